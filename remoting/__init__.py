@@ -1,0 +1,1 @@
+"""The remoting protocol and the sockets that carry it."""

@@ -1,0 +1,1 @@
+"""Bytes and their meaning: frames, headers, bodies, message records. No I/O, no clock."""
