@@ -1,0 +1,52 @@
+# Needs Python >= 3.11 and make; everything else is fetched into .venv and .tools.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test check soak cover plain clean lock
+
+help:                     ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 12
+
+setup: $(VENV)/.ready     ## the virtual environment, from the lock file
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed; {sys.executable} is {v.major}.{v.minor}. Name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup               ## 336,776 flights in and out of a broker of your own
+	$(BIN)/pocketmq demo
+
+test: setup               ## every test that this machine can run; the last lines name the others
+	$(PYTEST) -m "not soak"
+
+check: setup              ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+	$(BIN)/lint-imports
+
+cover: setup              ## the tests once more, with the branch coverage that CI demands
+	rm -f .coverage .coverage.*
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/python -m coverage run -m pytest -m "not soak"
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
+	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
+
+plain: setup              ## the suite without uvloop, orjson and isal
+	PYTHONPATH=tests/plain $(PYTEST) -m "not soak and not interop and not packaging"
+
+soak: setup               ## the full figures of the long tests; writes docs/evidence/
+	$(BIN)/python -m tests.soak
+
+lock: setup               ## pin every version anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
+
+clean:                    ## everything that was built or fetched
+	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*

@@ -1,0 +1,56 @@
+"""What every test shares: the paths of the captured vectors, and the rule about skipping.
+
+A test that this machine can't run is skipped with its reason, and the last lines of the run list
+the reasons. Under ``CI=true`` a skip fails the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+NEEDS = {"interop": ("java", "javac", "mvn")}
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """The folder of everything that was captured from Apache RocketMQ."""
+    return GOLDEN
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a program that isn't here, and put the fast tests first."""
+    for item in items:
+        for marker, programs in NEEDS.items():
+            lacking = [program for program in programs if shutil.which(program) is None]
+            if lacking and item.get_closest_marker(marker):
+                reason = f"{marker} tests need {', '.join(lacking)} on the PATH"
+                item.add_marker(pytest.mark.skip(reason=reason))
+    order = ("unit", "integration", "docs", "chaos", "packaging", "interop")
+    rank = {folder: number for number, folder in enumerate(order)}
+    items.sort(key=lambda item: rank.get(item.path.relative_to(Path(__file__).parent).parts[0], -1))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what could not be run here, and why."""
+    reasons = Counter(str(report.longrepr[2]) for report in _skipped(terminalreporter))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"not run here: {count} tests: {reason}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A skip is a failure in CI."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") == "true" and reporter is not None and _skipped(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _skipped(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
+    return list(reporter.stats.get("skipped", []))
