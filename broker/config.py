@@ -1,0 +1,189 @@
+"""What a broker can be told: RocketMQ's ``broker.conf`` keys and a few of PocketMQ's own.
+
+Own keys start with ``pocketmq`` (``pocketmqMaxTopics``; in the environment
+``POCKETMQ_MAX_TOPICS``). Durations of the configuration are milliseconds, as RocketMQ has them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from broker.config_keys import KEYS_WITHOUT_EFFECT, REFUSED_KEYS
+from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from remoting.settings import ConfigError, Refused, Settings, setting
+from remoting.settings_values import (
+    addresses,
+    boolean,
+    choice,
+    host,
+    integer,
+    multiple_of,
+    name,
+    path,
+    word,
+)
+
+DEFAULT_PORT: Final = 10911
+CONSUME_QUEUE_ENTRY_BYTES: Final = 20
+_DAY_MS: Final = 24 * 3600 * 1000
+_GIB: Final = 1 << 30
+_MILLISECONDS: Final = integer(1, _DAY_MS)
+
+
+def _one_directory(text: str) -> Path:
+    if "," in text:
+        raise ValueError("must be one directory: PocketMQ doesn't spread the log over several")
+    return path(text)
+
+
+def _is_everywhere(bind_host: str) -> bool:
+    try:
+        return ipaddress.ip_address(bind_host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _name_of_this_host() -> str:
+    try:
+        return name(socket.gethostname())
+    except ValueError:
+        return "broker-a"
+
+
+def _address_of_default_route() -> str:
+    # Connecting a datagram socket sends nothing; it only makes the kernel choose the address.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(Settings):
+    """A broker's settings, each under RocketMQ's key (cf. BrokerConfig, MessageStoreConfig)."""
+
+    KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = KEYS_WITHOUT_EFFECT
+    REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = REFUSED_KEYS
+    OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {"namesrvAddr": "NAMESRV_ADDR"}
+
+    # who it is and where
+    cluster_name: str = setting("brokerClusterName", name, "DefaultCluster")
+    broker_name: str = setting("brokerName", name, factory=_name_of_this_host)
+    broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
+    bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
+    broker_ip1: str | None = setting("brokerIP1", host, None)
+    """What clients are told to connect to; see ``advertised_host``."""
+    broker_ip2: str | None = setting("brokerIP2", host, None)
+    listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
+    ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
+    region_id: str = setting("regionId", word, "DefaultRegion")
+
+    # name servers
+    namesrv_addr: tuple[str, ...] = setting("namesrvAddr", addresses, ())
+    force_register: bool = setting("forceRegister", boolean, True)
+    compressed_register: bool = setting("compressedRegister", boolean, False)
+    register_name_server_period_ms: int = setting("registerNameServerPeriod", _MILLISECONDS, 30_000)
+    register_broker_timeout_ms: int = setting("registerBrokerTimeoutMills", _MILLISECONDS, 6_000)
+
+    # topics, groups and what clients may do
+    broker_permission: int = setting("brokerPermission", integer(0, 7), 6)
+    default_topic_queue_nums: int = setting("defaultTopicQueueNums", integer(1, 65_536), 8)
+    auto_create_topic_enable: bool = setting("autoCreateTopicEnable", boolean, True)
+    auto_create_subscription_group: bool = setting("autoCreateSubscriptionGroup", boolean, True)
+    cluster_topic_enable: bool = setting("clusterTopicEnable", boolean, True)
+    broker_topic_enable: bool = setting("brokerTopicEnable", boolean, True)
+    trace_topic_enable: bool = setting("traceTopicEnable", boolean, False)
+    msg_trace_topic_name: str = setting("msgTraceTopicName", name, "RMQ_SYS_TRACE_TOPIC")
+    trace_on: bool = setting("traceOn", boolean, True)
+    reject_transaction_message: bool = setting("rejectTransactionMessage", boolean, False)
+    notify_consumer_ids_changed_enable: bool = setting(
+        "notifyConsumerIdsChangedEnable", boolean, True
+    )
+    start_accept_send_request_timestamp_ms: int = setting(
+        "startAcceptSendRequestTimeStamp", integer(0, 2**63 - 1), 0
+    )
+    long_polling_enable: bool = setting("longPollingEnable", boolean, True)
+    short_polling_time_ms: int = setting("shortPollingTimeMills", _MILLISECONDS, 1_000)
+    flush_consumer_offset_interval_ms: int = setting(
+        "flushConsumerOffsetInterval", _MILLISECONDS, 5_000
+    )
+    server_channel_max_idle_time_s: int = setting(
+        "serverChannelMaxIdleTimeSeconds", integer(1, 86_400), 120
+    )
+
+    # the store
+    store_path_root_dir: Path = setting(  # noqa: RUF009 - declares a field
+        "storePathRootDir", path, factory=lambda: Path.home() / "store"
+    )
+    store_path_commit_log: Path | None = setting(  # noqa: RUF009 - declares a field
+        "storePathCommitLog", _one_directory, None
+    )
+    mapped_file_size_commit_log: int = setting(
+        "mappedFileSizeCommitLog", integer(4096, 2**31 - 1), _GIB
+    )
+    mapped_file_size_consume_queue: int = setting(
+        "mappedFileSizeConsumeQueue",
+        multiple_of(CONSUME_QUEUE_ENTRY_BYTES, CONSUME_QUEUE_ENTRY_BYTES, 2**31 - 20),
+        6_000_000,
+    )
+    flush_disk_type: str = setting(
+        "flushDiskType", choice("ASYNC_FLUSH", "SYNC_FLUSH"), "ASYNC_FLUSH"
+    )
+    flush_interval_commit_log_ms: int = setting("flushIntervalCommitLog", _MILLISECONDS, 500)
+    flush_interval_consume_queue_ms: int = setting("flushIntervalConsumeQueue", _MILLISECONDS, 1000)
+    sync_flush_timeout_ms: int = setting("syncFlushTimeout", _MILLISECONDS, 5_000)
+    max_message_size: int = setting(
+        "maxMessageSize", integer(1024, MAX_FRAME_BYTES - MAX_HEADER_BYTES), 4 * 1024 * 1024
+    )
+    check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
+    message_index_enable: bool = setting("messageIndexEnable", boolean, True)
+    max_hash_slot_num: int = setting("maxHashSlotNum", integer(1, 50_000_000), 5_000_000)
+    max_index_num: int = setting("maxIndexNum", integer(2, 100_000_000), 20_000_000)
+
+    # PocketMQ's own limits
+    max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)
+    """Topics that may exist before clients can create no more; administrators still can."""
+    max_groups: int = setting("pocketmqMaxGroups", integer(1, 1_000_000), 10_000)
+    """Subscription groups, likewise."""
+    max_parked_pulls: int = setting("pocketmqMaxParkedPulls", integer(1, 10_000_000), 100_000)
+    """Pulls that wait for a message at one time; more are answered at once."""
+    max_connections: int = setting("pocketmqMaxConnections", integer(1, 1_000_000), 10_000)
+    pull_max_messages: int = setting("pocketmqPullMaxMessages", integer(1, 65_536), 1024)
+    pull_max_bytes: int = setting(
+        "pocketmqPullMaxBytes", integer(4096, MAX_FRAME_BYTES // 2), 4 * 1024 * 1024
+    )
+
+    def check(self) -> None:
+        """Check what no single value can tell.
+
+        Raises:
+            ConfigError: the broker would be a slave.
+        """
+        if self.broker_id != 0:
+            raise ConfigError(
+                f"brokerId={self.broker_id} means a slave, and PocketMQ doesn't replicate yet; "
+                "use brokerId=0, and a brokerName of its own for every broker"
+            )
+
+    @property
+    def advertised_host(self) -> str:
+        """The host that name servers hand to clients: brokerIP1, else where the broker listens.
+
+        A broker that listens everywhere and wasn't told takes the address that the default route
+        leaves by.
+        """
+        if self.broker_ip1 is not None:
+            return self.broker_ip1
+        return _address_of_default_route() if _is_everywhere(self.bind_host) else self.bind_host
+
+    @property
+    def sync_flush(self) -> bool:
+        """Whether an answer waits until its message is on disk."""
+        return self.flush_disk_type == "SYNC_FLUSH"

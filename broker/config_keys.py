@@ -1,0 +1,134 @@
+"""The keys of a RocketMQ broker that have no effect here, and those that must not be ignored.
+
+The lists are what brokers of 4.9.7 report about themselves (GET_BROKER_CONFIG), and 5.3.3's most
+used additions, less the keys that are fields of ``BrokerConfig``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remoting.settings import Refused, refused
+
+_SIZING_OF_JAVA_THREADS = """
+    ackMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums
+    clientManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
+    consumerManagerThreadPoolQueueCapacity endTransactionPoolQueueCapacity
+    endTransactionThreadPoolNums heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    litePullMessageThreadPoolNums processReplyMessageThreadPoolNums pullMessageThreadPoolNums
+    pullThreadPoolQueueCapacity putMessageFutureThreadPoolNums putThreadPoolQueueCapacity
+    queryMessageThreadPoolNums queryThreadPoolQueueCapacity replyThreadPoolQueueCapacity
+    sendMessageThreadPoolNums sendThreadPoolQueueCapacity
+    useReentrantLockWhenPutMessage brokerFastFailureEnable osPageCacheBusyTimeOutMills
+    waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue
+    waitTimeMillsInTransactionQueue fastFailIfNoBufferInStorePool transientStorePoolEnable
+    transientStorePoolSize transferMsgByHeap isolateLogEnable highSpeedMode
+"""
+
+_SOCKETS = """
+    serverWorkerThreads serverSelectorThreads serverCallbackExecutorThreads
+    serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
+    serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
+    serverNettyWorkerGroupEnable serverShutdownWaitSeconds
+    useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark bindAddress
+    clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
+    clientAsyncSemaphoreValue clientChannelMaxIdleTimeSeconds clientSocketSndBufSize
+    clientSocketRcvBufSize clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout
+    channelNotActiveInterval connectTimeoutMillis disableNettyWorkerGroup socksProxyConfig
+    enableShutdownGracefully enableTransparentRetry maxReconnectIntervalTimeSeconds
+"""
+
+_STORE = """
+    mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
+    commitIntervalCommitLog flushCommitLogTimed cleanResourceInterval
+    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+    destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+    flushCommitLogLeastPages commitCommitLogLeastPages flushConsumeQueueLeastPages
+    flushCommitLogThoroughInterval commitCommitLogThoroughInterval
+    flushConsumeQueueThoroughInterval maxTransferBytesOnMessageInMemory
+    maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk
+    maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio messageIndexSafe
+    haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
+    haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
+    slaveTimeout messageDelayLevel flushDelayOffsetInterval cleanFileForciblyEnable
+    warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
+    diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
+    scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    fileReservedTime deleteWhen diskMaxUsedSpaceRatio debugLockEnable
+    putMsgIndexHightWater defaultQueryMaxNum maxMsgsNumBatch dispatchFromSenderThread
+    storePathConsumeQueue storePathIndex storeCheckpoint abortFile
+    enableBuildConsumeQueueConcurrently totalReplicas inSyncReplicas minInSyncReplicas
+    allAckInSyncStateSet timerWheelEnable timerMaxDelaySec timerPrecisionMs
+    timerCheckMetricsWhen deleteFileBatchMax enableCleanExpiredOffset
+    maxFilterMessageSize topicQueueLockNum travelCqFileNumWhenGetMessage
+    sampleSteps sampleCountThreshold maxConsumeQueueScan
+    coldDataFlowControlEnable enableCompaction autoMessageVersionOnTopicLen
+    bootstrapTimeoutSeconds maxRecoveryCommitlogFiles readUnCommitted
+"""
+
+_BEHAVIOUR = """
+    rocketmqHome brokerConfigPath configBlackList rmqAddressServerDomain
+    rmqAddressServerSubGroup storeReplyMessageEnable enableDetailStat
+    autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
+    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
+    expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
+    filterSupportRetry transactionTimeOut transactionCheckMax transactionCheckInterval
+    maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
+    commercialTimerCount commercialTransCount enableScheduleMessageStats isEnableBatchPush
+    accountStatsEnable accountStatsPrintZeroValues loadBalancePollNameServerInterval
+    persistConsumerOffsetIncrementally popPollingSize popPollingMapSize popReviveTopicNum
+    reviveQueueNum enablePopLog enablePopBufferMerge popCkStayBufferTime
+    serverLoadBalancerEnable defaultMessageRequestMode defaultPopShareQueueNum
+    useServerSideResetOffset consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
+    lockInStrictMode compatibleWithOldNameSrv brokerHeartbeatInterval
+    brokerNotActiveTimeoutMillis enableNetWorkFlowControl enableBroadcastOffsetStore
+    transferOffsetByHeap asyncSendEnable recallMessageEnable enableMixedMessageType
+    enableRegisterTopicAfterCreate enableSingleTopicRegister enableSplitRegistration
+    splitRegistrationSize metricsExporterType metricsGrpcExporterTarget
+    metricsPromExporterPort metricsPromExporterHost metricsLabel disableConsumeFilter
+    validateSystemTopicWhenUpdateTopic allowRecallWhenBrokerNotWriteable
+"""
+
+KEYS_WITHOUT_EFFECT: Final = frozenset(
+    (_SIZING_OF_JAVA_THREADS + _SOCKETS + _STORE + _BEHAVIOUR).split()
+)
+
+_REPLICATION = (
+    "PocketMQ doesn't replicate yet: one broker holds one copy; "
+    "use ASYNC_MASTER, or an Apache RocketMQ cluster where a second copy is needed"
+)
+_ACCESS_CONTROL = (
+    "PocketMQ has no access control yet and would let everybody in; "
+    "take the key out, and keep the broker on an address that only its users reach"
+)
+_CONTROLLER = "PocketMQ has no controller mode; take the key out"
+_LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; take the key out"
+
+REFUSED_KEYS: Final[dict[str, Refused]] = {
+    "brokerRole": refused(_REPLICATION, "async_master", ""),
+    "enableDLegerCommitLog": refused(_REPLICATION),
+    "duplicationEnable": refused(_REPLICATION),
+    "enableSlaveActingMaster": refused(_REPLICATION),
+    "enableControllerMode": refused(_CONTROLLER),
+    "controllerAddr": refused(_CONTROLLER, ""),
+    "aclEnable": refused(_ACCESS_CONTROL),
+    "authenticationEnabled": refused(_ACCESS_CONTROL),
+    "authorizationEnabled": refused(_ACCESS_CONTROL),
+    "useTLS": refused("PocketMQ doesn't speak TLS yet; take the key out, or put a tunnel in front"),
+    "enablePropertyFilter": refused(
+        "PocketMQ has no SQL92 filter yet; take the key out, and let consumers filter by tag"
+    ),
+    "enableConsumeQueueExt": refused(
+        "PocketMQ doesn't keep the queues' extension files; take the key out"
+    ),
+    "enableLmq": refused(_LIGHT_QUEUES),
+    "enableMultiDispatch": refused(_LIGHT_QUEUES),
+    "messageStorePlugIn": refused("PocketMQ loads no Java plug-in; take the key out", ""),
+    "storeType": refused("PocketMQ's store is the file store; take the key out", "default", ""),
+    "readOnlyCommitLogStorePaths": refused(
+        "PocketMQ keeps its log in one directory; take the key out", ""
+    ),
+    "fetchNamesrvAddrByAddressServer": refused(
+        "PocketMQ asks no address server; name the name servers in namesrvAddr"
+    ),
+}

@@ -1,0 +1,104 @@
+"""A broker's settings."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig
+from remoting.settings import ConfigError
+
+
+def config(**keys: str) -> BrokerConfig:
+    return BrokerConfig.from_sources(None, {}, keys)
+
+
+def test_the_stock_broker_conf_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "# comment\nbrokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\n"
+        "deleteWhen = 04\nfileReservedTime = 48\nbrokerRole = ASYNC_MASTER\n"
+        "flushDiskType = SYNC_FLUSH\n"
+    )
+    read = BrokerConfig.from_sources(file)
+    assert (read.cluster_name, read.broker_name, read.broker_id) == (
+        "DefaultCluster",
+        "broker-a",
+        0,
+    )
+    assert read.sync_flush
+    assert read.ignored_keys == ("deleteWhen", "fileReservedTime")
+
+
+def test_defaults_are_rocketmqs() -> None:
+    read = config()
+    assert read.broker_name == socket.gethostname()
+    assert read.listen_port == 10911
+    assert read.store_path_root_dir == Path.home() / "store"
+    assert (read.default_topic_queue_nums, read.broker_permission) == (8, 6)
+    assert (read.register_name_server_period_ms, read.register_broker_timeout_ms) == (30_000, 6_000)
+    assert (read.max_message_size, read.mapped_file_size_commit_log) == (4 << 20, 1 << 30)
+    assert not read.sync_flush
+    assert read.namesrv_addr == ()
+
+
+def test_own_settings_have_a_prefix_that_the_environment_does_not_double() -> None:
+    read = BrokerConfig.from_sources(None, {"POCKETMQ_MAX_TOPICS": "5"}, {"pocketmqMaxGroups": "6"})
+    assert (read.max_topics, read.max_groups) == (5, 6)
+
+
+def test_it_binds_the_loopback_unless_told() -> None:
+    assert (config().bind_host, config().advertised_host) == ("127.0.0.1", "127.0.0.1")
+
+
+def test_broker_ip1_is_what_is_advertised() -> None:
+    assert config(brokerIP1="10.1.2.3", pocketmqBindHost="0.0.0.0").advertised_host == "10.1.2.3"
+
+
+def test_a_broker_that_listens_everywhere_advertises_an_address_of_the_machine() -> None:
+    assert config(pocketmqBindHost="0.0.0.0").advertised_host not in {"0.0.0.0", ""}
+    assert config(pocketmqBindHost="::").advertised_host not in {"::", ""}
+    assert config(pocketmqBindHost="my.host").advertised_host == "my.host"
+
+
+def test_consume_queue_files_hold_whole_entries() -> None:
+    assert config(mappedFileSizeConsumeQueue="2001").mapped_file_size_consume_queue == 2020
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("brokerRole", "SLAVE", "doesn't replicate"),
+        ("brokerRole", "SYNC_MASTER", "doesn't replicate"),
+        ("brokerId", "1", "means a slave"),
+        ("aclEnable", "true", "no access control"),
+        ("useTLS", "true", "TLS"),
+        ("enableDLegerCommitLog", "true", "doesn't replicate"),
+        ("messageStorePlugIn", "com.example.Plugin", "plug-in"),
+        ("enablePropertyFilter", "true", "SQL92"),
+        ("storePathCommitLog", "/a,/b", "one directory"),
+        ("maxMessageSize", "999999999", "whole number from"),
+        ("listenPort", "70000", "from 0 to 65535"),
+        ("brokerName", "../../etc", "letters, digits"),
+        ("listenPrt", "1", "did you mean 'listenPort'"),
+    ],
+)
+def test_what_would_be_dangerous_to_ignore_is_refused(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        config(**{key: value})
+
+
+def test_every_key_is_of_one_kind() -> None:
+    with_effect = set(config().as_properties()) | {"brokerIP1", "brokerIP2", "haListenPort"}
+    assert not with_effect & BrokerConfig.KEYS_WITHOUT_EFFECT
+    assert not with_effect & BrokerConfig.REFUSED_KEYS.keys()
+    assert not BrokerConfig.KEYS_WITHOUT_EFFECT & BrokerConfig.REFUSED_KEYS.keys()
+
+
+def test_settings_written_are_read_back(tmp_path: Path) -> None:
+    written = config(namesrvAddr="a:1;b:2", storePathCommitLog="/x/log", listenPort="0")
+    file = tmp_path / "broker.conf"
+    file.write_text(written.as_text())
+    assert BrokerConfig.from_sources(file) == written
