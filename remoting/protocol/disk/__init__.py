@@ -1,0 +1,1 @@
+"""Layouts of the files beside the commit log. No I/O: the store hands in buffers."""

@@ -1,0 +1,88 @@
+"""The body of SEND_BATCH_MESSAGE: several messages of one topic in one request.
+
+Each element: int32 size of the element, int32 0, int32 0, int32 flag, int32 body length, body,
+int16 properties length, properties. All else that a record has comes from the request's header.
+A reader goes by the lengths of body and properties and ignores the first three numbers, as
+RocketMQ does (cf. MessageDecoder.decodeMessage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from remoting.protocol.errors import BodyError
+from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
+
+ELEMENT_HEAD: Final = Struct(">iiiiI")
+"""Size, 0, 0, flag, body length."""
+
+ELEMENT_FIXED_BYTES: Final = ELEMENT_HEAD.size + 2
+"""An element without body and properties: 22."""
+
+_SHAPE: Final = Struct(">12xiI")
+_LENGTH: Final = Struct(">H")
+
+
+class BatchElement(NamedTuple):
+    """One message of a batch, its parts not copied."""
+
+    flag: int
+    body: memoryview
+    properties: memoryview
+
+
+def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """The body of a batch.
+
+    Args:
+        elements: flag, body and properties text of each message.
+
+    Raises:
+        ValueError: a message's properties take more than 32767 bytes.
+    """
+    parts: list[bytes] = []
+    for flag, body, properties in elements:
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ValueError(
+                f"the properties of a message take {len(properties)} bytes, "
+                f"more than {MAX_PROPERTIES_BYTES}"
+            )
+        size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
+        parts += (
+            ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
+            body,
+            _LENGTH.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def iter_elements(body: bytes | memoryview) -> Iterator[BatchElement]:
+    """The messages of a batch, in order.
+
+    Raises:
+        BodyError: an element is cut off, or there are more than ``MAX_BATCH_MESSAGES``. Elements
+            before the damage were given out by then: who wants all or none makes a list first.
+    """
+    view = memoryview(body)
+    position, end, number = 0, len(view), 0
+    while position < end:
+        number += 1
+        if number > MAX_BATCH_MESSAGES:
+            raise BodyError(f"the batch has more than {MAX_BATCH_MESSAGES} messages")
+        body_at = position + ELEMENT_HEAD.size
+        if body_at + 2 > end:
+            raise BodyError(f"message {number} of the batch is cut off at byte {end}")
+        flag, body_length = _SHAPE.unpack_from(view, position)
+        body_end = body_at + body_length
+        if body_end + 2 > end:
+            raise BodyError(f"message {number} of the batch says its body has {body_length} bytes")
+        (properties_length,) = _LENGTH.unpack_from(view, body_end)
+        position = body_end + 2 + properties_length
+        if properties_length > MAX_PROPERTIES_BYTES or position > end:
+            raise BodyError(
+                f"message {number} of the batch says its properties have {properties_length} bytes"
+            )
+        yield BatchElement(flag, view[body_at:body_end], view[body_end + 2 : position])

@@ -1,0 +1,163 @@
+"""The two ids of a message, both upper-case hexadecimal.
+
+==========  ====================================================================  ==========
+id          bytes                                                                 characters
+==========  ====================================================================  ==========
+offset id   broker's IP (4 or 16), int32 port, int64 physical offset              32 or 56
+unique id   producer's IP (4 or 16), int16 process id, int32 hash of the class    32 or 56
+            loader, int32 ms since the month began, int16 counter
+==========  ====================================================================  ==========
+
+The broker gives the first and finds the message by it; the producer gives the second before the
+message is sent, so it stays the same when a send is repeated (cf. MessageClientIDSetter).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from struct import Struct
+from typing import Final, NamedTuple
+
+from remoting.protocol.message.hosts import host_bytes, host_of, ip_bytes, ip_text
+from remoting.protocol.queue import PhysicalOffset
+
+_OFFSET: Final = Struct(">q")
+_UNIQUE_TAIL: Final = Struct(">HIIH")
+_LENGTHS: Final = {32: 4, 56: 16}
+
+
+class OffsetId(NamedTuple):
+    """What an offset id says: the broker's address and where in its log the message lies."""
+
+    ip: str
+    port: int
+    physical_offset: PhysicalOffset
+
+
+class UniqueId(NamedTuple):
+    """What a unique id says of the producer that made it."""
+
+    ip: str
+    process_id: int
+    class_hash: int
+    month_ms: int
+    """Since the producer's month began, in its local time."""
+    counter: int
+
+
+def offset_id(ip: str, port: int, physical_offset: int) -> str:
+    """The offset id of a message.
+
+    Raises:
+        ValueError: ``ip`` or ``port`` is none.
+    """
+    return offset_id_of(host_bytes(ip, port), physical_offset)
+
+
+def offset_id_of(host: bytes, physical_offset: int) -> str:
+    """The offset id from the 8 or 20 bytes of the broker's address."""
+    return (host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_id(text: str) -> OffsetId:
+    """Read an offset id, of upper or lower case.
+
+    Raises:
+        ValueError: it is none.
+    """
+    raw, ip_length = _unhex(text, "offset id")
+    ip, port = host_of(raw[: ip_length + 4])
+    return OffsetId(ip, port, PhysicalOffset(_OFFSET.unpack(raw[-8:])[0]))
+
+
+def parse_unique_id(text: str) -> UniqueId:
+    """Read a unique id that a RocketMQ client made, of upper or lower case.
+
+    Raises:
+        ValueError: it is none. Producers may put any text under UNIQ_KEY.
+    """
+    raw, ip_length = _unhex(text, "unique id")
+    return UniqueId(ip_text(raw[:ip_length]), *_UNIQUE_TAIL.unpack(raw[ip_length:]))
+
+
+def _unhex(text: str, what: str) -> tuple[bytes, int]:
+    ip_length = _LENGTHS.get(len(text))
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if ip_length is None or len(raw) * 2 != len(text):
+        raise ValueError(f"{text[:80]!r} is no {what}: these have 32 or 56 hexadecimal digits")
+    return raw, ip_length
+
+
+def local_month(now_ms: int) -> tuple[int, int]:
+    """When the month of an instant begins and ends in the process's time zone, ms since 1970."""
+    now = time.localtime(now_ms / 1000)
+    start = (now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1)
+    end = (now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
+    return int(time.mktime(start)) * 1000, int(time.mktime(end)) * 1000
+
+
+class UniqueIdGenerator:
+    """Makes the unique ids of one process; any thread may ask for the next.
+
+    The part that changes at most once a millisecond is kept, and the counter of ``itertools`` is
+    atomic, so an id costs one formatting and takes no lock. Two ids are equal only if the counter
+    wraps, 65536 ids, within one millisecond.
+    """
+
+    __slots__ = ("_counter", "_fixed", "_month", "_month_bounds", "_now_ms", "_prefix")
+
+    def __init__(
+        self,
+        ip: str,
+        process_id: int,
+        class_hash: int,
+        now_ms: Callable[[], int],
+        *,
+        month_bounds: Callable[[int], tuple[int, int]] = local_month,
+    ) -> None:
+        """Make a generator.
+
+        Args:
+            ip: the machine's address.
+            process_id: its low 16 bits count.
+            class_hash: 32 bits that tell this generator from others of the process.
+            now_ms: the wall clock.
+            month_bounds: begin and end of the month of an instant, both ms since 1970.
+
+        Raises:
+            ValueError: ``ip`` is not a numeric address.
+        """
+        self._fixed = b"".join(
+            (
+                ip_bytes(ip),
+                (process_id & 0xFFFF).to_bytes(2, "big"),
+                (class_hash & 0xFFFFFFFF).to_bytes(4, "big"),
+            )
+        )
+        self._now_ms = now_ms
+        self._month_bounds = month_bounds
+        self._month = (0, 0)
+        self._prefix = (-1, "")
+        self._counter = count()
+
+    def next(self) -> str:
+        """A new id of 32 (IPv4) or 56 characters."""
+        now_ms = self._now_ms()
+        made_ms, prefix = self._prefix
+        if made_ms != now_ms:
+            prefix = self._renew(now_ms)
+        return f"{prefix}{next(self._counter) & 0xFFFF:04X}"
+
+    def _renew(self, now_ms: int) -> str:
+        month = self._month
+        if not month[0] <= now_ms < month[1]:
+            month = self._month = self._month_bounds(now_ms)
+        since = (now_ms - month[0]) & 0xFFFFFFFF
+        prefix = (self._fixed + since.to_bytes(4, "big")).hex().upper()
+        self._prefix = (now_ms, prefix)
+        return prefix

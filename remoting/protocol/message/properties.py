@@ -1,0 +1,137 @@
+r"""A message's properties as text: ``name 0x01 value 0x02 name 0x01 value``.
+
+RocketMQ 4.9.1 to 5.1 writes no separator after the last entry, older and newer ones do; a reader
+takes both. It also takes junk: an entry counts only if it has a 0x01 with at least one character
+on either side, of equal names the last one wins, and bytes that are not UTF-8 become U+FFFD.
+So an empty value is written, and lost on reading (cf. MessageDecoder).
+
+Brokers and batches work on the text itself, because it is stored as it came: ``find``, ``append``,
+``join`` and ``remove`` neither decode nor reorder it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
+PGROUP: Final = "PGROUP"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+BUYER_ID: Final = "BUYER_ID"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSFER_FLAG: Final = "TRANSFER_FLAG"
+CORRECTION_FLAG: Final = "CORRECTION_FLAG"
+MQ2_FLAG: Final = "MQ2_FLAG"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+UNIQ_KEY: Final = "UNIQ_KEY"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+TRAN_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+INSTANCE_ID: Final = "INSTANCE_ID"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+CLUSTER: Final = "CLUSTER"
+MSG_TYPE: Final = "MSG_TYPE"
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+
+KEY_SEPARATOR: Final = " "
+"""Between the keys in the value of ``KEYS``."""
+
+NAME_END: Final = b"\x01"
+ENTRY_END: Final = b"\x02"
+
+
+def encode(entries: Mapping[str, str | None], *, trailing: bool = False) -> bytes:
+    """The text of a map, in its order; an entry whose value is None is left out.
+
+    Args:
+        entries: names and values.
+        trailing: also end the last entry with a separator, as 5.2 and later write it.
+
+    Raises:
+        ValueError: a name is empty or holds 0x01 or 0x02, or a value holds 0x02: no reader could
+            tell them apart again.
+    """
+    parts = [f"{name}\x01{value}" for name, value in entries.items() if value is not None]
+    text = "\x02".join(parts)
+    if text.count("\x01") != len(parts) or text.count("\x02") >= len(parts) > 0 or "" in entries:
+        _refuse_unreadable(entries)
+    if trailing and parts:
+        text += "\x02"
+    return text.encode()
+
+
+def _refuse_unreadable(entries: Mapping[str, str | None]) -> None:
+    for name, value in entries.items():
+        if not name:
+            raise ValueError("a property has an empty name")
+        if "\x01" in name or "\x02" in name:
+            raise ValueError(f"the property name {name!r} holds 0x01 or 0x02; take these out")
+        if value is not None and "\x02" in value:
+            raise ValueError(f"the value of the property {name!r} holds 0x02; take it out")
+
+
+def decode(text: bytes | memoryview) -> dict[str, str]:
+    """The map of a properties text. Never raises: what can't be read is left out."""
+    entries = {}
+    for entry in str(text, "utf-8", "replace").split("\x02"):
+        name, _, value = entry.partition("\x01")
+        if name and value:
+            entries[name] = value
+    return entries
+
+
+def find(text: bytes, name: bytes) -> bytes | None:
+    """The value that ``decode(text)`` has under ``name``, without decoding the others."""
+    marker = name + NAME_END
+    at = text.rfind(marker)
+    while at >= 0:
+        if at == 0 or text[at - 1] == 2:
+            start = at + len(marker)
+            end = text.find(ENTRY_END, start)
+            value = text[start:] if end < 0 else text[start:end]
+            if value:
+                return value
+        at = text.rfind(marker, 0, at)
+    return None
+
+
+def join(text: bytes, more: bytes) -> bytes:
+    """Two texts after one another, with a separator between them where one is needed."""
+    if text and more and not text.endswith(ENTRY_END):
+        return text + ENTRY_END + more
+    return text + more
+
+
+def append(text: bytes, name: bytes, value: bytes) -> bytes:
+    """The text with one more entry; of equal names the last one wins when it is read."""
+    return join(text, name + NAME_END + value)
+
+
+def remove(text: bytes, name: bytes) -> bytes:
+    """The text without any entry called ``name``; the rest keeps its bytes."""
+    marker = name + NAME_END
+    if marker not in text:
+        return text
+    *entries, last = text.split(ENTRY_END)
+    kept = [entry + ENTRY_END for entry in entries if not entry.startswith(marker)]
+    if not last.startswith(marker):
+        kept.append(last)
+    return b"".join(kept)

@@ -1,0 +1,354 @@
+"""The record of a message: one layout for the commit log and for the bodies of pull answers.
+
+====================  ========  =================================================
+field                 bytes     at (both hosts IPv4)
+====================  ========  =================================================
+total size            4         0
+magic                 4         4: ``MAGIC_V1``, or ``MAGIC_V2`` (5.x)
+body CRC              4         8: CRC-32 of the body as stored, 31 bits of it
+queue id              4         12
+flag                  4         16: the application's
+queue offset          8         20
+physical offset       8         28
+system flag           4         36
+born timestamp, ms    8         40
+born host             8 or 20   48: IP, int32 port
+store timestamp, ms   8         56
+store host            8 or 20   64
+reconsume times       4         72
+prepared offset       8         76
+body length, body     4 + n     84
+topic length, topic   1 + n     v2: 2 + n
+properties            2 + n     length, text
+====================  ========  =================================================
+
+All integers are big endian. Topic and properties are not covered by the CRC. A file's last record
+may be followed by a blank one: int32 bytes left in the file, ``MAGIC_BLANK``, and whatever was
+there before. So at least eight bytes stay free behind every record (cf. CommitLog).
+
+A writer on the hot path packs the fixed fields with ``HEAD_V4`` in one call and joins head, body
+and ``tail``; everyone else calls ``encode_record``. ``examine`` looks at the bytes at a position
+of a log whose end is not known. It trusts nothing, and finds no record where ``RecordView``
+would find none.
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.errors import RecordError
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
+from remoting.protocol.message.hosts import HOST_BYTES_V4, HOST_BYTES_V6, host_bytes, host_of
+from remoting.protocol.message.sys_flag import BORN_HOST_V6, HOSTS_V6_MASK, STORE_HOST_V6
+
+__all__ = [
+    "FIXED_BYTES_V4",
+    "HEAD_BYTES_V4",
+    "HEAD_V4",
+    "MAGIC_BLANK",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "MAX_TOPIC_BYTES_V2",
+    "MIN_TAIL_BYTES",
+    "PHYSICAL_OFFSET_AT",
+    "QUEUE_OFFSET_AT",
+    "STORE_TIMESTAMP_AT_V4",
+    "SYS_FLAG_AT",
+    "Blank",
+    "Buffer",
+    "End",
+    "Found",
+    "Invalid",
+    "Layout",
+    "Scan",
+    "blank",
+    "body_crc",
+    "encode_record",
+    "examine",
+    "host_bytes",
+    "host_of",
+    "locate",
+    "record_size",
+    "tail",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+"""A record of 5.x whose topic has a two-byte length."""
+
+MAGIC_BLANK: Final = 0xCBD43194
+
+HEAD_V4: Final = Struct(">IIIiiqqiq8sq8siqI")
+"""All fields up to and including the body's length, in the order of the table, IPv4 hosts."""
+
+HEAD_BYTES_V4: Final = HEAD_V4.size
+FIXED_BYTES_V4: Final = HEAD_BYTES_V4 + 3
+"""A v1 record with IPv4 hosts, without body, topic and properties: 91."""
+
+QUEUE_OFFSET_AT: Final = 20
+PHYSICAL_OFFSET_AT: Final = 28
+SYS_FLAG_AT: Final = 36
+BORN_TIMESTAMP_AT: Final = 40
+BORN_HOST_AT: Final = 48
+STORE_TIMESTAMP_AT_V4: Final = 56
+
+MIN_TAIL_BYTES: Final = 8
+"""What must stay free behind a record, for the blank one."""
+
+MAX_TOPIC_BYTES_V2: Final = 32767
+
+_V6_EXTRA: Final = HOST_BYTES_V6 - HOST_BYTES_V4
+_START: Final = Struct(">II")
+_LENGTH: Final = Struct(">H")
+_BODY_LENGTH: Final = Struct(">I")
+# Size, magic, system flag and body length of a record whose hosts are both IPv4.
+_SHAPE_V4: Final = Struct(">II28xi44xI")
+
+
+def record_size(
+    body_length: int,
+    topic_length: int,
+    properties_length: int,
+    *,
+    born_host_length: int = HOST_BYTES_V4,
+    store_host_length: int = HOST_BYTES_V4,
+    version: int = 1,
+) -> int:
+    """Bytes of a whole record. All arguments but ``version`` (1 or 2) are bytes."""
+    variable = body_length + topic_length + properties_length
+    hosts = born_host_length + store_host_length
+    return FIXED_BYTES_V4 - 2 * HOST_BYTES_V4 + hosts + (version - 1) + variable
+
+
+def body_crc(body: bytes | memoryview) -> int:
+    """What a record says of its body as stored: 31 bits of CRC-32 (cf. UtilAll.crc32)."""
+    return crc32(body) & 0x7FFFFFFF
+
+
+def tail(topic: bytes, properties: bytes, *, magic: int = MAGIC_V1) -> bytes:
+    """Everything behind the body: topic and properties with their lengths.
+
+    Raises:
+        ValueError: one of them is longer than its length field can say.
+    """
+    if len(properties) > MAX_PROPERTIES_BYTES:
+        raise ValueError(
+            f"the properties take {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}"
+        )
+    if magic == MAGIC_V2:
+        length, longest = _LENGTH.pack(min(len(topic), 0xFFFF)), MAX_TOPIC_BYTES_V2
+    else:
+        length, longest = bytes((min(len(topic), 0xFF),)), MAX_TOPIC_LENGTH
+    if len(topic) > longest:
+        raise ValueError(f"the topic's name takes {len(topic)} bytes, more than {longest}")
+    return b"".join((length, topic, _LENGTH.pack(len(properties)), properties))
+
+
+def encode_record(
+    *,
+    topic: str | bytes,
+    body: bytes | memoryview,
+    properties: bytes = b"",
+    born_host: bytes,
+    store_host: bytes,
+    queue_id: int = 0,
+    flag: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    sys_flag: int = 0,
+    born_timestamp_ms: int = 0,
+    store_timestamp_ms: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    crc: int | None = None,
+    magic: int = MAGIC_V1,
+) -> bytes:
+    """A whole record.
+
+    Args:
+        topic: name of the topic.
+        body: as stored, so compressed when ``sys_flag`` says so.
+        properties: the encoded text.
+        born_host: 8 or 20 bytes, see ``host_bytes``; sets its bit of the system flag.
+        store_host: likewise.
+        crc: the body's, when the caller has it already.
+        magic: ``MAGIC_V1`` or ``MAGIC_V2``.
+
+    Raises:
+        ValueError: topic, properties or a host do not fit into their fields.
+    """
+    for host in (born_host, store_host):
+        if len(host) not in {HOST_BYTES_V4, HOST_BYTES_V6}:
+            raise ValueError(f"a host takes 8 or 20 bytes, not {len(host)}: see host_bytes()")
+    rest = tail(topic.encode() if isinstance(topic, str) else topic, properties, magic=magic)
+    sys_flag &= ~HOSTS_V6_MASK
+    sys_flag |= BORN_HOST_V6 if len(born_host) == HOST_BYTES_V6 else 0
+    sys_flag |= STORE_HOST_V6 if len(store_host) == HOST_BYTES_V6 else 0
+    head = _head(len(born_host), len(store_host))
+    fixed = head.pack(
+        head.size + len(body) + len(rest),
+        magic,
+        body_crc(body) if crc is None else crc,
+        queue_id,
+        flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        born_timestamp_ms,
+        born_host,
+        store_timestamp_ms,
+        store_host,
+        reconsume_times,
+        prepared_transaction_offset,
+        len(body),
+    )
+    return b"".join((fixed, body, rest))
+
+
+def _head(born_host_length: int, store_host_length: int) -> Struct:
+    if born_host_length == store_host_length == HOST_BYTES_V4:
+        return HEAD_V4
+    return Struct(f">IIIiiqqiq{born_host_length}sq{store_host_length}siqI")
+
+
+def blank(remaining: int) -> bytes:
+    """The record that says that a file's last ``remaining`` bytes hold no message.
+
+    Raises:
+        ValueError: fewer than eight bytes remain; a writer never lets that happen.
+    """
+    if remaining < MIN_TAIL_BYTES:
+        raise ValueError(f"a blank record needs {MIN_TAIL_BYTES} bytes, {remaining} remain")
+    return _START.pack(remaining, MAGIC_BLANK)
+
+
+class Layout(NamedTuple):
+    """Where the parts of a record lie in its buffer."""
+
+    sys_flag: int
+    body_at: int
+    body_end: int
+    topic_at: int
+    topic_end: int
+    end: int
+
+
+def locate(buffer: Buffer, position: int, limit: int) -> Layout:
+    """Find the parts of the record at ``position`` and check that they make up its size.
+
+    Args:
+        buffer: holds the record.
+        position: where it begins, 0 or more.
+        limit: where the buffer's valid bytes end.
+
+    Raises:
+        RecordError: there is no whole record whose lengths agree.
+    """
+    if limit - position < FIXED_BYTES_V4:
+        raise RecordError(f"the record at {position} is cut off: {limit - position} bytes left")
+    size, magic, sys_flag, body_length = _SHAPE_V4.unpack_from(buffer, position)
+    end = position + size
+    if end > limit:
+        raise RecordError(
+            f"the record at {position} says it has {size} bytes, {limit - position} are there"
+        )
+    body_at = position + HEAD_BYTES_V4
+    if sys_flag & HOSTS_V6_MASK:
+        body_at += _V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
+        body_at += _V6_EXTRA if sys_flag & STORE_HOST_V6 else 0
+        if body_at + 3 > end:
+            raise RecordError(f"the record at {position} says it has only {size} bytes")
+        (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - 4)
+    body_end = body_at + body_length
+    if body_end + 3 > end:
+        raise RecordError(
+            f"the record at {position} of {size} bytes says its body has {body_length}"
+        )
+    if magic == MAGIC_V1:
+        topic_at = body_end + 1
+        topic_length = buffer[body_end]
+        longest = MAX_TOPIC_LENGTH
+    elif magic == MAGIC_V2:
+        topic_at = body_end + 2
+        (topic_length,) = _LENGTH.unpack_from(buffer, body_end)
+        longest = MAX_TOPIC_BYTES_V2
+    else:
+        raise RecordError(f"the bytes at {position} are no record: magic {magic:#010x}")
+    topic_end = topic_at + topic_length
+    if topic_length > longest or topic_end + 2 > end:
+        raise RecordError(
+            f"the record at {position} of {size} bytes says its topic has {topic_length}"
+        )
+    (properties_length,) = _LENGTH.unpack_from(buffer, topic_end)
+    if properties_length > MAX_PROPERTIES_BYTES or topic_end + 2 + properties_length != end:
+        raise RecordError(
+            f"the record at {position} of {size} bytes says its properties have "
+            f"{properties_length}, which does not add up"
+        )
+    return Layout(sys_flag, body_at, body_end, topic_at, topic_end, end)
+
+
+class Found(NamedTuple):
+    """A valid record of ``size`` bytes."""
+
+    size: int
+
+
+class Blank(NamedTuple):
+    """The file ends here: the ``size`` bytes left hold no message."""
+
+    size: int
+
+
+class End(NamedTuple):
+    """Nothing was ever written here: a size of 0, or no room for one."""
+
+
+class Invalid(NamedTuple):
+    """Something is here that is no valid record."""
+
+    reason: str
+
+
+Scan: TypeAlias = Found | Blank | End | Invalid
+
+
+def examine(
+    buffer: Buffer, position: int, *, check_crc: bool = True, limit: int | None = None
+) -> Scan:
+    """What the bytes at a position of the log are. Never raises, whatever they are.
+
+    Args:
+        buffer: a file of the commit log, or a part of it.
+        position: where to look, 0 or more.
+        check_crc: also compare the CRC of the body (checkCRCOnRecover).
+        limit: where the valid bytes end, if before the end of the buffer.
+    """
+    limit = len(buffer) if limit is None else limit
+    if limit - position < MIN_TAIL_BYTES:
+        return End()
+    size, magic = _START.unpack_from(buffer, position)
+    if magic == MAGIC_BLANK:
+        if MIN_TAIL_BYTES <= size <= limit - position:
+            return Blank(size)
+        return Invalid(f"the blank record at {position} says {size} bytes are left in the file")
+    if size == 0:
+        return End()
+    try:
+        layout = locate(buffer, position, limit)
+    except RecordError as error:
+        return Invalid(str(error))
+    if check_crc:
+        with memoryview(buffer) as view, view[layout.body_at : layout.body_end] as body:
+            actual = body_crc(body)
+        (stored,) = _BODY_LENGTH.unpack_from(buffer, position + 8)
+        if actual != stored:
+            return Invalid(
+                f"the body of the record at {position} has CRC {actual:#x}, not {stored:#x}"
+            )
+    return Found(size)
