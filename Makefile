@@ -33,7 +33,7 @@ check: setup              ## format, lint, types, import contracts
 
 cover: setup              ## the tests once more, with the branch coverage that CI demands
 	rm -f .coverage .coverage.*
-	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/python -m coverage run -m pytest -m "not soak"
+	$(BIN)/python -m coverage run -m pytest -m "not soak"
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85

@@ -1,0 +1,67 @@
+"""The command line's root.
+
+Each command lives in a module of its own that is imported when the command is called, so that a
+server imports nothing but what serving needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+import pocketmq
+
+COMMANDS: Final = {
+    "standalone": ("pocketmq.cli.servers:standalone", "Run a name server and a broker in one."),
+    "nameserver": ("pocketmq.cli.servers:nameserver", "Run a name server."),
+    "broker": ("pocketmq.cli.servers:broker", "Run a broker."),
+    "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
+    "group": ("pocketmq.cli.group:group", "Look at consumer groups and their offsets."),
+    "cluster": ("pocketmq.cli.cluster:cluster", "Look at brokers and their clusters."),
+    "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
+    "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
+    "health": ("pocketmq.cli.health:health", "Say in one line whether a server answers."),
+    "doctor": ("pocketmq.cli.doctor:doctor", "Find out what is wrong, and what to do."),
+    "demo": ("pocketmq.cli.demo:demo", "Send and read 336,776 flights, and check them all."),
+    "completion": ("pocketmq.cli.completion:completion", "Print the shell's completion script."),
+}
+"""Command name -> (module:attribute, its line in the help)."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import the command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """The list of the help page, without importing a single command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: pocketmq standalone --store ./data",
+)
+@click.version_option(pocketmq.__version__, prog_name="pocketmq")
+def root() -> None:
+    """PocketMQ: a message broker with RocketMQ's semantics."""
+
+
+def main() -> None:
+    """Run the command line; the entry point of the ``pocketmq`` script."""
+    root(prog_name="pocketmq")

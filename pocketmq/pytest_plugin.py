@@ -1,0 +1,20 @@
+"""The pytest fixture ``pocketmq_broker``: a real broker for the tests of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pocketmq.testing import StandaloneServer
+
+
+@pytest.fixture(scope="session")
+def pocketmq_broker() -> Iterator[StandaloneServer]:
+    """A broker in a process of its own; ``.nameserver`` is its address for clients."""
+    from pocketmq import testing  # noqa: PLC0415 - pytest loads plugins in every run
+
+    with testing.broker() as server:
+        yield server

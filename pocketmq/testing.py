@@ -1,0 +1,239 @@
+"""A real broker inside a test.
+
+    from pocketmq import testing
+
+    with testing.broker() as server:
+        producer = client.Producer(server.nameserver)
+
+It is a process of its own (``pocketmq standalone``) on free ports with a store that is deleted
+afterwards, and it ends with the process that started it, however that ends. The pytest plugin
+offers the same as the fixture ``pocketmq_broker``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+START_TIMEOUT: Final = 30.0
+"""Seconds until a server must have said that it is ready; a busy CI machine needs a few."""
+
+STOP_TIMEOUT: Final = 20.0
+"""Seconds for a clean stop, after which the process is killed."""
+
+SMALL_STORE: Final = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
+"""A test's store takes 64 MiB files, not RocketMQ's 1 GiB."""
+
+_LOG_LINES_KEPT: Final = 1000
+
+
+class ServerError(RuntimeError):
+    """A server process did not start or stop; the text ends with its last log lines."""
+
+
+class ServerProcess:
+    """One ``pocketmq`` server as a child process.
+
+    Args:
+        command: ``standalone``, ``nameserver`` or ``broker`` with its options.
+        environment: Variables over those of this process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.command = list(command)
+        self.addresses: dict[str, str] = {}
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[str] | None = None
+        self._log: deque[str] = deque(maxlen=_LOG_LINES_KEPT)
+        self._reader: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id; it must be running."""
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The last lines the server wrote to stderr, of all its lives."""
+        return "".join(self._log)
+
+    def start(self) -> None:
+        """Start the process and wait until it is ready.
+
+        Raises:
+            ServerError: It ended, or did not get ready in time.
+        """
+        process = subprocess.Popen(  # noqa: S603 - our own command line
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "pocketmq",
+                *self.command,
+                "--json",
+                "--until-stdin-closes",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        )
+        self._process = process
+        assert process.stderr is not None
+        assert process.stdout is not None
+        self._reader = threading.Thread(
+            target=self._log.extend, args=(process.stderr,), daemon=True
+        )
+        self._reader.start()
+        line = _read_line(process.stdout, START_TIMEOUT)
+        if not line:
+            self.kill()
+            raise ServerError(self._complaint("did not get ready"))
+        ready = json.loads(line)
+        self.addresses = {
+            name: address for name, address in ready.items() if name not in {"event", "pid"}
+        }
+
+    def stop(self) -> None:
+        """Stop cleanly (SIGTERM) and wait.
+
+        Raises:
+            ServerError: It did not end in time, or with another exit code than 0.
+        """
+        if self._process is None:
+            return
+        process, code = self._process, None
+        process.terminate()
+        try:
+            code = process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._forget()
+        if code != 0:
+            raise ServerError(self._complaint(f"ended with {code} instead of a clean stop"))
+
+    def kill(self) -> None:
+        """Kill it as a power cut would (SIGKILL), and wait until it is gone."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._forget()
+
+    def pause(self) -> None:
+        """Stop the process in its tracks (SIGSTOP)."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ServerError(self._complaint("is not running"))
+        return self._process
+
+    def _forget(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        if self._reader is not None:
+            self._reader.join()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _complaint(self, what: str) -> str:
+        tail = "".join(list(self._log)[-20:])
+        return f"pocketmq {' '.join(self.command)} {what}:\n{tail}"
+
+
+class StandaloneServer(ServerProcess):
+    """A name server and a broker in one child process; see ``broker()``.
+
+    A restart comes back at the same addresses with the same store.
+    """
+
+    def __init__(self, store: Path, settings: Mapping[str, str]) -> None:
+        self.store = store
+        self._settings = {**SMALL_STORE, **settings}
+        super().__init__(self._arguments("0", "0"))
+
+    @property
+    def nameserver(self) -> str:
+        """``HOST:PORT`` for clients."""
+        return self.addresses["nameserver"]
+
+    @property
+    def broker(self) -> str:
+        """``HOST:PORT`` of the broker itself."""
+        return self.addresses["broker"]
+
+    def restart(self) -> None:
+        """Start again after ``stop()`` or ``kill()``, at the same addresses."""
+        ports = [address.rpartition(":")[2] for address in (self.nameserver, self.broker)]
+        self.command = self._arguments(*ports)
+        self.start()
+
+    def _arguments(self, nameserver_port: str, broker_port: str) -> list[str]:
+        settings = [f"--set={key}={value}" for key, value in self._settings.items()]
+        return [
+            "standalone",
+            f"--store={self.store}",
+            f"--nameserver-port={nameserver_port}",
+            f"--broker-port={broker_port}",
+            *settings,
+        ]
+
+
+@contextmanager
+def broker(
+    *, store: Path | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[StandaloneServer]:
+    """Run a name server and a broker for the time of the ``with`` block.
+
+    Args:
+        store: Where messages are kept; without it a temporary directory that is deleted.
+        settings: RocketMQ's broker keys, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
+
+    Raises:
+        ServerError: The server did not start.
+    """
+    directory = store or Path(tempfile.mkdtemp(prefix="pocketmq-"))
+    server = StandaloneServer(directory, settings or {})
+    try:
+        server.start()
+        yield server
+        server.stop()
+    finally:
+        server.kill()
+        if store is None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_line(stream: IO[str], timeout: float) -> str:
+    """A line of a pipe, or nothing when none came in time; works where ``select`` does not."""
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
+    reader.start()
+    reader.join(timeout)
+    return lines[0] if lines else ""

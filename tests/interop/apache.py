@@ -1,0 +1,212 @@
+"""The real Apache RocketMQ on loopback: its jars from Maven, its servers, its Java client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.ports import free_port, free_ports, wait_until_listening
+
+HERE = Path(__file__).parent
+TOOLS = HERE.parent.parent / ".tools"
+MAVEN_TIMEOUT = 600.0
+JAVA_TIMEOUT = 90.0
+
+_OPEN_JAVA = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+"""What RocketMQ needs of a Java newer than 8."""
+
+_QUIET = '<configuration><root level="ERROR"/></configuration>'
+_LOG_FILES = (
+    "logback_namesrv.xml",
+    "logback_broker.xml",
+    "rmq.namesrv.logback.xml",
+    "rmq.broker.logback.xml",
+    "rmq.client.logback.xml",
+)
+
+
+def jars(version: str) -> str:
+    """The class path of a release; fetched once."""
+    library = TOOLS / f"rocketmq-{version}" / "lib"
+    if not (library / f"rocketmq-broker-{version}.jar").exists():
+        subprocess.run(
+            [
+                *("mvn", "--batch-mode", "--quiet", "-f", str(HERE / "java" / "pom.xml")),
+                f"-Drocketmq.version={version}",
+                f"-DoutputDirectory={library}",
+                "dependency:copy-dependencies",
+            ],
+            check=True,
+            timeout=MAVEN_TIMEOUT,
+        )
+    return f"{library}/*"
+
+
+def compiled(version: str) -> str:
+    """The class path with our program for the Java client, compiled against the release."""
+    classes = TOOLS / f"classes-{version}"
+    source = HERE / "java" / "Interop.java"
+    target = classes / "Interop.class"
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        classes.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), str(source)], check=True
+        )
+    return f"{classes}:{jars(version)}"
+
+
+@dataclass(frozen=True)
+class JavaClient:
+    """The unmodified Java client of a release.
+
+    Attributes:
+        version: ``4.9.7`` or ``5.3.3``.
+        serialize: ``JSON`` or ``ROCKETMQ``.
+        home: Where it may write its logs.
+    """
+
+    version: str
+    serialize: str
+    home: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of one run of ``Interop.java``."""
+        return [
+            "java",
+            "-Xmx256m",
+            f"-Drocketmq.serialize.type={self.serialize}",
+            f"-Drocketmq.client.logRoot={self.home}",
+            f"-Duser.home={self.home}",
+            "-cp",
+            compiled(self.version),
+            "Interop",
+            *arguments,
+        ]
+
+    def run(self, *arguments: str) -> list[list[str]]:
+        """Run to the end; the facts it printed, line by line.
+
+        Raises:
+            AssertionError: It failed; the text is what it said.
+        """
+        done = subprocess.run(
+            self.command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=JAVA_TIMEOUT,
+            check=False,
+        )
+        facts = [line.split("\t") for line in done.stdout.splitlines() if "|-" not in line]
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ["done"] in facts, done.stdout + done.stderr
+        return [fact for fact in facts if fact not in ([""], ["done"])]
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run beside the test; killed at the end of the block."""
+        process = subprocess.Popen(
+            self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@dataclass(frozen=True)
+class Apache:
+    """A running Apache name server and broker."""
+
+    nameserver: str
+    broker: str
+
+
+def _java(version: str, home: Path, main_class: str, config: Path) -> subprocess.Popen[bytes]:
+    with (home / f"{main_class.rpartition('.')[2]}.log").open("wb") as log:
+        return subprocess.Popen(
+            [
+                "java",
+                "-Xms256m",
+                "-Xmx512m",
+                "-XX:MaxDirectMemorySize=512m",
+                f"-Drocketmq.home.dir={home}",
+                f"-Duser.home={home}",
+                f"-Drocketmq.client.logRoot={home}",
+                *_OPEN_JAVA,
+                *("-cp", jars(version), main_class, "-c", str(config)),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "ROCKETMQ_HOME": str(home)},
+        )
+
+
+@contextmanager
+def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterator[Apache]:
+    """Run a real name server and broker on free ports.
+
+    Args:
+        version: ``4.9.7`` or ``5.3.3``.
+        home: An empty directory for configuration, store and logs.
+        settings: Lines for its ``broker.conf``.
+    """
+    nameserver_port, broker_port = free_port(), free_ports(10)
+    conf = home / "conf"
+    conf.mkdir(parents=True)
+    for name in _LOG_FILES:
+        (conf / name).write_text(_QUIET)
+    namesrv_conf, broker_conf = conf / "namesrv.conf", conf / "broker.conf"
+    namesrv_conf.write_text(f"listenPort={nameserver_port}\nkvConfigPath={home}/kv.json\n")
+    lines = [
+        "brokerClusterName=DefaultCluster",
+        "brokerName=broker-a",
+        "brokerId=0",
+        "brokerIP1=127.0.0.1",
+        f"listenPort={broker_port}",
+        f"namesrvAddr=127.0.0.1:{nameserver_port}",
+        f"storePathRootDir={home}/store",
+        f"storePathCommitLog={home}/store/commitlog",
+        "mappedFileSizeCommitLog=67108864",
+        *settings,
+    ]
+    broker_conf.write_text("\n".join(lines) + "\n")
+    processes = []
+    try:
+        processes.append(
+            _java(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", namesrv_conf)
+        )
+        wait_until_listening(nameserver_port)
+        processes.append(
+            _java(version, home, "org.apache.rocketmq.broker.BrokerStartup", broker_conf)
+        )
+        wait_until_listening(broker_port)
+        _wait_until_registered(home)
+        yield Apache(f"127.0.0.1:{nameserver_port}", f"127.0.0.1:{broker_port}")
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_registered(home: Path) -> None:
+    """Wait for the line with which the broker says that it has booted."""
+    log = home / "BrokerStartup.log"
+    deadline = time.monotonic() + JAVA_TIMEOUT
+    while "boot success" not in log.read_text(errors="replace"):
+        assert time.monotonic() < deadline, log.read_text(errors="replace")
+        time.sleep(0.05)

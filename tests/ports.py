@@ -1,0 +1,49 @@
+"""Free ports for servers that can't be told to pick one, and waiting for a server to listen."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+
+START_TIMEOUT = 60.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def free_ports(count: int) -> int:
+    """The first of ``count`` neighbouring free ports."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        sockets = [socket.socket() for _ in range(count)]
+        try:
+            for step, probe in enumerate(sockets):
+                probe.bind(("127.0.0.1", first - 2 + step))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for probe in sockets:
+                probe.close()
+
+
+def wait_until_listening(port: int) -> None:
+    """Wait until somebody accepts connections at the port.
+
+    Raises:
+        AssertionError: Nobody did in time.
+    """
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    msg = f"nobody listens on port {port} after {START_TIMEOUT:.0f} s"
+    raise AssertionError(msg)
