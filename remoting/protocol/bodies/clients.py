@@ -1,0 +1,115 @@
+"""Who is connected and how the clients fare."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from remoting.protocol.bodies.body import Body, Int, Long, Queue
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+
+
+class Connection(Body):
+    """One client's connection."""
+
+    client_id: str = ""
+    client_addr: str = ""
+    """``ip:port`` as the broker sees it."""
+    language: str | None = None
+    """The name of the ``Language``."""
+    version: Int = 0
+
+
+class ConsumerConnection(Body):
+    """Answer of GET_CONSUMER_CONNECTION_LIST."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ProducerConnection(Body):
+    """Answer of GET_PRODUCER_CONNECTION_LIST."""
+
+    connection_set: list[Connection] = field(default_factory=list)
+
+
+class ProducerInfo(Body):
+    """One producer in the list of all."""
+
+    client_id: str = ""
+    remote_ip: str = field(name="remoteIP", default="")
+    """``/ip:port``, as Java prints an address."""
+    language: str | None = None
+    version: Int = 0
+    last_update_timestamp: Long = 0
+
+
+class ProducerTableInfo(Body):
+    """Answer of GET_ALL_PRODUCER_INFO: by group."""
+
+    data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
+
+
+class ProcessQueueInfo(Body):
+    """What a consumer holds of one queue. The spelling of ``droped`` is the wire's."""
+
+    commit_offset: Long = 0
+    cached_msg_min_offset: Long = 0
+    cached_msg_max_offset: Long = 0
+    cached_msg_count: Int = 0
+    cached_msg_size_in_mib: Int = field(name="cachedMsgSizeInMiB", default=0)
+    transaction_msg_min_offset: Long = 0
+    transaction_msg_max_offset: Long = 0
+    transaction_msg_count: Int = 0
+    locked: bool = False
+    try_unlock_times: Long = 0
+    last_lock_timestamp: Long = 0
+    droped: bool = False
+    last_pull_timestamp: Long = 0
+    last_consume_timestamp: Long = 0
+
+
+class PopProcessQueueInfo(Body):
+    """5.x: the same for a queue consumed by popping."""
+
+    wait_ack_count: Int = 0
+    droped: bool = False
+    last_pop_timestamp: Long = 0
+
+
+class ConsumeStatus(Body):
+    """How fast a consumer is on one topic. Times are milliseconds."""
+
+    pull_rt: float = field(name="pullRT", default=0.0)
+    pull_tps: float = field(name="pullTPS", default=0.0)
+    consume_rt: float = field(name="consumeRT", default=0.0)
+    consume_ok_tps: float = field(name="consumeOKTPS", default=0.0)
+    consume_failed_tps: float = field(name="consumeFailedTPS", default=0.0)
+    consume_failed_msgs: Long = 0
+
+
+class ConsumerRunningInfo(Body):
+    """Answer of GET_CONSUMER_RUNNING_INFO."""
+
+    properties: dict[str, str] = field(default_factory=dict)
+    subscription_set: list[SubscriptionData] = field(default_factory=list)
+    mq_table: dict[Queue, ProcessQueueInfo] = field(default_factory=dict)
+    status_table: dict[str, ConsumeStatus] = field(default_factory=dict)
+    jstack: str | None = None
+    mq_pop_table: dict[Queue, PopProcessQueueInfo] | None = None
+    """5.x, as the next."""
+    user_consumer_info: dict[str, str] | None = None
+
+
+class ConsumeMessageDirectlyResult(Body):
+    """Answer of CONSUME_MESSAGE_DIRECTLY."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | None = None
+    """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT``, ``CR_THROW_EXCEPTION`` or
+    ``CR_RETURN_NULL``."""
+    remark: str | None = None
+    spent_time_mills: Long = 0

@@ -1,0 +1,88 @@
+"""Settings as text in the syntax of Java's ``Properties``: what the configuration codes carry.
+
+Lines ``key=value`` (``:`` or white space separate as well), UTF-8. ``#`` and ``!`` begin a
+comment, a backslash at a line's end continues it, ``\\uXXXX`` and ``\\n`` are escapes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from remoting.protocol.errors import BodyError
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_KEY = re.compile(r"((?:[^\\=: \t\f]++|\\.?)*+)[ \t\f]*+[=:]?[ \t\f]*+(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[^u]|$)", re.DOTALL)
+_LAST_BACKSLASHES = re.compile(r"\\*+$")
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TO_ESCAPE_IN_KEY = re.compile(r"[\\=: \t\f\n\r#!]")
+_TO_ESCAPE_IN_VALUE = re.compile(r"[\\\n\r]|^[ \t\f]")
+_ESCAPES: Final = {value: f"\\{name}" for name, value in _ESCAPED.items()}
+
+
+def parse(text: bytes | bytearray | memoryview | str) -> dict[str, str]:
+    """The settings of a properties text; of a repeated key the last one counts.
+
+    Raises:
+        BodyError: the text is not UTF-8 or has a broken ``\\u`` escape.
+    """
+    if not isinstance(text, str):
+        try:
+            text = bytes(text).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BodyError(f"the properties text is not UTF-8 at byte {error.start}") from None
+    settings: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = _KEY.fullmatch(line)
+        assert match is not None  # every part of the pattern may be empty
+        settings[_unescaped(match[1])] = _unescaped(match[2])
+    return settings
+
+
+def render(settings: Mapping[str, str | None]) -> bytes:
+    """The properties text of settings, in their order; None values are left out."""
+    lines = [
+        f"{_TO_ESCAPE_IN_KEY.sub(_escaped, key)}={_TO_ESCAPE_IN_VALUE.sub(_escaped, value)}\n"
+        for key, value in settings.items()
+        if value is not None
+    ]
+    return "".join(lines).encode("utf-8", "replace")
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and blanks, continued ones joined."""
+    joined = ""
+    for natural in _LINE_END.split(text):
+        line = natural.lstrip(" \t\f")
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        joined += line
+        if _is_continued(line):
+            joined = joined[:-1]
+            continue
+        yield joined
+        joined = ""
+    if joined:
+        yield joined
+
+
+def _is_continued(line: str) -> bool:
+    match = _LAST_BACKSLASHES.search(line)
+    return match is not None and len(match[0]) % 2 == 1
+
+
+def _unescaped(part: str) -> str:
+    return _ESCAPE.sub(_unescaped_character, part) if "\\" in part else part
+
+
+def _unescaped_character(match: re.Match[str]) -> str:
+    escape = match[1]
+    if len(escape) > 1:
+        return chr(int(escape[1:], 16))
+    return _ESCAPED.get(escape, escape)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return _ESCAPES.get(match[0], f"\\{match[0]}")

@@ -1,0 +1,173 @@
+"""A broker's registration with a name server, in its three forms.
+
+Plain JSON of ``RegisterBrokerBody``; from peers older than ``V3_0_11`` only the topics' part of
+it; or, when the header says ``compressed``, a zlib stream of (all numbers 32 bits, big endian)
+
+===============  ==================================================================
+length, text     JSON of the ``DataVersion``
+count            topics
+length, text     per topic: ``name readQueueNums writeQueueNums perm filterType`` and,
+                 of 5.x, one more word: the attributes' JSON
+length, text     JSON of the list of filter servers
+===============  ==================================================================
+
+What a 5.x broker appends after that is ignored.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import field
+
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.bodies.body import Body, decode, encode
+from remoting.protocol.bodies.relaxed_json import Buffer
+from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from remoting.protocol.errors import BodyError
+from remoting.protocol.limits import MAX_INFLATED_CONTROL_BYTES
+
+V3_0_11: Final = 37
+"""The first version that registers with a whole ``RegisterBrokerBody``."""
+
+_INT32 = struct.Struct(">i")
+
+
+class RegisterBrokerBody(Body):
+    """Body of REGISTER_BROKER (cf. RegisterBrokerBody)."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper = field(
+        default_factory=TopicConfigSerializeWrapper
+    )
+    filter_server_list: list[str] = field(default_factory=list)
+
+
+class _TopicAttributes(Body):
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+def body_crc32(data: Buffer) -> int:
+    """The checksum of a registration's body as its header carries it: 31 bits."""
+    return crc32(data) & 0x7FFFFFFF
+
+
+def body_crc_matches(data: Buffer, expected: int | None) -> bool:
+    """Whether a body is the one whose checksum a header names; none or 0 means unchecked."""
+    return not expected or body_crc32(data) == expected
+
+
+def decode_registration(
+    data: Buffer, *, compressed: bool = False, version: int = V3_0_11
+) -> RegisterBrokerBody:
+    """The registration in whichever form the header (``compressed``) and version say.
+
+    Raises:
+        BodyError: it can't be understood or inflates beyond ``MAX_INFLATED_CONTROL_BYTES``.
+    """
+    if version < V3_0_11:
+        return RegisterBrokerBody(decode(TopicConfigSerializeWrapper, data))
+    if not compressed:
+        return decode(RegisterBrokerBody, data)
+    try:
+        return _read_parts(_Parts(_inflated(data)))
+    except BodyError as error:
+        raise BodyError(f"RegisterBrokerBody, compressed: {error}") from None
+
+
+def encode_compressed(body: RegisterBrokerBody) -> bytes:
+    """The compressed form. It has no place for a topic's order and system flags."""
+    wrapper = body.topic_config_serialize_wrapper
+    parts = [_counted(encode(wrapper.data_version))]
+    parts.append(_INT32.pack(len(wrapper.topic_config_table)))
+    parts += [_counted(_topic_line(topic)) for topic in wrapper.topic_config_table.values()]
+    parts.append(_counted(relaxed_json.dumps(body.filter_server_list)))
+    return zlib.compress(b"".join(parts))
+
+
+def _counted(text: bytes) -> bytes:
+    return _INT32.pack(len(text)) + text
+
+
+def _topic_line(topic: TopicConfig) -> bytes:
+    words = [
+        topic.topic_name,
+        str(topic.read_queue_nums),
+        str(topic.write_queue_nums),
+        str(topic.perm),
+        topic.topic_filter_type,
+    ]
+    if topic.attributes is not None:
+        words.append(relaxed_json.dumps(topic.attributes).decode())
+    return " ".join(words).encode()
+
+
+def _inflated(data: Buffer) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(data, MAX_INFLATED_CONTROL_BYTES + 1)
+    except zlib.error as error:
+        raise BodyError(f"it can't be inflated: {error}") from None
+    if len(inflated) > MAX_INFLATED_CONTROL_BYTES:
+        raise BodyError(f"it inflates to more than {MAX_INFLATED_CONTROL_BYTES} bytes")
+    return inflated
+
+
+class _Parts:
+    """Takes numbers and counted texts off the front of the inflated bytes."""
+
+    __slots__ = ("_data", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def number(self) -> int:
+        return int(_INT32.unpack(self._take(_INT32.size))[0])
+
+    def text(self) -> bytes:
+        return self._take(self.number())
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise BodyError(
+                f"{size} bytes are announced at byte {self._position} of {len(self._data)}"
+            )
+        part = self._data[self._position : end]
+        self._position = end
+        return part
+
+
+def _read_parts(parts: _Parts) -> RegisterBrokerBody:
+    version = decode(DataVersion, parts.text())
+    topics = {topic.topic_name: topic for topic in _read_topics(parts)}
+    filters = decode(_FilterServers, b'{"names":%b}' % parts.text()).names
+    return RegisterBrokerBody(TopicConfigSerializeWrapper(topics, version), filters)
+
+
+class _FilterServers(Body):
+    names: list[str]
+
+
+def _read_topics(parts: _Parts) -> Iterator[TopicConfig]:
+    for _ in range(parts.number()):
+        yield _read_topic_line(parts.text())
+
+
+def _read_topic_line(line: bytes) -> TopicConfig:
+    try:
+        words = line.decode().split(" ", 5)
+        name, read_queue_nums, write_queue_nums, perm, filter_type = words[:5]
+        topic = TopicConfig(
+            name, int(read_queue_nums), int(write_queue_nums), int(perm), filter_type
+        )
+    except ValueError:
+        raise BodyError(f"a topic's line can't be read: {line[:200]!r}") from None
+    if len(words) == 6:
+        attributes = b'{"attributes":%b}' % words[5].encode()
+        topic.attributes = decode(_TopicAttributes, attributes).attributes
+    return topic

@@ -1,0 +1,109 @@
+"""Figures about topics, groups and queues. Times are milliseconds."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from remoting.protocol.bodies.body import Body, Int, Long, Queue
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+
+
+class TopicOffset(Body):
+    """What a queue holds."""
+
+    min_offset: Long = 0
+    max_offset: Long = 0
+    last_update_timestamp: Long = 0
+
+
+class TopicStatsTable(Body):
+    """Answer of GET_TOPIC_STATS_INFO."""
+
+    offset_table: dict[Queue, TopicOffset] = field(default_factory=dict)
+    topic_put_tps: float | None = None
+    """5.x."""
+
+
+class OffsetWrapper(Body):
+    """How far a group is in a queue."""
+
+    broker_offset: Long = 0
+    consumer_offset: Long = 0
+    last_timestamp: Long = 0
+    pull_offset: Long | None = None
+    """5.x."""
+
+
+class ConsumeStats(Body):
+    """Answer of GET_CONSUME_STATS."""
+
+    offset_table: dict[Queue, OffsetWrapper] = field(default_factory=dict)
+    consume_tps: float = 0.0
+
+
+class ConsumeStatsList(Body):
+    """Answer of GET_BROKER_CONSUME_STATS: per group, per topic."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
+    broker_addr: str | None = None
+    total_diff: Long = 0
+    total_inflight_diff: Long | None = None
+    """5.x."""
+
+
+class BrokerStatsItem(Body):
+    """One figure over one span of time."""
+
+    sum: Long = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStatsData(Body):
+    """Answer of VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+
+
+class QueueTimeSpan(Body):
+    """From when to when a queue's messages are, and where the group is."""
+
+    message_queue: Queue | None = None
+    min_time_stamp: Long = 0
+    max_time_stamp: Long = 0
+    consume_time_stamp: Long = 0
+    delay_time: Long = 0
+    min_time_stamp_str: str | None = None
+    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time, as the next two; for people only."""
+    max_time_stamp_str: str | None = None
+    consume_time_stamp_str: str | None = None
+
+
+class QueryConsumeTimeSpanBody(Body):
+    """Answer of QUERY_CONSUME_TIME_SPAN."""
+
+    consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
+
+
+class ConsumeQueueData(Body):
+    """One entry of a consume queue."""
+
+    physic_offset: Long = 0
+    physic_size: Int = 0
+    tags_code: Long = 0
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body):
+    """Answer of QUERY_CONSUME_QUEUE."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: list[ConsumeQueueData] | None = None
+    max_queue_index: Long = 0
+    min_queue_index: Long = 0
