@@ -19,9 +19,6 @@ MAX_JSON_DEPTH: Final = 64
 MAX_JSON_NODES: Final = 2_000_000
 """Values in one JSON body: a registration of 100,000 topics has about 900,000."""
 
-MAX_MSGPACK_DEPTH: Final = 8
-"""Nesting of a msgpack header, which has three levels by its definition."""
-
 MAX_INFLATED_CONTROL_BYTES: Final = 4 * MAX_FRAME_BYTES
 """A compressed control body (broker registration) after inflating."""
 

@@ -1,0 +1,60 @@
+"""The one place that decides for a compiled library or its twin in the standard library.
+
+``json_loads``/``json_dumps`` are orjson's when it can be imported, ``crc32`` is isal's. Either
+twin gives the same values for the same input; only speed differs. Whatever can't be read as JSON
+is a ``ValueError`` here, lone surrogates and bottomless nesting included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+try:
+    import orjson
+except ImportError:
+    _orjson = None
+else:
+    _orjson = orjson
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["Pairs", "crc32", "json_dumps", "json_loads", "json_loads_pairs"]
+
+
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object as read by ``json_loads_pairs``: its members in order, repeats included."""
+
+
+def json_loads_pairs(data: bytes) -> Any:
+    """Reads JSON with every object as ``Pairs``. Raises ``ValueError``."""
+    return _plain_loads(data, Pairs)
+
+
+def _plain_loads(data: bytes, pairs: type[Pairs] | None = None) -> Any:
+    try:
+        value = json.loads(
+            str(data, "utf-8"), object_pairs_hook=pairs, parse_constant=_refuse_constant
+        )
+        if b"\\u" in data:
+            # An escaped lone surrogate would only be noticed when the text is encoded again.
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("JSON is nested too deeply") from error
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _plain_dumps(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+json_loads: Callable[[bytes], Any] = _plain_loads if _orjson is None else _orjson.loads
+json_dumps: Callable[[object], bytes] = _plain_dumps if _orjson is None else _orjson.dumps

@@ -1,0 +1,1 @@
+"""The three ways to write a command's header."""

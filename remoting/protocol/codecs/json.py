@@ -1,0 +1,152 @@
+"""The JSON header: one object, ext field values as text.
+
+Written in the order of Java's implementation: code, extFields, flag, language, opaque, remark,
+serializeTypeCurrentRPC, version, without those that are null. Read in any order: unknown keys
+are ignored, missing ones are 0 (language JAVA), bare numbers and booleans pass as ext values.
+
+Ext fields keep their order and their repeats. The fast parser drops repeats, so the quotes of
+the text are counted against the strings that came out of it: when they differ (repeats, escaped
+backslashes, unknown keys with nested values) the standard library reads it once more, as pairs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from remoting.protocol.accelerated import json_dumps, json_loads, json_loads_pairs
+from remoting.protocol.codes import Language
+from remoting.protocol.command import Command
+from remoting.protocol.errors import FrameError
+from remoting.protocol.limits import MAX_EXT_FIELDS, MAX_JSON_DEPTH
+
+_INT32_END: Final = 1 << 31
+_LANGUAGES: Final = {language.name: language for language in Language}
+_LANGUAGES_BY_NUMBER: Final = {int(language): language for language in Language}
+_STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def encode_header(command: Command) -> bytes:
+    """The header's bytes. A text without a UTF-8 form is a ``ValueError`` or ``TypeError``."""
+    header: dict[str, object] = {"code": command.code}
+    pairs = command.all_pairs()
+    if pairs is not None:
+        header["extFields"] = dict(pairs)
+    header["flag"] = command.flag
+    if command.language is not None:
+        header["language"] = command.language.name
+    header["opaque"] = command.opaque
+    if command.remark is not None:
+        header["remark"] = command.remark
+    header["serializeTypeCurrentRPC"] = "JSON"
+    header["version"] = command.version
+    return json_dumps(header)
+
+
+def decode_header(view: memoryview | bytes) -> Command:
+    """The command of a header. Raises ``FrameError``."""
+    data = bytes(view)
+    _check_depth(data)
+    try:
+        header = json_loads(data)
+    except ValueError as error:
+        raise FrameError(f"the JSON header can't be read: {error}") from error
+    if type(header) is not dict:
+        raise FrameError("the JSON header is not an object")
+    pairs = _pairs(data, header)
+    remark = header.get("remark")
+    if remark is not None and type(remark) is not str:
+        raise FrameError("the JSON header's remark is not a text")
+    return Command(
+        _integer(header, "code"),
+        _integer(header, "opaque"),
+        _integer(header, "flag"),
+        _language(header.get("language", "JAVA")),
+        _integer(header, "version"),
+        remark,
+        None,
+        pairs,
+    )
+
+
+def _integer(header: dict[str, Any], key: str) -> int:
+    value = header.get(key)
+    if value is None:
+        return 0
+    if type(value) is int and -_INT32_END <= value < _INT32_END:
+        return value
+    raise FrameError(f"the JSON header's {key} is not a 32-bit integer")
+
+
+def _language(value: object) -> Language | None:
+    if type(value) is str:
+        return _LANGUAGES.get(value)
+    if type(value) is int:
+        return _LANGUAGES_BY_NUMBER.get(value)
+    if value is None:
+        return None
+    raise FrameError("the JSON header's language is not a name")
+
+
+def _pairs(data: bytes, header: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    ext_fields = header.get("extFields")
+    if ext_fields is not None and type(ext_fields) is not dict:
+        raise FrameError("the JSON header's extFields is not an object")
+    if not _strings_match(data, header, ext_fields):
+        try:
+            repeated = dict(json_loads_pairs(data)).get("extFields")
+        except ValueError as error:
+            raise FrameError(f"the JSON header can't be read: {error}") from error
+        members = repeated
+    else:
+        members = None if ext_fields is None else ext_fields.items()
+    if members is None:
+        return None
+    if len(members) > MAX_EXT_FIELDS:
+        raise FrameError(f"{len(members)} ext fields are above {MAX_EXT_FIELDS}")
+    return tuple(
+        [
+            (name, value if type(value) is str else _text(name, value))
+            for name, value in members
+            if value is not None
+        ]
+    )
+
+
+def _strings_match(data: bytes, header: dict[str, Any], ext_fields: dict[str, Any] | None) -> bool:
+    if b"\\\\" in data:
+        return False
+    strings = len(header)
+    for value in header.values():
+        if type(value) is str:
+            strings += 1
+    if ext_fields is not None:
+        strings += len(ext_fields)
+        for value in ext_fields.values():
+            if type(value) is str:
+                strings += 1
+    return data.count(b'"') - data.count(b'\\"') == 2 * strings
+
+
+def _text(name: str, value: object) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if type(value) is int or type(value) is float:
+        return str(value)
+    raise FrameError(f"the ext field {name[:40]!r} is neither text nor number nor boolean")
+
+
+def _check_depth(data: bytes) -> None:
+    if data.count(b"{") + data.count(b"[") <= MAX_JSON_DEPTH:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(data):
+        token = match[0]
+        if token in b"[{":
+            depth += 1
+            if depth > MAX_JSON_DEPTH:
+                raise FrameError(f"the JSON header nests deeper than {MAX_JSON_DEPTH} levels")
+        elif token in b"]}":
+            depth -= 1

@@ -1,0 +1,290 @@
+"""What all typed headers share: from fields to wire and back, by a plan made once per class.
+
+A header class lists a command's own fields as annotated attributes. ``@header`` makes it a
+keyword-only dataclass with slots. Attributes are the wire's names in snake case; where that
+rule fails, ``wire_names`` says so. Kinds of fields:
+
+========  ======================================  ==================
+ kind      in ext fields (JSON, ROCKETMQ)          in msgpack
+========  ======================================  ==================
+``str``    the text                                string
+``Int``    decimal, must fit 32 signed bits        integer
+``Long``   decimal, must fit 64 signed bits        integer
+``bool``   ``true`` or ``false`` in any case       boolean
+========  ======================================  ==================
+
+A field without a default is required. A field whose value is ``None`` is not written. The order
+of a class's fields is part of the msgpack form: **new fields go to the end**.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from operator import attrgetter
+from types import NoneType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
+
+from remoting.protocol.errors import HeaderError
+
+Int = Annotated[int, 32]
+"""A field of 32 signed bits (Java ``int``)."""
+
+Long = Annotated[int, 64]
+"""A field of 64 signed bits (Java ``long``)."""
+
+H = TypeVar("H")
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+_SHOWN_CHARACTERS: Final = 40
+
+
+class _Kind(NamedTuple):
+    """How one type of field is read and written."""
+
+    article_and_name: str
+    parse: Callable[[str], Any]  # from text; raises ValueError
+    check: Callable[[object], Any]  # from a msgpack value; raises ValueError
+    text: Callable[[Any], str]
+
+
+class _Field(NamedTuple):
+    """One field of a header class, as the plan keeps it."""
+
+    attribute: str
+    wire_name: str
+    kind: _Kind
+    required: bool
+    default: object
+
+
+class _Plan(NamedTuple):
+    """What a header class needs to be read and written, worked out once."""
+
+    fields: tuple[_Field, ...]
+    names_and_texts: tuple[tuple[str, Callable[[Any], str]], ...]
+    values: Callable[[Any], tuple[object, ...]]
+
+
+class Header:
+    """A command's own fields, typed. Subclasses carry the decorator ``@header``."""
+
+    __slots__ = ()
+
+    wire_names: ClassVar[Mapping[str, str]] = {}
+    """Attributes whose wire name isn't their camel case."""
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """The ext fields, in declared order, without those that are ``None``."""
+        plan = _plan(type(self))
+        return [
+            (name, text(value))
+            for (name, text), value in zip(plan.names_and_texts, plan.values(self), strict=True)
+            if value is not None
+        ]
+
+    def values(self) -> list[object]:
+        """The values in declared order, without the ``None`` ones at the end (msgpack)."""
+        values = list(_plan(type(self)).values(self))
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    @classmethod
+    def from_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Reads the header from ext fields; unknown ones are not looked at.
+
+        An empty text is the value of a text field and means "absent" for all others.
+
+        Raises:
+            HeaderError: a required field is absent, or a field is not of its type.
+        """
+        values: dict[str, Any] = {}
+        get = ext_fields.get
+        for attribute, wire_name, kind, required, default in _plan(cls).fields:
+            text = get(wire_name)
+            if text is None or (not text and kind is not _TEXT):
+                if required:
+                    raise _missing(cls, wire_name)
+                values[attribute] = default
+            else:
+                try:
+                    values[attribute] = kind.parse(text)
+                except ValueError:
+                    raise _unreadable(cls, wire_name, kind, text) from None
+        return cls(**values)
+
+    @classmethod
+    def from_values(cls, values: Sequence[object]) -> Self:
+        """Reads the header from values in declared order; more than we know are ignored.
+
+        Raises:
+            HeaderError: a required field is absent, or a value is not of its field's type.
+        """
+        arguments: dict[str, Any] = {}
+        count = len(values)
+        for position, (attribute, wire_name, kind, required, default) in enumerate(
+            _plan(cls).fields
+        ):
+            value = values[position] if position < count else None
+            if value is None:
+                if required:
+                    raise _missing(cls, wire_name)
+                arguments[attribute] = default
+            else:
+                try:
+                    arguments[attribute] = kind.check(value)
+                except ValueError:
+                    raise _unreadable(cls, wire_name, kind, value) from None
+        return cls(**arguments)
+
+
+@dataclass_transform(kw_only_default=True)
+def header(cls: type[H]) -> type[H]:
+    """Makes a class of annotated fields a typed header."""
+    return dataclass(slots=True, kw_only=True)(cls)
+
+
+def wire_names_of(header_type: type[Header]) -> tuple[str, ...]:
+    """The wire names of a header's fields, in declared order."""
+    return tuple(field.wire_name for field in _plan(header_type).fields)
+
+
+def _missing(header_type: type[Header], wire_name: str) -> HeaderError:
+    return HeaderError(f"{header_type.__name__}: the field {wire_name} is missing")
+
+
+def _unreadable(
+    header_type: type[Header], wire_name: str, kind: _Kind, value: object
+) -> HeaderError:
+    shown = repr(value)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = shown[:_SHOWN_CHARACTERS] + "..."
+    return HeaderError(
+        f"{header_type.__name__}: the field {wire_name} must be {kind.article_and_name}: {shown}"
+    )
+
+
+def _text_of_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _parse_bool(text: str) -> bool:
+    lower = text.lower()
+    if lower == "true":
+        return True
+    if lower == "false":
+        return False
+    raise ValueError(text)
+
+
+def _check_bool(value: object) -> bool:
+    if value is True or value is False:
+        return value
+    raise ValueError(value)
+
+
+def _check_text(value: object) -> str:
+    if type(value) is str:
+        return value
+    raise ValueError(value)
+
+
+def _integer_kind(bits: int) -> _Kind:
+    bound = 1 << (bits - 1)
+
+    def parse(text: str) -> int:
+        # int() alone would also take '1_000', ' 5 ' and the digits of every script.
+        if _INTEGER.fullmatch(text) is None:
+            raise ValueError(text)
+        value = int(text)
+        if -bound <= value < bound:
+            return value
+        raise ValueError(text)
+
+    def check(value: object) -> int:
+        if type(value) is int and -bound <= value < bound:
+            return value
+        raise ValueError(value)
+
+    return _Kind(f"a {bits}-bit integer", parse, check, str)
+
+
+def _same(text: str) -> str:
+    return text
+
+
+_TEXT: Final = _Kind("a text", _same, _check_text, _same)
+_BOOL: Final = _Kind("true or false", _parse_bool, _check_bool, _text_of_bool)
+_KINDS: Final[dict[object, _Kind]] = {
+    str: _TEXT,
+    bool: _BOOL,
+    Int: _integer_kind(32),
+    Long: _integer_kind(64),
+}
+
+
+_PLANS: Final[dict[type[Header], _Plan]] = {}
+
+
+def _plan(header_type: type[Header]) -> _Plan:
+    plan = _PLANS.get(header_type)
+    if plan is None:
+        plan = _PLANS[header_type] = _make_plan(header_type)
+    return plan
+
+
+def _make_plan(header_type: type[Header]) -> _Plan:
+    hints = get_type_hints(header_type, include_extras=True)
+    planned = []
+    for field in fields(header_type):  # type: ignore[arg-type]  # a subclass is a dataclass
+        required = field.default is MISSING
+        planned.append(
+            _Field(
+                attribute=field.name,
+                wire_name=header_type.wire_names.get(field.name) or _camel_case(field.name),
+                kind=_KINDS[_without_none(hints[field.name])],
+                required=required,
+                default=None if required else field.default,
+            )
+        )
+    return _Plan(
+        fields=tuple(planned),
+        names_and_texts=tuple((field.wire_name, field.kind.text) for field in planned),
+        values=_values_getter([field.attribute for field in planned]),
+    )
+
+
+def _values_getter(attributes: list[str]) -> Callable[[Any], tuple[object, ...]]:
+    if not attributes:
+        return _no_values
+    getter = attrgetter(*attributes)
+    if len(attributes) == 1:
+        return lambda header: (getter(header),)
+    return getter
+
+
+def _no_values(header: object) -> tuple[()]:  # noqa: ARG001  # the getters' common form
+    return ()
+
+
+def _without_none(hint: object) -> object:
+    remaining = [part for part in get_args(hint) if part is not NoneType]
+    return remaining[0] if NoneType in get_args(hint) else hint
+
+
+def _camel_case(attribute: str) -> str:
+    first, *rest = attribute.split("_")
+    return first + "".join(part.capitalize() for part in rest)

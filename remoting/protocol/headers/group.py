@@ -1,0 +1,153 @@
+"""Clients, their groups and what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from remoting.protocol.headers.base import Header, Int, header
+
+
+@header
+class HeartbeatRequestHeader(Header):
+    """HEART_BEAT (5.x): no fields."""
+
+
+@header
+class UnregisterClientRequestHeader(Header):
+    """UNREGISTER_CLIENT: a client leaves a group of producers, of consumers, or both."""
+
+    wire_names: ClassVar[Mapping[str, str]] = {
+        "client_id": "clientID",
+    }
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@header
+class UnregisterClientResponseHeader(Header):
+    """No fields."""
+
+
+@header
+class GetConsumerListByGroupRequestHeader(Header):
+    """GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
+
+    consumer_group: str
+
+
+@header
+class GetConsumerListByGroupResponseHeader(Header):
+    """No fields; the ids are in the body."""
+
+
+@header
+class NotifyConsumerIdsChangedRequestHeader(Header):
+    """NOTIFY_CONSUMER_IDS_CHANGED: the group's members have changed, rebalance."""
+
+    consumer_group: str
+
+
+@header
+class LockBatchMqRequestHeader(Header):
+    """LOCK_BATCH_MQ (5.x): no fields."""
+
+
+@header
+class UnlockBatchMqRequestHeader(Header):
+    """UNLOCK_BATCH_MQ (5.x): no fields."""
+
+
+@header
+class GetConsumerConnectionListRequestHeader(Header):
+    """GET_CONSUMER_CONNECTION_LIST."""
+
+    consumer_group: str
+
+
+@header
+class GetProducerConnectionListRequestHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+@header
+class GetAllProducerInfoRequestHeader(Header):
+    """GET_ALL_PRODUCER_INFO: no fields."""
+
+
+@header
+class GetConsumerRunningInfoRequestHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO: passed on to the client."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool | None = None
+
+
+@header
+class GetConsumerStatusRequestHeader(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
+
+    ``clientAddr`` is a client id; absent or empty means all clients.
+    """
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@header
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY: a client shall consume this one message now."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None  # 5.x
+    topic_sys_flag: Int | None = None  # 5.x
+    group_sys_flag: Int | None = None  # 5.x
+
+
+@header
+class DeleteSubscriptionGroupRequestHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP; offsets go too with ``removeOffset`` (4.9) or ``cleanOffset``."""
+
+    group_name: str
+    remove_offset: bool | None = None
+    clean_offset: bool | None = None  # 5.x
+
+
+@header
+class GetSubscriptionGroupConfigRequestHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
+
+    group: str
+
+
+@header
+class UpdateGroupForbiddenRequestHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+@header
+class QueryTopicsByConsumerRequestHeader(Header):
+    """QUERY_TOPICS_BY_CONSUMER (5.x)."""
+
+    group: str
+
+
+@header
+class QuerySubscriptionByConsumerRequestHeader(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER (5.x)."""
+
+    group: str
+    topic: str | None = None

@@ -1,0 +1,94 @@
+"""Looking at messages, queues and statistics."""
+
+from __future__ import annotations
+
+from remoting.protocol.headers.base import Header, Int, Long, header
+
+
+@header
+class QueryMessageRequestHeader(Header):
+    """QUERY_MESSAGE: by key within a time span, ms."""
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+
+
+@header
+class QueryMessageResponseHeader(Header):
+    """How fresh the index is."""
+
+    index_last_update_timestamp: Long
+    index_last_update_phyoffset: Long
+
+
+@header
+class ViewMessageRequestHeader(Header):
+    """VIEW_MESSAGE_BY_ID: the message at a physical offset."""
+
+    offset: Long
+    topic: str | None = None  # 5.x
+
+
+@header
+class ViewMessageResponseHeader(Header):
+    """No fields; the record is in the body."""
+
+
+@header
+class QueryConsumeQueueRequestHeader(Header):
+    """QUERY_CONSUME_QUEUE: raw entries of a consume queue."""
+
+    topic: str | None = None
+    queue_id: Int | None = None
+    index: Long | None = None
+    count: Int | None = None
+    consumer_group: str | None = None
+
+
+@header
+class QueryConsumeTimeSpanRequestHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN: first, last and consumed store times per queue."""
+
+    topic: str
+    group: str
+
+
+@header
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """QUERY_TOPIC_CONSUME_BY_WHO: the groups of a topic."""
+
+    topic: str
+
+
+@header
+class GetTopicStatsInfoRequestHeader(Header):
+    """GET_TOPIC_STATS_INFO: the bounds of a topic's queues."""
+
+    topic: str
+
+
+@header
+class GetConsumeStatsRequestHeader(Header):
+    """GET_CONSUME_STATS; ``topicList`` (5.x) is joined by semicolons."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None  # 5.x
+
+
+@header
+class GetConsumeStatsInBrokerHeader(Header):
+    """GET_BROKER_CONSUME_STATS."""
+
+    is_order: bool
+
+
+@header
+class ViewBrokerStatsDataRequestHeader(Header):
+    """VIEW_BROKER_STATS_DATA: one statistic by name and key."""
+
+    stats_name: str
+    stats_key: str

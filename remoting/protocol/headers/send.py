@@ -1,0 +1,127 @@
+"""Sending, sending back and recalling messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from remoting.protocol.headers.base import Header, Int, Long, header
+
+
+@header
+class SendMessageRequestHeader(Header):
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE: a message's envelope, with long names."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool = False
+    batch: bool = False
+    max_reconsume_times: Int | None = None
+    bname: str | None = None
+
+
+@header
+class SendMessageRequestHeaderV2(Header):
+    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: with one-letter names."""
+
+    wire_names: ClassVar[Mapping[str, str]] = {
+        "producer_group": "a",
+        "topic": "b",
+        "default_topic": "c",
+        "default_topic_queue_nums": "d",
+        "queue_id": "e",
+        "sys_flag": "f",
+        "born_timestamp": "g",
+        "flag": "h",
+        "properties": "i",
+        "reconsume_times": "j",
+        "unit_mode": "k",
+        "max_reconsume_times": "l",
+        "batch": "m",
+        "bname": "n",
+    }
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    batch: bool = False
+    bname: str | None = None
+
+
+@header
+class SendMessageResponseHeader(Header):
+    """Where a message has been stored; ``msgId`` is the offset message id (joined for a batch)."""
+
+    msg_id: str
+    queue_id: Int
+    queue_offset: Long
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None  # 5.x
+    recall_handle: str | None = None  # 5.x
+
+
+@header
+class ReplyMessageRequestHeader(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply's envelope; hosts are ``ip:port``."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp: Long
+
+
+@header
+class ConsumerSendMsgBackRequestHeader(Header):
+    """CONSUMER_SEND_MSG_BACK: deliver the message at ``offset`` again, or bury it."""
+
+    offset: Long
+    group: str
+    delay_level: Int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    bname: str | None = None
+
+
+@header
+class RecallMessageRequestHeader(Header):
+    """RECALL_MESSAGE (5.x): take a delayed message back."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+
+
+@header
+class RecallMessageResponseHeader(Header):
+    """The unique key of the message that was recalled (5.x)."""
+
+    msg_id: str
