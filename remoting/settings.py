@@ -13,6 +13,7 @@ those of other parts of PocketMQ are no concern here.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
 
-from remoting.settings_text import format_properties, parse_properties
+from remoting.protocol.bodies import properties_text
+from remoting.protocol.errors import BodyError
 
 T = TypeVar("T")
 
@@ -115,9 +117,9 @@ class Settings:
         values = ((key, getattr(self, name)) for key, (name, _) in self._by_key().items())
         return {key: _as_text(value) for key, value in values if value is not None}
 
-    def as_text(self) -> str:
+    def as_text(self) -> bytes:
         """The settings as properties text, as the administration commands show and store them."""
-        return format_properties(self.as_properties())
+        return properties_text.render(self.as_properties())
 
     def updated(self, values: Mapping[str, str]) -> Self:
         """A copy with these keys changed; keys that are unknown or without effect are skipped.
@@ -211,12 +213,10 @@ def _from_file(file: Path) -> dict[str, _Given]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"the configuration file {file} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"the configuration file {file} isn't UTF-8 text (byte {error.start}); save it as UTF-8"
-        ) from error
-    return {k: _Given(v, f"{k}={v} in {file}") for k, v in parse_properties(text).items()}
+        values = properties_text.parse(data.removeprefix(codecs.BOM_UTF8))
+    except BodyError as error:
+        raise ConfigError(f"the configuration file {file} can't be used: {error}") from None
+    return {key: _Given(value, f"{key}={value} in {file}") for key, value in values.items()}
 
 
 def _parsed(parse: Callable[[str], Any], given: _Given) -> Any:

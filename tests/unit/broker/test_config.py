@@ -100,5 +100,5 @@ def test_every_key_is_of_one_kind() -> None:
 def test_settings_written_are_read_back(tmp_path: Path) -> None:
     written = config(namesrvAddr="a:1;b:2", storePathCommitLog="/x/log", listenPort="0")
     file = tmp_path / "broker.conf"
-    file.write_text(written.as_text())
+    file.write_bytes(written.as_text())
     assert BrokerConfig.from_sources(file) == written
