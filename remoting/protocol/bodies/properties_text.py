@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from remoting.protocol.bodies.relaxed_reader import with_whole_surrogates
 from remoting.protocol.errors import BodyError
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _KEY = re.compile(r"((?:[^\\=: \t\f]++|\\.?)*+)[ \t\f]*+[=:]?[ \t\f]*+(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|[^u]|$)", re.DOTALL)
-_LAST_BACKSLASHES = re.compile(r"\\*+$")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.?)", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _TO_ESCAPE_IN_KEY = re.compile(r"[\\=: \t\f\n\r#!]")
 _TO_ESCAPE_IN_VALUE = re.compile(r"[\\\n\r]|^[ \t\f]")
@@ -53,34 +53,32 @@ def render(settings: Mapping[str, str | None]) -> bytes:
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines without comments and blanks, continued ones joined."""
-    joined = ""
+    parts: list[str] = []
     for natural in _LINE_END.split(text):
         line = natural.lstrip(" \t\f")
-        if not joined and (not line or line[0] in "#!"):
+        if not parts and (not line or line[0] in "#!"):
             continue
-        joined += line
-        if _is_continued(line):
-            joined = joined[:-1]
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            parts.append(line[:-1])
             continue
-        yield joined
-        joined = ""
-    if joined:
-        yield joined
-
-
-def _is_continued(line: str) -> bool:
-    match = _LAST_BACKSLASHES.search(line)
-    return match is not None and len(match[0]) % 2 == 1
+        yield "".join(parts) + line
+        parts.clear()
+    if any(parts):
+        yield "".join(parts)
 
 
 def _unescaped(part: str) -> str:
-    return _ESCAPE.sub(_unescaped_character, part) if "\\" in part else part
+    if "\\" not in part:
+        return part
+    return with_whole_surrogates(_ESCAPE.sub(_unescaped_character, part))
 
 
 def _unescaped_character(match: re.Match[str]) -> str:
     escape = match[1]
     if len(escape) > 1:
         return chr(int(escape[1:], 16))
+    if escape == "u":
+        raise BodyError("the properties text has a \\u escape without its four digits")
     return _ESCAPED.get(escape, escape)
 
 

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 from msgspec import field
 
 from remoting.protocol.accelerated import crc32
@@ -29,11 +30,15 @@ from remoting.protocol.bodies.body import Body, decode, encode
 from remoting.protocol.bodies.relaxed_json import Buffer
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.errors import BodyError
-from remoting.protocol.limits import MAX_INFLATED_CONTROL_BYTES
+from remoting.protocol.limits import MAX_INFLATED_CONTROL_BYTES, MAX_JSON_NODES
 
 V3_0_11: Final = 37
 """The first version that registers with a whole ``RegisterBrokerBody``."""
 
+MAX_TOPICS: Final = MAX_JSON_NODES // 8
+"""Of a compressed registration: as many as fit the JSON form, where each has 8 values."""
+
+_TOPIC_WORDS = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
 _INT32 = struct.Struct(">i")
 
 
@@ -44,10 +49,6 @@ class RegisterBrokerBody(Body):
         default_factory=TopicConfigSerializeWrapper
     )
     filter_server_list: list[str] = field(default_factory=list)
-
-
-class _TopicAttributes(Body):
-    attributes: dict[str, str] = field(default_factory=dict)
 
 
 def body_crc32(data: Buffer) -> int:
@@ -154,20 +155,23 @@ class _FilterServers(Body):
 
 
 def _read_topics(parts: _Parts) -> Iterator[TopicConfig]:
-    for _ in range(parts.number()):
+    count = parts.number()
+    if not 0 <= count <= MAX_TOPICS:
+        raise BodyError(f"it announces {count} topics, and may have {MAX_TOPICS}")
+    for _ in range(count):
         yield _read_topic_line(parts.text())
 
 
 def _read_topic_line(line: bytes) -> TopicConfig:
+    words = line.split(b" ", len(_TOPIC_WORDS))
+    if len(words) < len(_TOPIC_WORDS):
+        raise BodyError(f"a topic's line has too few words: {line[:200]!r}")
     try:
-        words = line.decode().split(" ", 5)
-        name, read_queue_nums, write_queue_nums, perm, filter_type = words[:5]
-        topic = TopicConfig(
-            name, int(read_queue_nums), int(write_queue_nums), int(perm), filter_type
-        )
-    except ValueError:
-        raise BodyError(f"a topic's line can't be read: {line[:200]!r}") from None
-    if len(words) == 6:
-        attributes = b'{"attributes":%b}' % words[5].encode()
-        topic.attributes = decode(_TopicAttributes, attributes).attributes
-    return topic
+        members: dict[str, object] = {
+            name: word.decode() for name, word in zip(_TOPIC_WORDS, words, strict=False)
+        }
+        if len(words) > len(_TOPIC_WORDS):
+            members["attributes"] = relaxed_json.loads(words[-1])
+        return msgspec.convert(members, TopicConfig, strict=False)
+    except (ValueError, BodyError) as error:
+        raise BodyError(f"a topic's line can't be read ({error}): {line[:200]!r}") from None

@@ -19,6 +19,7 @@ anything else by ``RelaxedReader``.
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import msgspec
@@ -29,6 +30,11 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_JSON_DEPTH, MAX_JSON_NODES
 
 __all__ = ["ObjectKey", "dumps", "loads"]
+
+_STRINGS = re.compile(rb""""(?:[^"\\]++|\\.)*+"?|'(?:[^'\\]++|\\.)*+'?""", re.DOTALL)
+"""Those without an end too, else each quote within them would be tried as a beginning."""
+
+_CONTAINERS = frozenset((dict, list))
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -42,17 +48,14 @@ def loads(data: Buffer) -> object:
     """
     raw = bytes(data)
     openings = raw.count(b"{") + raw.count(b"[")
-    # Each value but the outermost follows an opening or a comma, so this never counts too few;
-    # when commas within strings make it too many, the other reader counts exactly.
-    if openings + raw.count(b",") < MAX_JSON_NODES:
-        try:
-            tree: object = msgspec.json.decode(raw)
-        except (ValueError, RecursionError):
-            return _read_relaxed(raw)
-        if openings > MAX_JSON_DEPTH and _is_deeper_than(tree, MAX_JSON_DEPTH):
-            raise BodyError(f"the JSON nests deeper than {MAX_JSON_DEPTH} levels")
-        return tree
-    return _read_relaxed(raw)
+    _check_size(raw, openings)
+    try:
+        tree: object = msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        return _read_relaxed(raw)
+    if openings > MAX_JSON_DEPTH and _is_deeper_than(tree, MAX_JSON_DEPTH):
+        raise BodyError(f"the JSON nests deeper than {MAX_JSON_DEPTH} levels")
+    return tree
 
 
 def dumps(tree: object, *, standard: bool = False, pretty: bool = False) -> bytes:
@@ -68,6 +71,19 @@ def dumps(tree: object, *, standard: bool = False, pretty: bool = False) -> byte
     """
     text = RelaxedWriter(standard=standard, pretty=pretty).text(tree)
     return text.encode("utf-8", "replace")
+
+
+def _check_size(raw: bytes, openings: int) -> None:
+    """Bound the number of values before any of them takes memory.
+
+    Each value but the outermost follows an opening or a comma; only if there are too many of
+    these, those within strings are told apart.
+    """
+    if openings + raw.count(b",") < MAX_JSON_NODES:
+        return
+    bare = _STRINGS.sub(b"", raw)
+    if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= MAX_JSON_NODES:
+        raise BodyError(f"the JSON has more than {MAX_JSON_NODES} values")
 
 
 def _read_relaxed(raw: bytes) -> object:
@@ -91,6 +107,3 @@ def _is_deeper_than(tree: object, limit: int) -> bool:
             return False
         level = children
     return True
-
-
-_CONTAINERS = frozenset((dict, list))

@@ -1,7 +1,8 @@
 """A reader of the JSON dialect that fastjson accepts.
 
 One pass over the text by compiled patterns, one Python call per value. It recurses once per level
-and stops at ``MAX_JSON_DEPTH``, long before Python's own limit.
+and stops at ``MAX_JSON_DEPTH``, long before Python's own limit. Its caller bounds the number of
+values (``relaxed_json``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from typing import Final, TypeAlias
 
 from remoting.protocol.errors import BodyError
-from remoting.protocol.limits import MAX_JSON_DEPTH, MAX_JSON_NODES
+from remoting.protocol.limits import MAX_JSON_DEPTH
 
 MAX_NUMBER_CHARACTERS: Final = 1024
 """Of one number: converting digits takes quadratic time, and a long has 20 of them."""
@@ -40,8 +41,7 @@ _SINGLE_QUOTED = re.compile(r"'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9]++(\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _INTEGER_KEY = re.compile(r"-?[0-9]++(?=[ \t\r\n\f\b]*+:)")
 _NAME = re.compile(r"(?:[^\W\d]|\$)[\w$]*+")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[^ux])", re.DOTALL)
-_BAD_ESCAPE = re.compile(r"\\u(?![0-9a-fA-F]{4})|\\x(?![0-9a-fA-F]{2})")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _ESCAPED: Final = {
@@ -60,18 +60,17 @@ _WORDS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
 class RelaxedReader:
     """Reads one text, once."""
 
-    __slots__ = ("_nodes", "_position", "_text")
+    __slots__ = ("_position", "_text")
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
-        self._nodes = 0
 
     def read(self) -> object:
         """The one value of the text.
 
         Raises:
-            BodyError: the text is not JSON, or beyond the limits of depth and size.
+            BodyError: the text is not JSON, or nests too deep.
         """
         try:
             self._skip_space()
@@ -85,9 +84,6 @@ class RelaxedReader:
 
     def _value(self, depth: int) -> object:
         """The value at the position, which is not at white space."""
-        self._nodes += 1
-        if self._nodes > MAX_JSON_NODES:
-            raise BodyError(f"the JSON has more than {MAX_JSON_NODES} values")
         first = self._peek()
         if first in {'"', "'"}:
             return self._string(first)
@@ -160,18 +156,17 @@ class RelaxedReader:
             raise self._error("a string has no end")
         value = match[1]
         if "\\" in value:
-            value = self._unescaped(value)
+            value = with_whole_surrogates(_ESCAPE.sub(self._unescaped_character, value))
         self._position = match.end()
         return value
 
-    def _unescaped(self, value: str) -> str:
-        replaced = _ESCAPE.sub(_escaped_character, value)
-        # Told apart only here, since "\\\\u" is an escaped backslash and an innocent u.
-        if _BAD_ESCAPE.search(_ESCAPE.sub("", value)):
+    def _unescaped_character(self, match: re.Match[str]) -> str:
+        escape = match[1]
+        if len(escape) > 1:
+            return chr(int(escape[1:], 16))
+        if escape in {"u", "x"}:
             raise self._error("a string has a broken escape")
-        if _SURROGATE.search(replaced):
-            return replaced.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return replaced
+        return _ESCAPED.get(escape, escape)
 
     def _number_or_word(self) -> Scalar:
         match = _NUMBER.match(self._text, self._position)
@@ -222,8 +217,8 @@ class RelaxedReader:
         return BodyError(f"{what}, {where}")
 
 
-def _escaped_character(match: re.Match[str]) -> str:
-    escape = match[1]
-    if len(escape) > 1:
-        return chr(int(escape[1:], 16))
-    return _ESCAPED.get(escape, escape)
+def with_whole_surrogates(text: str) -> str:
+    """The text with surrogate pairs made one character and halves of them replaced by U+FFFD."""
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
