@@ -140,7 +140,10 @@ class Command:
             return self.header
         if self.values is not None:
             return header_type.from_values(self.values)
-        return header_type.from_fields(self.fields)
+        # Java reads an empty text of a binary header as null.
+        return header_type.from_fields(
+            self.fields, empty_is_absent=self.serialize is SerializeType.ROCKETMQ
+        )
 
 
 def _extra_pairs(extra: Extra) -> tuple[tuple[str, str], ...] | None:

@@ -46,11 +46,11 @@ def encode_header(command: Command) -> bytes:
 def decode_header(view: memoryview | bytes) -> Command:
     """The command of a header. Raises ``FrameError``."""
     data = bytes(view)
-    _check_depth(data)
     try:
         header = json_loads(data)
     except ValueError as error:
         raise FrameError(f"the JSON header can't be read: {error}") from error
+    _check_depth(data)
     if type(header) is not dict:
         raise FrameError("the JSON header is not an object")
     pairs = _pairs(data, header)

@@ -103,10 +103,11 @@ class Header:
         return values
 
     @classmethod
-    def from_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+    def from_fields(cls, ext_fields: Mapping[str, str], *, empty_is_absent: bool = False) -> Self:
         """Reads the header from ext fields; unknown ones are not looked at.
 
-        An empty text is the value of a text field and means "absent" for all others.
+        An empty text means "absent" for a number or boolean; for a text, it is the value, unless
+        ``empty_is_absent`` (binary headers) and the field isn't required.
 
         Raises:
             HeaderError: a required field is absent, or a field is not of its type.
@@ -115,7 +116,9 @@ class Header:
         get = ext_fields.get
         for attribute, wire_name, kind, required, default in _plan(cls).fields:
             text = get(wire_name)
-            if text is None or (not text and kind is not _TEXT):
+            if not text and (
+                text is None or kind is not _TEXT or (empty_is_absent and not required)
+            ):
                 if required:
                     raise _missing(cls, wire_name)
                 values[attribute] = default
@@ -204,8 +207,11 @@ def _check_text(value: object) -> str:
 
 def _integer_kind(bits: int) -> _Kind:
     bound = 1 << (bits - 1)
+    digits_that_always_fit = len(str(bound)) - 1
 
     def parse(text: str) -> int:
+        if len(text) <= digits_that_always_fit and text.isascii() and text.isdigit():
+            return int(text)
         # int() alone would also take '1_000', ' 5 ' and the digits of every script.
         if _INTEGER.fullmatch(text) is None:
             raise ValueError(text)
