@@ -1,0 +1,102 @@
+"""The name server's key-value table: namespaces of names and values, kept in one file.
+
+``KVConfig`` is a value: a change makes a new one, which takes the place of the old one only when
+it is safely in the file. So what was answered survives a crash, and what could not be written is
+not there either. cf. KVConfigManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Self
+
+from nameserver.limits import MAX_KV_BYTES, MAX_KV_ENTRIES, MAX_KV_TEXT_LENGTH
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.tables import KVConfigSerializeWrapper
+
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Topic -> ``broker:queues;...``: which queues an ordered topic always has."""
+
+Namespaces = Mapping[str, Mapping[str, str]]
+
+
+class KVLimitError(Exception):
+    """An entry would exceed a limit of the table."""
+
+
+class KVConfig:
+    """An immutable table; every change gives another one."""
+
+    __slots__ = ("_bytes", "_entries", "_namespaces")
+
+    def __init__(self, namespaces: Namespaces | None = None) -> None:
+        self._namespaces: Namespaces = namespaces or {}
+        texts = [(k, v) for entries in self._namespaces.values() for k, v in entries.items()]
+        self._entries = len(texts)
+        self._bytes = sum(len(key) + len(value) for key, value in texts)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Self:
+        """Read the file's text.
+
+        Raises:
+            BodyError: it is not such a table.
+        """
+        return cls(decode(KVConfigSerializeWrapper, text).config_table)
+
+    def to_json(self) -> bytes:
+        """The file's text, as RocketMQ writes it."""
+        table = {name: dict(entries) for name, entries in self._namespaces.items()}
+        return encode(KVConfigSerializeWrapper(config_table=table))
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value, or None."""
+        return self._namespaces.get(namespace, {}).get(key)
+
+    def entries(self, namespace: str) -> Mapping[str, str]:
+        """All of a namespace; empty when there is none."""
+        return MappingProxyType(dict(self._namespaces.get(namespace, {})))
+
+    def with_value(self, namespace: str, key: str, value: str) -> Self:
+        """The table with one entry set.
+
+        Raises:
+            KVLimitError: a text is too long or empty, or the table is full.
+        """
+        _check_texts(namespace, key, value)
+        entries = dict(self._namespaces.get(namespace, {}))
+        more = (
+            len(key) + len(value) - len(entries.get(key, "")) - (len(key) if key in entries else 0)
+        )
+        if key not in entries and self._entries >= MAX_KV_ENTRIES:
+            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_ENTRIES} entries")
+        if self._bytes + more > MAX_KV_BYTES:
+            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_BYTES} characters")
+        entries[key] = value
+        return self._with_namespace(namespace, entries)
+
+    def without(self, namespace: str, key: str) -> Self:
+        """The table with one entry less; the same when it isn't there."""
+        if self.get(namespace, key) is None:
+            return self
+        entries = dict(self._namespaces[namespace])
+        del entries[key]
+        return self._with_namespace(namespace, entries)
+
+    def _with_namespace(self, namespace: str, entries: Mapping[str, str]) -> Self:
+        changed = dict(self._namespaces)
+        if entries:
+            changed[namespace] = entries
+        else:
+            changed.pop(namespace, None)
+        return type(self)(changed)
+
+
+def _check_texts(namespace: str, key: str, value: str) -> None:
+    if not namespace or not key:
+        raise KVLimitError("an entry of the key-value table needs a namespace and a key")
+    if max(len(namespace), len(key), len(value)) > MAX_KV_TEXT_LENGTH:
+        raise KVLimitError(
+            f"namespace, key and value may have {MAX_KV_TEXT_LENGTH} characters each"
+        )

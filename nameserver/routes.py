@@ -1,0 +1,359 @@
+"""Which broker holds which queue: the route table, a state machine without I/O.
+
+Events go in with the time (``register``, ``connection_closed``, ``scan``, ...), effects come out: a
+``Change`` names the topics whose route is another one now and the connections that should be
+closed. Three tables that always agree (``check_invariants`` states how):
+
+- *brokers*: a broker's name -> its cluster and its addresses by broker id, 0 the master;
+- *queues*: topic -> broker name -> how many queues, with which permission; only for brokers that
+  are in the first table;
+- *live*: address -> when it was last heard of, and on which connection.
+
+cf. RouteInfoManager. As there, topics are believed to a master only, what a broker no longer names
+stays until it is deleted, and a route disappears with the last address of its last broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nameserver.limits import MAX_BROKERS, MAX_ROUTE_ENTRIES
+from nameserver.route_events import (
+    NO_CHANGE,
+    Broker,
+    Change,
+    Queues,
+    Registered,
+    Registration,
+    Route,
+    RouteLimitError,
+)
+from remoting.protocol.bodies.topic import DataVersion
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+
+MASTER_ID: Final = 0
+
+
+@dataclass(slots=True)
+class _Live:
+    broker_name: str
+    broker_id: int
+    ha_address: str
+    timeout_ms: int
+    heard_ms: int
+    version: DataVersion | None
+    connection: Hashable
+    filter_servers: tuple[str, ...]
+
+
+class RouteTable:
+    """The three tables; see the module's text. Not thread-safe: one loop owns it."""
+
+    def __init__(
+        self, *, max_brokers: int = MAX_BROKERS, max_entries: int = MAX_ROUTE_ENTRIES
+    ) -> None:
+        self._max_brokers = max_brokers
+        self._max_entries = max_entries
+        self._brokers: dict[str, Broker] = {}
+        self._queues: dict[str, dict[str, Queues]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        self._live: dict[str, _Live] = {}
+        self._addresses_of: dict[Hashable, set[str]] = {}
+        self._entries = 0
+
+    # events
+
+    def register(self, registration: Registration, now_ms: int) -> Registered:
+        """A broker says that it is there, and what it holds.
+
+        Raises:
+            RouteLimitError: too many brokers or topics.
+        """
+        self._check_room(registration)
+        changed = self._leave_former_place(registration)
+        broker = self._brokers.get(registration.broker_name)
+        before = broker.addresses.get(registration.broker_id) if broker is not None else None
+        broker, looks_different = self._place(broker, registration)
+        if before is not None and before != registration.address:
+            self._forget(before)
+        if looks_different:
+            changed |= self._topics_of[broker.name]
+        known = self._live.get(registration.address)
+        is_news = known is None or before is None or known.version != registration.version
+        if is_news and registration.topics is not None and registration.broker_id == MASTER_ID:
+            changed |= self._take_topics(broker.name, registration.topics)
+        self._set_live(registration, now_ms)
+        return Registered(
+            Change(frozenset(changed)),
+            before is None,
+            before if before != registration.address else None,
+            *self._master_for(broker, registration.broker_id),
+        )
+
+    def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
+        """A broker says good-bye; nothing happens when it isn't known under this name and id."""
+        broker = self._brokers.get(broker_name)
+        if broker is None or broker.addresses.get(broker_id) != address:
+            return NO_CHANGE
+        return Change(self._drop([address]), (address,))
+
+    def connection_closed(self, connection: Hashable) -> Change:
+        """A connection ended: whoever registered on it last is gone."""
+        addresses = tuple(self._addresses_of.get(connection, ()))
+        return Change(self._drop(addresses), addresses) if addresses else NO_CHANGE
+
+    def scan(self, now_ms: int) -> Change:
+        """Drop the brokers that were silent for too long."""
+        silent = {
+            address: live.connection
+            for address, live in self._live.items()
+            if live.heard_ms + live.timeout_ms < now_ms
+        }
+        connections = dict.fromkeys(c for c in silent.values() if c is not None)
+        return Change(self._drop(silent), tuple(silent), tuple(connections))
+
+    def heard_of(self, address: str, now_ms: int, *, timeout_ms: int | None = None) -> bool:
+        """A broker is alive (5.x: BROKER_HEARTBEAT). False: it isn't known and has to register."""
+        live = self._live.get(address)
+        if live is None:
+            return False
+        live.heard_ms = now_ms
+        live.timeout_ms = timeout_ms or live.timeout_ms
+        return True
+
+    def compare_version(
+        self, address: str, version: DataVersion, now_ms: int
+    ) -> tuple[bool, DataVersion | None]:
+        """Whether a broker has to register, and the version known of it.
+
+        An unchanged version is a sign of life (cf. queryBrokerTopicConfig).
+        """
+        live = self._live.get(address)
+        if live is None:
+            return True, None
+        if live.version != version:
+            return True, live.version
+        live.heard_ms = now_ms
+        return False, live.version
+
+    def wipe_write_permission(self, broker_name: str) -> tuple[int, Change]:
+        """Take the write permission from all of a broker's topics until it registers a change.
+
+        Returns how many topics it holds, and the change.
+        """
+        return self._set_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_permission(self, broker_name: str) -> tuple[int, Change]:
+        """Give all of a broker's topics read and write permission, likewise."""
+        return self._set_permission(broker_name, lambda _: PERM_READ | PERM_WRITE)
+
+    def set_queues(self, topic: str, queues: Mapping[str, Queues]) -> Change:
+        """Somebody else than the brokers says where a topic is (5.x: REGISTER_TOPIC_IN_NAMESRV).
+
+        Brokers that aren't known are left out.
+
+        Raises:
+            RouteLimitError: too many topics.
+        """
+        held = self._queues.get(topic, {})
+        known = {name: value for name, value in queues.items() if name in self._brokers}
+        self._check_entries(len(known.keys() - held.keys()))
+        changed = [self._set(topic, name, value) for name, value in known.items()]
+        return Change(frozenset({topic})) if any(changed) else NO_CHANGE
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> Change:
+        """Forget a topic, or what one cluster's brokers hold of it."""
+        names = [
+            name
+            for name in self._queues.get(topic, ())
+            if cluster is None or self._brokers[name].cluster == cluster
+        ]
+        for name in names:
+            self._remove(topic, name)
+        return Change(frozenset({topic})) if names else NO_CHANGE
+
+    # questions
+
+    def route(self, topic: str) -> Route | None:
+        """Where a topic's queues are; None: nobody has any."""
+        queues = self._queues.get(topic)
+        if queues is None:
+            return None
+        brokers = tuple(self._brokers[name] for name in queues)
+        servers = {
+            address: self._live[address].filter_servers
+            for broker in brokers
+            for address in broker.addresses.values()
+            if self._live[address].filter_servers
+        }
+        return Route(queues, brokers, servers)
+
+    def brokers(self) -> Mapping[str, Broker]:
+        """All brokers by name; to read only."""
+        return self._brokers
+
+    def clusters(self) -> dict[str, list[str]]:
+        """The broker names of each cluster."""
+        clusters: dict[str, list[str]] = {}
+        for broker in self._brokers.values():
+            clusters.setdefault(broker.cluster, []).append(broker.name)
+        return clusters
+
+    def topics(self) -> list[str]:
+        """All topics."""
+        return list(self._queues)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """The topics that a cluster's brokers hold."""
+        names = [name for name, broker in self._brokers.items() if broker.cluster == cluster]
+        return list(
+            dict.fromkeys(topic for name in names for topic in sorted(self._topics_of[name]))
+        )
+
+    def topics_where(self, condition: Callable[[int], bool]) -> list[str]:
+        """The topics whose system flag meets a condition; one broker speaks for all."""
+        return [
+            t for t, held in self._queues.items() if condition(next(iter(held.values())).sys_flag)
+        ]
+
+    def __len__(self) -> int:
+        """Topics times brokers that hold them: what the limit counts."""
+        return self._entries
+
+    def check_invariants(self) -> None:
+        """Assert that the tables agree; for tests."""
+        placed = {
+            (address, broker.name, broker_id)
+            for broker in self._brokers.values()
+            for broker_id, address in broker.addresses.items()
+        }
+        assert placed == {(a, live.broker_name, live.broker_id) for a, live in self._live.items()}
+        assert all(broker.addresses for broker in self._brokers.values())
+        pairs = {(topic, name) for topic, held in self._queues.items() for name in held}
+        assert pairs == {(topic, name) for name, held in self._topics_of.items() for topic in held}
+        assert all(self._queues.values())
+        assert self._topics_of.keys() == self._brokers.keys()
+        assert self._entries == len(pairs) <= self._max_entries
+        assert len(self._live) <= self._max_brokers
+        indexed = {(a, c) for c, held in self._addresses_of.items() for a in held}
+        assert indexed == {(a, live.connection) for a, live in self._live.items()}
+        assert all(self._addresses_of.values())
+
+    # the tables themselves
+
+    def _check_room(self, registration: Registration) -> None:
+        if registration.address not in self._live and len(self._live) >= self._max_brokers:
+            raise RouteLimitError(
+                f"broker {registration.broker_name} at {registration.address} is not registered: "
+                f"{self._max_brokers} brokers are already, the most this name server takes"
+            )
+        if registration.topics is not None and registration.broker_id == MASTER_ID:
+            held = self._topics_of.get(registration.broker_name, set())
+            self._check_entries(len(registration.topics.keys() - held))
+
+    def _check_entries(self, more: int) -> None:
+        if self._entries + more > self._max_entries:
+            raise RouteLimitError(
+                f"{more} more topics would make {self._entries + more} in the route table, "
+                f"and it takes {self._max_entries}; delete topics that nobody uses"
+            )
+
+    def _leave_former_place(self, registration: Registration) -> set[str]:
+        """A broker that comes back under another name or id leaves the former one."""
+        live = self._live.get(registration.address)
+        if live is None:
+            return set()
+        if (live.broker_name, live.broker_id) == (registration.broker_name, registration.broker_id):
+            return set()
+        return set(self._drop([registration.address]))
+
+    def _place(self, broker: Broker | None, registration: Registration) -> tuple[Broker, bool]:
+        """Enter the address; also whether the broker looks different in routes now."""
+        if broker is None:
+            broker = Broker(registration.cluster, registration.broker_name)
+            self._brokers[broker.name] = broker
+            self._topics_of[broker.name] = set()
+        former = (broker.cluster, broker.enable_acting_master, dict(broker.addresses))
+        if registration.broker_id == MASTER_ID:
+            broker.cluster = registration.cluster
+            broker.enable_acting_master = registration.enable_acting_master
+        broker.addresses[registration.broker_id] = registration.address
+        return broker, former != (broker.cluster, broker.enable_acting_master, broker.addresses)
+
+    def _master_for(self, broker: Broker, broker_id: int) -> tuple[str | None, str | None]:
+        address = broker.addresses.get(MASTER_ID) if broker_id != MASTER_ID else None
+        return (address, self._live[address].ha_address) if address is not None else (None, None)
+
+    def _take_topics(self, broker_name: str, topics: Mapping[str, Queues]) -> set[str]:
+        return {topic for topic, queues in topics.items() if self._set(topic, broker_name, queues)}
+
+    def _set_permission(
+        self, broker_name: str, permission: Callable[[int], int]
+    ) -> tuple[int, Change]:
+        topics = self._topics_of.get(broker_name, set())
+        changed = set()
+        for topic in topics:
+            queues = self._queues[topic][broker_name]
+            if self._set(topic, broker_name, queues._replace(perm=permission(queues.perm))):
+                changed.add(topic)
+        return len(topics), Change(frozenset(changed))
+
+    def _set(self, topic: str, broker_name: str, queues: Queues) -> bool:
+        held = self._queues.setdefault(topic, {})
+        before = held.get(broker_name)
+        if before is None:
+            self._entries += 1
+            self._topics_of[broker_name].add(topic)
+        held[broker_name] = queues
+        return before != queues
+
+    def _remove(self, topic: str, broker_name: str) -> None:
+        held = self._queues[topic]
+        del held[broker_name]
+        if not held:
+            del self._queues[topic]
+        self._topics_of[broker_name].discard(topic)
+        self._entries -= 1
+
+    def _set_live(self, registration: Registration, now_ms: int) -> None:
+        self._forget(registration.address)
+        self._live[registration.address] = _Live(
+            registration.broker_name,
+            registration.broker_id,
+            registration.ha_address,
+            registration.timeout_ms,
+            now_ms,
+            registration.version,
+            registration.connection,
+            registration.filter_servers,
+        )
+        self._addresses_of.setdefault(registration.connection, set()).add(registration.address)
+
+    def _forget(self, address: str) -> _Live | None:
+        live = self._live.pop(address, None)
+        if live is not None:
+            held = self._addresses_of[live.connection]
+            held.discard(address)
+            if not held:
+                del self._addresses_of[live.connection]
+        return live
+
+    def _drop(self, addresses: Iterable[str]) -> frozenset[str]:
+        changed: set[str] = set()
+        for address in addresses:
+            live = self._forget(address)
+            assert live is not None
+            changed |= self._topics_of[live.broker_name]
+            broker = self._brokers[live.broker_name]
+            del broker.addresses[live.broker_id]
+            if not broker.addresses:
+                self._drop_name(broker.name)
+        return frozenset(changed)
+
+    def _drop_name(self, broker_name: str) -> None:
+        for topic in tuple(self._topics_of[broker_name]):
+            self._remove(topic, broker_name)
+        del self._topics_of[broker_name]
+        del self._brokers[broker_name]
