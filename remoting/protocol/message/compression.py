@@ -113,7 +113,8 @@ def _inflate_zstd(body: bytes | memoryview, max_bytes: int) -> bytes:
         # Inflates into one buffer of the declared size, else of the bound: neither can be passed.
         return zstandard.ZstdDecompressor().decompress(body, max_output_size=max_bytes)
     except zstandard.ZstdError as error:
-        raise _damaged("zstd", error) from error
+        why = f"to at most {max_bytes} bytes: {error}"
+        raise BodyError(f"the zstd body does not inflate {why}") from error
 
 
 def _too_large(kind: str, max_bytes: int) -> BodyError:

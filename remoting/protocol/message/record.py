@@ -227,15 +227,8 @@ def blank(remaining: int) -> bytes:
     return _START.pack(remaining, MAGIC_BLANK)
 
 
-class Layout(NamedTuple):
-    """Where the parts of a record lie in its buffer."""
-
-    sys_flag: int
-    body_at: int
-    body_end: int
-    topic_at: int
-    topic_end: int
-    end: int
+Layout: TypeAlias = tuple[int, int, int, int, int, int]
+"""Of one record: system flag, begin and end of the body, begin and end of the topic, end."""
 
 
 def locate(buffer: Buffer, position: int, limit: int) -> Layout:
@@ -244,31 +237,27 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
     Args:
         buffer: holds the record.
         position: where it begins, 0 or more.
-        limit: where the buffer's valid bytes end.
+        limit: where the valid bytes end, within the buffer.
 
     Raises:
         RecordError: there is no whole record whose lengths agree.
     """
     if limit - position < FIXED_BYTES_V4:
-        raise RecordError(f"the record at {position} is cut off: {limit - position} bytes left")
+        raise _no_record(position, f"only {limit - position} bytes are left")
     size, magic, sys_flag, body_length = _SHAPE_V4.unpack_from(buffer, position)
     end = position + size
     if end > limit:
-        raise RecordError(
-            f"the record at {position} says it has {size} bytes, {limit - position} are there"
-        )
+        raise _no_record(position, f"it says {size} bytes, {limit - position} are left")
     body_at = position + HEAD_BYTES_V4
     if sys_flag & HOSTS_V6_MASK:
         body_at += _V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
         body_at += _V6_EXTRA if sys_flag & STORE_HOST_V6 else 0
-        if body_at + 3 > end:
-            raise RecordError(f"the record at {position} says it has only {size} bytes")
+        if body_at > end:
+            raise _no_record(position, f"it says {size} bytes, too few for IPv6 hosts")
         (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - 4)
     body_end = body_at + body_length
     if body_end + 3 > end:
-        raise RecordError(
-            f"the record at {position} of {size} bytes says its body has {body_length}"
-        )
+        raise _no_record(position, f"its body says {body_length} bytes of {size}")
     if magic == MAGIC_V1:
         topic_at = body_end + 1
         topic_length = buffer[body_end]
@@ -278,19 +267,18 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
         (topic_length,) = _LENGTH.unpack_from(buffer, body_end)
         longest = MAX_TOPIC_BYTES_V2
     else:
-        raise RecordError(f"the bytes at {position} are no record: magic {magic:#010x}")
+        raise _no_record(position, f"its magic is {magic:#010x}")
     topic_end = topic_at + topic_length
     if topic_length > longest or topic_end + 2 > end:
-        raise RecordError(
-            f"the record at {position} of {size} bytes says its topic has {topic_length}"
-        )
-    (properties_length,) = _LENGTH.unpack_from(buffer, topic_end)
-    if properties_length > MAX_PROPERTIES_BYTES or topic_end + 2 + properties_length != end:
-        raise RecordError(
-            f"the record at {position} of {size} bytes says its properties have "
-            f"{properties_length}, which does not add up"
-        )
-    return Layout(sys_flag, body_at, body_end, topic_at, topic_end, end)
+        raise _no_record(position, f"its topic says {topic_length} bytes of {size}")
+    (length,) = _LENGTH.unpack_from(buffer, topic_end)
+    if length > MAX_PROPERTIES_BYTES or topic_end + 2 + length != end:
+        raise _no_record(position, f"its properties say {length} bytes, which don't make up {size}")
+    return sys_flag, body_at, body_end, topic_at, topic_end, end
+
+
+def _no_record(position: int, why: str) -> RecordError:
+    return RecordError(f"the bytes at {position} are no whole record: {why}")
 
 
 class Found(NamedTuple):
@@ -340,12 +328,11 @@ def examine(
     if size == 0:
         return End()
     try:
-        layout = locate(buffer, position, limit)
+        _, body_at, body_end, _, _, _ = locate(buffer, position, limit)
     except RecordError as error:
         return Invalid(str(error))
     if check_crc:
-        with memoryview(buffer) as view, view[layout.body_at : layout.body_end] as body:
-            actual = body_crc(body)
+        actual = body_crc(memoryview(buffer)[body_at:body_end])
         (stored,) = _BODY_LENGTH.unpack_from(buffer, position + 8)
         if actual != stored:
             return Invalid(
