@@ -1,0 +1,95 @@
+"""How far each group has consumed each queue (cf. ConsumerOffsetManager).
+
+A commit overwrites blindly: neither topic, group nor queue has to exist, and a lower offset than
+the stored one is taken too, as an operator's reset needs it. A commit that goes backwards is
+reported, because it means that messages will be delivered again. The table is the file
+``config/consumerOffset.json``: ``topic@group`` -> queue -> offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from broker.errors import LimitReached
+from broker.limits import MAX_CONSUMER_OFFSETS
+
+SEPARATOR = "@"
+
+
+class ConsumerOffsets:
+    """The offsets of all groups.
+
+    Attributes:
+        table: ``topic@group`` -> queue id -> next offset to consume.
+        version: counts the changes; what was written last is compared with it.
+    """
+
+    __slots__ = ("_count", "_limit", "table", "version")
+
+    def __init__(
+        self,
+        table: Mapping[str, Mapping[int, int]] | None = None,
+        *,
+        limit: int = MAX_CONSUMER_OFFSETS,
+    ) -> None:
+        self.table: dict[str, dict[int, int]] = {
+            key: dict(queues) for key, queues in (table or {}).items()
+        }
+        self._count = sum(map(len, self.table.values()))
+        self._limit = limit
+        self.version = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Store an offset; the stored one it went back from, None if it did not.
+
+        Raises:
+            LimitReached: the table is full and the queue isn't in it.
+        """
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self.table.get(key)
+        before = None if queues is None else queues.get(queue_id)
+        if before is None:
+            if self._count >= self._limit:
+                raise LimitReached(
+                    f"the broker keeps at most {self._limit} consumer offsets; delete unused "
+                    f"groups before {group} can commit in {topic}"
+                )
+            self._count += 1
+            queues = self.table.setdefault(key, {})
+        if before == offset:
+            return None
+        assert queues is not None
+        queues[queue_id] = offset
+        self.version += 1
+        return before if before is not None and offset < before else None
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """The stored offset, -1 if there is none."""
+        queues = self.table.get(f"{topic}{SEPARATOR}{group}")
+        return -1 if queues is None else queues.get(queue_id, -1)
+
+    def topics_of(self, group: str) -> set[str]:
+        """The topics a group has offsets in."""
+        return {topic for topic, owner in self._keys() if owner == group}
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that have offsets in a topic."""
+        return {group for name, group in self._keys() if name == topic}
+
+    def remove_group(self, group: str) -> int:
+        """Forget all of a group's offsets; how many they were."""
+        removed = 0
+        for key in list(self.table):
+            if key.partition(SEPARATOR)[2] == group:
+                removed += len(self.table.pop(key))
+        self._count -= removed
+        self.version += bool(removed)
+        return removed
+
+    def _keys(self) -> Iterator[tuple[str, str]]:
+        for key in self.table:
+            topic, _, group = key.partition(SEPARATOR)
+            yield topic, group

@@ -1,0 +1,103 @@
+"""Which connections produce for which group (cf. ProducerManager).
+
+Memberships come with heartbeats and end with an unregistration, the connection, or 120 s without
+a heartbeat. Pure: connections are opaque keys, time comes in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.errors import LimitReached
+from broker.limits import MAX_CLIENT_GROUPS
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+CLIENT_EXPIRY_MS: Final = 120_000
+"""A client that has sent no heartbeat for so long is gone (cf. CHANNEL_EXPIRED_TIMEOUT)."""
+
+
+@dataclass(slots=True)
+class ClientChannel:
+    """A client's connection as a group knows it.
+
+    Args:
+        connection: the connection itself, an opaque key here.
+        client_id: what the client calls itself.
+        address: the peer, ``ip:port``.
+        language: the client's language by name, None if unknown.
+        version: the ordinal of its version.
+        last_update_ms: when its last heartbeat came.
+    """
+
+    connection: Connection
+    client_id: str
+    address: str
+    language: str | None
+    version: int
+    last_update_ms: int
+
+
+class ProducerTable:
+    """All producer groups: group -> connection -> channel."""
+
+    __slots__ = ("_count", "_joined", "_limit", "groups")
+
+    def __init__(self, *, limit: int = MAX_CLIENT_GROUPS) -> None:
+        self.groups: dict[str, dict[Connection, ClientChannel]] = {}
+        self._joined: dict[Connection, set[str]] = {}
+        self._count = 0
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return self._count
+
+    def register(self, group: str, channel: ClientChannel) -> None:
+        """A heartbeat of a producer.
+
+        Raises:
+            LimitReached: the broker keeps no more memberships.
+        """
+        members = self.groups.get(group, {})
+        if channel.connection not in members:
+            if self._count >= self._limit:
+                raise LimitReached(
+                    f"the broker keeps at most {self._limit} memberships in producer groups; "
+                    f"{channel.client_id} can't join {group}"
+                )
+            self._count += 1
+            self._joined.setdefault(channel.connection, set()).add(group)
+        self.groups.setdefault(group, members)[channel.connection] = channel
+
+    def unregister(self, group: str, connection: Connection) -> bool:
+        """End a membership; False if there was none."""
+        members = self.groups.get(group)
+        if members is None or members.pop(connection, None) is None:
+            return False
+        self._count -= 1
+        joined = self._joined[connection]
+        joined.discard(group)
+        if not joined:
+            del self._joined[connection]
+        if not members:
+            del self.groups[group]
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone: so are its memberships."""
+        for group in list(self._joined.get(connection, ())):
+            self.unregister(group, connection)
+
+    def scan(self, now_ms: int) -> list[Connection]:
+        """End the memberships that no heartbeat refreshed; the connections to close."""
+        expired = [
+            (group, connection)
+            for group, members in self.groups.items()
+            for connection, channel in members.items()
+            if now_ms - channel.last_update_ms > CLIENT_EXPIRY_MS
+        ]
+        for group, connection in expired:
+            self.unregister(group, connection)
+        return [connection for _, connection in expired]

@@ -1,0 +1,97 @@
+"""Which client of a group may consume a queue in order (cf. RebalanceLockManager).
+
+A lock belongs to a client id and ends 60 s after it was last taken or refreshed. Taking is not all
+or nothing: the answer names the queues that the client holds now. Whether a queue exists is not
+asked. In memory only: after a restart of the broker the first to come holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker.errors import LimitReached
+from broker.limits import MAX_QUEUE_LOCKS
+from remoting.protocol.queue import MessageQueue
+
+LOCK_LIVE_MS: Final = 60_000
+"""cf. ``rocketmq.broker.rebalance.lockMaxLiveTime``"""
+
+
+class QueueLocks:
+    """The locks of all groups: group -> queue -> (client id, last refreshed ms)."""
+
+    __slots__ = ("_count", "_groups", "_limit")
+
+    def __init__(self, *, limit: int = MAX_QUEUE_LOCKS) -> None:
+        self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
+        self._count = 0
+        self._limit = limit
+
+    def __len__(self) -> int:
+        return self._count
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
+    ) -> list[MessageQueue]:
+        """Take free and expired queues, refresh held ones; those the client now holds.
+
+        Raises:
+            LimitReached: more queues are locked than the broker keeps locks for.
+        """
+        held: list[MessageQueue] = []
+        for queue in queues:
+            entry = self._groups.get(group, {}).get(queue)
+            if entry is not None and entry[0] != client_id and not _expired(entry[1], now_ms):
+                continue
+            if entry is None:
+                self._grow(group, now_ms)
+            self._groups.setdefault(group, {})[queue] = (client_id, now_ms)
+            held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give back the queues among ``queues`` that this client holds."""
+        locks = self._groups.get(group)
+        if locks is None:
+            return
+        for queue in queues:
+            entry = locks.get(queue)
+            if entry is not None and entry[0] == client_id:
+                del locks[queue]
+                self._count -= 1
+        if not locks:
+            del self._groups[group]
+
+    def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
+        """The client id that holds a queue's lock."""
+        entry = self._groups.get(group, {}).get(queue)
+        return None if entry is None or _expired(entry[1], now_ms) else entry[0]
+
+    def sweep(self, now_ms: int) -> int:
+        """Forget the locks that have ended; how many."""
+        before = self._count
+        for group, locks in list(self._groups.items()):
+            live = {
+                queue: entry for queue, entry in locks.items() if not _expired(entry[1], now_ms)
+            }
+            self._count -= len(locks) - len(live)
+            if live:
+                self._groups[group] = live
+            else:
+                del self._groups[group]
+        return before - self._count
+
+    def _grow(self, group: str, now_ms: int) -> None:
+        if self._count >= self._limit:
+            self.sweep(now_ms)
+        if self._count >= self._limit:
+            raise LimitReached(
+                f"the broker keeps at most {self._limit} queue locks; group {group} has to wait "
+                "until others are given back"
+            )
+        self._count += 1
+
+
+def _expired(refreshed_ms: int, now_ms: int) -> bool:
+    return now_ms - refreshed_ms > LOCK_LIVE_MS

@@ -1,0 +1,39 @@
+"""The broker's named limits, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_TOPICS: Final = 100_000
+"""Topics of a broker, whoever makes them: all are in one registration, one file, one table. What
+clients can make ends earlier, by ``pocketmqMaxTopics``."""
+
+MAX_QUEUES_PER_TOPIC: Final = 65_536
+"""Queues an admin may give a topic; a queue costs a folder and a file once it is written to."""
+
+MAX_GROUPS: Final = 100_000
+"""Subscription groups, likewise; clients' by ``pocketmqMaxGroups``."""
+
+MAX_GROUP_MEMBERS: Final = 4_096
+"""Connections of one consumer group: every change is told to all of them."""
+
+MAX_CLIENT_GROUPS: Final = 100_000
+"""Memberships of all connections in producer and consumer groups together."""
+
+MAX_GROUP_SUBSCRIPTIONS: Final = 1_024
+"""Topics one consumer group subscribes to; a real application names a handful."""
+
+MAX_CLIENT_ID_LENGTH: Final = 512
+"""Characters of a client id: address, process id, unit and a nanosecond stamp stay under 100."""
+
+MAX_CONSUMER_OFFSETS: Final = 1_000_000
+"""Offsets kept over all groups and queues: the table is written out as a whole every 5 s."""
+
+MAX_QUEUE_LOCKS: Final = 200_000
+"""Queue locks held at a time over all groups; an unrefreshed one ends after 60 s."""
+
+DEFAULT_PULL_MESSAGES: Final = 32
+"""What Apache's brokers give at most (``maxTransferCountOnMessageInMemory``)."""
+
+DEFAULT_PULL_BYTES: Final = 256 * 1024
+"""What they give at most in bytes (``maxTransferBytesOnMessageInMemory``)."""

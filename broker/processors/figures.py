@@ -1,0 +1,114 @@
+"""What a broker and its topics and groups hold: codes 26, 28, 202 and 208."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.errors import Refused
+from broker.rates import Rates
+from broker.runtime_info import runtime_info
+from broker.state import BrokerState
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader
+from remoting.protocol.headers.query import (
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+
+class FigureProcessor:
+    """Serves figures."""
+
+    __slots__ = ("_rates", "_state")
+
+    def __init__(self, state: BrokerState, rates: Rates) -> None:
+        self._state = state
+        self._rates = rates
+
+    def broker_config(self, command: Command, _: Connection) -> Command:
+        """GET_BROKER_CONFIG: the settings as properties text."""
+        version = encode(self._state.config_version).decode()
+        return command.reply(
+            header=GetBrokerConfigResponseHeader(version=version),
+            body=self._state.config.as_text().encode(),
+        )
+
+    def runtime(self, command: Command, _: Connection) -> Command:
+        """GET_BROKER_RUNTIME_INFO: the table that administration tools print."""
+        return command.reply(body=encode(KVTable(table=runtime_info(self._state, self._rates))))
+
+    def topic_stats(self, command: Command, _: Connection) -> Command:
+        """GET_TOPIC_STATS_INFO: what each queue of a topic holds."""
+        name = command.read(GetTopicStatsInfoRequestHeader).topic
+        topic = self._state.topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        table = {
+            self._queue(name, queue_id): self._topic_offset(name, queue_id)
+            for queue_id in range(topic.write_queue_nums)
+        }
+        return command.reply(body=encode(TopicStatsTable(offset_table=table)))
+
+    def consume_stats(self, command: Command, _: Connection) -> Command:
+        """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
+        header = command.read(GetConsumeStatsRequestHeader)
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        for name in self._topics_of(header):
+            topic = self._state.topics.get(name)
+            if topic is None or self._unsubscribed(header.consumer_group, name):
+                continue
+            self._add_progress(table, topic, header.consumer_group)
+        return command.reply(body=encode(ConsumeStats(offset_table=table)))
+
+    def _topics_of(self, header: GetConsumeStatsRequestHeader) -> list[str]:
+        if header.topic:
+            return [header.topic]
+        if header.topic_list:
+            return [name for name in header.topic_list.split(";") if name]
+        return sorted(self._state.offsets.topics_of(header.consumer_group))
+
+    def _unsubscribed(self, group: str, topic: str) -> bool:
+        """Whether a group is online and wants none of a topic that it once consumed."""
+        online = self._state.consumers.groups.get(group)
+        return (
+            online is not None
+            and bool(online.subscriptions)
+            and (topic not in online.subscriptions)
+        )
+
+    def _add_progress(
+        self, table: dict[MessageQueue, OffsetWrapper], topic: TopicConfig, group: str
+    ) -> None:
+        store = self._state.store
+        for queue_id in range(topic.read_queue_nums):
+            consumed = max(self._state.offsets.query(group, topic.topic_name, queue_id), 0)
+            last_ms = 0
+            if consumed > 0:
+                last_ms = store.store_time_at(topic.topic_name, queue_id, consumed - 1)
+            table[self._queue(topic.topic_name, queue_id)] = OffsetWrapper(
+                broker_offset=store.max_offset(topic.topic_name, queue_id),
+                consumer_offset=consumed,
+                last_timestamp=max(last_ms, 0),
+            )
+
+    def _topic_offset(self, topic: str, queue_id: int) -> TopicOffset:
+        store = self._state.store
+        end = store.max_offset(topic, queue_id)
+        last_ms = store.store_time_at(topic, queue_id, end - 1) if end > 0 else 0
+        return TopicOffset(
+            min_offset=max(store.min_offset(topic, queue_id), 0),
+            max_offset=end,
+            last_update_timestamp=max(last_ms, 0),
+        )
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._state.config.broker_name, queue_id)

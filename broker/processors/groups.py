@@ -1,0 +1,148 @@
+"""Groups, as administrators see and change them: codes 200, 201, 203, 204, 207, 225, 300, 352.
+
+A change of settings is answered when it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from broker.errors import Refused
+from broker.groups.producers import ClientChannel
+from broker.limits import MAX_QUEUES_PER_TOPIC
+from broker.processors.remarks import check_group
+from broker.state import BrokerState
+from remoting.protocol.bodies import clients, decode, encode
+from remoting.protocol.bodies.group import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupWrapper,
+)
+from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.group import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+)
+from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+
+class GroupProcessor:
+    """Serves the administration of groups."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def put(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: the settings given replace those there are."""
+        return self._put_all(command, [decode(SubscriptionGroupConfig, command.body)])
+
+    def put_list(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: several at once, all or none."""
+        return self._put_all(command, decode(SubscriptionGroupList, command.body).group_config_list)
+
+    def all_groups(self, command: Command, _: Connection) -> Command:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, as a slave or a tool wants it."""
+        groups = self._state.groups
+        body = SubscriptionGroupWrapper(
+            subscription_group_table=groups.table, data_version=groups.data_version
+        )
+        return command.reply(body=encode(body))
+
+    def config(self, command: Command, _: Connection) -> Command:
+        """GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings."""
+        name = command.read(GetSubscriptionGroupConfigRequestHeader).group
+        config = self._state.groups.get(name)
+        if config is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {name}",
+            )
+        return command.reply(body=encode(config))
+
+    def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """DELETE_SUBSCRIPTIONGROUP: the settings go, the offsets too if that is asked for."""
+        header = command.read(DeleteSubscriptionGroupRequestHeader)
+        self._state.groups.delete(header.group_name, self._state.clock.now_ms())
+        offsets = 0
+        if header.remove_offset or header.clean_offset:
+            offsets = self._state.offsets.remove_group(header.group_name)
+        _log.info("group deleted", group=header.group_name, offsets=offsets)
+        return self._saved(command)
+
+    def consumer_connections(self, command: Command, _: Connection) -> Command:
+        """GET_CONSUMER_CONNECTION_LIST: who consumes in a group, and what."""
+        name = command.read(GetConsumerConnectionListRequestHeader).consumer_group
+        group = self._state.consumers.groups.get(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+            )
+        body = clients.ConsumerConnection(
+            connection_set=_connections(group.members.values()),
+            subscription_table=group.subscriptions,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return command.reply(body=encode(body))
+
+    def producer_connections(self, command: Command, _: Connection) -> Command:
+        """GET_PRODUCER_CONNECTION_LIST: who produces in a group."""
+        name = command.read(GetProducerConnectionListRequestHeader).producer_group
+        members = self._state.producers.groups.get(name)
+        if members is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        body = clients.ProducerConnection(connection_set=_connections(members.values()))
+        return command.reply(body=encode(body))
+
+    def consumed_by(self, command: Command, _: Connection) -> Command:
+        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that subscribe a topic or have offsets in it."""
+        topic = command.read(QueryTopicConsumeByWhoRequestHeader).topic
+        groups = self._state.consumers.groups_of(topic) | self._state.offsets.groups_of(topic)
+        return command.reply(body=encode(GroupList(group_list=sorted(groups))))
+
+    def _put_all(
+        self, command: Command, configs: list[SubscriptionGroupConfig]
+    ) -> Awaitable[Command]:
+        for config in configs:
+            check_group(config.group_name)
+            if not 0 <= config.retry_queue_nums <= MAX_QUEUES_PER_TOPIC:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"group {config.group_name}: retryQueueNums has to be 0 to "
+                    f"{MAX_QUEUES_PER_TOPIC}",
+                )
+        for config in configs:
+            self._state.groups.put(config, self._state.clock.now_ms())
+            _log.info("group set", group=config.group_name)
+        return self._saved(command)
+
+    async def _saved(self, command: Command) -> Command:
+        await self._state.changes.groups_changed()
+        return command.reply()
+
+
+def _connections(channels: Iterable[ClientChannel]) -> list[clients.Connection]:
+    return [
+        clients.Connection(
+            client_id=channel.client_id,
+            client_addr=channel.address,
+            language=channel.language,
+            version=channel.version,
+        )
+        for channel in channels
+    ]

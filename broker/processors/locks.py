@@ -1,0 +1,40 @@
+"""Queue locks of orderly consumers: codes 41 and 42 (cf. AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.state import BrokerState
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.locks import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from remoting.protocol.command import Command
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+
+class LockProcessor:
+    """Serves queue locks."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def lock(self, command: Command, _: Connection) -> Command:
+        """LOCK_BATCH_MQ: take or keep locks; the answer names those the client holds now."""
+        body = decode(LockBatchRequestBody, command.body)
+        held = self._state.locks.lock(
+            body.consumer_group, body.client_id, body.mq_set, self._state.clock.now_ms()
+        )
+        return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))
+
+    def unlock(self, command: Command, _: Connection) -> Command:
+        """UNLOCK_BATCH_MQ: give locks back."""
+        body = decode(UnlockBatchRequestBody, command.body)
+        self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return command.reply()

@@ -1,0 +1,127 @@
+"""Consumer offsets and the bounds of queues: codes 14, 15, 29, 30, 31, 32, 43."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.state import BrokerState
+from broker.throttle import Throttle
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+_NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+class OffsetProcessor:
+    """Serves offsets."""
+
+    __slots__ = ("_backwards", "_state")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._backwards = Throttle()
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store a group's progress, whatever it was; a step back is reported now and then.
+
+        Raises:
+            LimitReached: the table of offsets is full.
+        """
+        before = self._state.offsets.commit(group, topic, queue_id, offset)
+        if before is None:
+            return
+        self._state.counters.commits_backwards += 1
+        suppressed = self._backwards.allow(self._state.clock.monotonic())
+        if suppressed is not None:
+            _log.warning(
+                "a group's offset goes back: messages will be delivered again",
+                group=group,
+                topic=topic,
+                queue=queue_id,
+                stored=before,
+                committed=offset,
+                unreported=suppressed,
+            )
+
+    def update(self, command: Command, _: Connection) -> Command:
+        """UPDATE_CONSUMER_OFFSET: always taken, as 4.9 does."""
+        header = command.read(UpdateConsumerOffsetRequestHeader)
+        self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        return command.reply()
+
+    def query(self, command: Command, _: Connection) -> Command:
+        """QUERY_CONSUMER_OFFSET.
+
+        A group without an offset starts at 0 as long as the queue still has its first message in
+        memory, and is told "not found" else: then the client's own rule decides where it starts.
+        """
+        header = command.read(QueryConsumerOffsetRequestHeader)
+        stored = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if stored >= 0:
+            return _offset(command, stored)
+        if header.set_zero_if_not_found is not False and self._starts_young(
+            header.topic, header.queue_id
+        ):
+            return _offset(command, 0)
+        return command.reply(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+
+    def search(self, command: Command, _: Connection) -> Command:
+        """SEARCH_OFFSET_BY_TIMESTAMP: the message stored nearest to a time."""
+        header = command.read(SearchOffsetRequestHeader)
+        offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        return command.reply(header=SearchOffsetResponseHeader(offset=offset))
+
+    def maximum(self, command: Command, _: Connection) -> Command:
+        """GET_MAX_OFFSET: the offset of the next message to come."""
+        header = command.read(GetMaxOffsetRequestHeader)
+        offset = self._state.store.max_offset(header.topic, header.queue_id)
+        return command.reply(header=GetMaxOffsetResponseHeader(offset=offset))
+
+    def minimum(self, command: Command, _: Connection) -> Command:
+        """GET_MIN_OFFSET: the first offset that is still there."""
+        header = command.read(GetMinOffsetRequestHeader)
+        offset = self._state.store.min_offset(header.topic, header.queue_id)
+        return command.reply(header=GetMinOffsetResponseHeader(offset=offset))
+
+    def earliest(self, command: Command, _: Connection) -> Command:
+        """GET_EARLIEST_MSG_STORETIME: of a queue's first message, -1 if it has none."""
+        header = command.read(GetEarliestMsgStoretimeRequestHeader)
+        stored_ms = self._state.store.earliest_store_time(header.topic, header.queue_id)
+        return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
+
+    def all_offsets(self, command: Command, _: Connection) -> Command:
+        """GET_ALL_CONSUMER_OFFSET: the whole table, as a slave wants it."""
+        body = ConsumerOffsetSerializeWrapper(offset_table=self._state.offsets.table)
+        return command.reply(body=encode(body))
+
+    def _starts_young(self, topic: str, queue_id: int) -> bool:
+        store = self._state.store
+        if store.min_offset(topic, queue_id) > 0:
+            return False
+        return store.is_offset_in_memory(topic, queue_id, 0)
+
+
+def _offset(command: Command, offset: int) -> Command:
+    return command.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))

@@ -1,0 +1,310 @@
+"""Pulls: codes 11 and 361 (cf. PullMessageProcessor).
+
+A pull passes the rows of ``_refusal`` in their order, its progress is committed if it carries some,
+and the store is asked. What is found goes out as slices of the log, joined once. What is not there
+yet is parked if the client allows it, and run again, with suspension off, when a message comes, its
+time is over, or the broker stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.delivery.long_poll import ParkedPull
+from broker.errors import Refused
+from broker.limits import DEFAULT_PULL_BYTES, DEFAULT_PULL_MESSAGES
+from broker.processors.offsets import OffsetProcessor
+from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
+from broker.state import BrokerState
+from broker.store.results import GetResult, GetStatus, PendingMessage
+from remoting.protocol import names
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+from remoting.protocol.bodies.offsets import OffsetMovedEvent
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from remoting.protocol.message import properties
+from remoting.protocol.message.tags import TagExpression, tags_code
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+COMMIT_OFFSET: Final = 0x1
+SUSPEND: Final = 0x2
+SUBSCRIPTION: Final = 0x4
+"""Bits of the header's ``sysFlag`` (cf. PullSysFlag)."""
+
+_parse_tags = lru_cache(maxsize=1024)(TagExpression.parse)
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+Accept = Callable[[int], bool] | None
+
+
+@dataclass(slots=True)
+class HeldPull:
+    """What it takes to run a parked pull again."""
+
+    command: Command
+    connection: Connection
+    header: PullMessageRequestHeader
+
+
+class PullProcessor:
+    """Serves pulls and wakes the parked ones."""
+
+    __slots__ = ("_offsets", "_state")
+
+    def __init__(self, state: BrokerState, offsets: OffsetProcessor) -> None:
+        self._state = state
+        self._offsets = offsets
+
+    def pull(self, command: Command, connection: Connection) -> Command | None:
+        """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        header = command.read(PullMessageRequestHeader)
+        return self._run(HeldPull(command, connection, header), suspend=not self._state.stopping)
+
+    def wake(self, pulls: list[ParkedPull]) -> None:
+        """Run parked pulls again and send their answers, whatever they are."""
+        for parked in pulls:
+            held = parked.request
+            assert isinstance(held, HeldPull)
+            if held.connection.closed:
+                continue
+            try:
+                reply = self._run(held, suspend=False)
+            except Refused as refused:
+                reply = held.command.reply(refused.code, refused.remark)
+            except Exception:
+                _log.exception("parked pull failed", topic=parked.topic, queue=parked.queue_id)
+                reply = held.command.reply(
+                    ResponseCode.SYSTEM_ERROR, "the broker failed to serve this pull; see its log"
+                )
+            if reply is not None:
+                held.connection.send(reply)
+
+    def _run(self, held: HeldPull, *, suspend: bool) -> Command | None:
+        header = held.header
+        accept = self._accept(held)
+        if suspend and header.sys_flag & COMMIT_OFFSET:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        result = self._get(header, accept)
+        code = _code_of(result.status, header.queue_offset)
+        if code == ResponseCode.SUCCESS:
+            return self._found(held, result)
+        self._state.counters.pulls_missed += 1
+        if (
+            code == ResponseCode.PULL_NOT_FOUND
+            and suspend
+            and header.sys_flag & SUSPEND
+            and self._park(held, accept)
+        ):
+            return None
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            self._report_moved(header, result.next_offset)
+        return _reply(held.command, code, result)
+
+    # may this group read this queue
+
+    def _accept(self, held: HeldPull) -> Accept:
+        """The rows that decide whether a pull is served; the filter of one that is."""
+        state, header = self._state, held.header
+        if not state.config.broker_permission & names.PERM_READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{state.host}] pulling message is forbidden"
+            )
+        group = state.group_config(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
+            )
+        if not group.consume_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        self._check_queue(held)
+        if header.sys_flag & SUBSCRIPTION:
+            return _accept_of_text(header)
+        return self._accept_of_group(header, broadcast_enable=group.consume_broadcast_enable)
+
+    def _check_queue(self, held: HeldPull) -> None:
+        header = held.header
+        topic = self._state.topics.get(header.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please! {FAQ}",
+            )
+        if not topic.perm & names.PERM_READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
+                f"consumer:[/{held.connection.remote_text}]",
+            )
+
+    def _accept_of_group(
+        self, header: PullMessageRequestHeader, *, broadcast_enable: bool
+    ) -> Accept:
+        group = self._state.consumers.groups.get(header.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
+            )
+        if not broadcast_enable and group.is_broadcasting:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
+            )
+        if subscription.sub_version < header.sub_version:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return _accept_of_subscription(subscription)
+
+    # the store
+
+    def _get(self, header: PullMessageRequestHeader, accept: Accept) -> GetResult:
+        config = self._state.config
+        count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
+        most = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
+        if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
+            most = min(header.max_msg_bytes, config.pull_max_bytes)
+        return self._state.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            count,
+            max_bytes=most,
+            accept=accept,
+        )
+
+    def _found(self, held: HeldPull, result: GetResult) -> None:
+        counters = self._state.counters
+        counters.pulls_found += 1
+        counters.messages_pulled += result.count
+        counters.bytes_pulled += sum(map(len, result.records))
+        held.connection.send_with_body(
+            _reply(held.command, ResponseCode.SUCCESS, result), result.records
+        )
+
+    def _park(self, held: HeldPull, accept: Accept) -> bool:
+        state, header = self._state, held.header
+        config = state.config
+        wait_ms = (
+            header.suspend_timeout_millis
+            if config.long_polling_enable
+            else config.short_polling_time_ms
+        )
+        parked = state.long_polls.park(
+            ParkedPull(
+                topic=header.topic,
+                queue_id=header.queue_id,
+                offset=header.queue_offset,
+                deadline=state.clock.monotonic() + wait_ms / 1000,
+                accepts=accept,
+                owner=held.connection,
+                request=held,
+            )
+        )
+        state.counters.pulls_parked += parked
+        return parked
+
+    def _report_moved(self, header: PullMessageRequestHeader, next_offset: int) -> None:
+        """Leave a message about a group that was sent elsewhere, for whoever watches."""
+        state = self._state
+        queue = MessageQueue(header.topic, state.config.broker_name, header.queue_id)
+        event = OffsetMovedEvent(
+            consumer_group=header.consumer_group,
+            message_queue=queue,
+            offset_request=header.queue_offset,
+            offset_new=next_offset,
+        )
+        group = header.consumer_group
+        state.store.put(
+            PendingMessage(
+                topic=names.OFFSET_MOVED_TOPIC,
+                queue_id=0,
+                body=encode(event),
+                properties=properties.encode({properties.KEYS: group, properties.TAGS: group}),
+                tags_code=tags_code(group),
+                born_timestamp_ms=state.clock.now_ms(),
+                born_host=state.packed_host,
+            )
+        )
+
+
+def _accept_of_text(header: PullMessageRequestHeader) -> Accept:
+    if not is_tag_type(header.expression_type):
+        if not header.subscription:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            )
+        raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+    try:
+        expression = _parse_tags(header.subscription)
+    except ValueError:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+        ) from None
+    return None if expression.is_all else expression.codes.__contains__
+
+
+def _accept_of_subscription(subscription: SubscriptionData) -> Accept:
+    if not is_tag_type(subscription.expression_type):
+        raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+    if subscription.sub_string == "*":
+        return None
+    return frozenset(subscription.code_set).__contains__
+
+
+def _code_of(status: GetStatus, offset: int) -> int:
+    code = _CODES.get(status)
+    if code is not None:
+        return code
+    # An empty queue: from its beginning there is nothing yet, from elsewhere the group is lost.
+    return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+
+
+def _reply(command: Command, code: int, result: GetResult) -> Command:
+    return command.reply(
+        code,
+        result.status.name,
+        header=PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+        ),
+    )

@@ -1,0 +1,57 @@
+"""The sentences of answers that several processors give.
+
+Clients and their users know the beginnings of these texts, so they are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.errors import Refused
+from remoting.protocol import names
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.codes import ResponseCode
+
+FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
+"""How RocketMQ ends remarks that need explaining (cf. FAQUrl)."""
+
+NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether a subscription is by tags, as it is when nothing is said (cf. ExpressionType)."""
+    return not expression_type or expression_type == "TAG"
+
+
+def topic_text(config: TopicConfig) -> str:
+    """A topic's settings as RocketMQ's remarks show them."""
+    perm = "".join(
+        letter if config.perm & bit else "-"
+        for letter, bit in (
+            ("R", names.PERM_READ),
+            ("W", names.PERM_WRITE),
+            ("X", names.PERM_INHERIT),
+        )
+    )
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, "
+        f"topicFilterType={config.topic_filter_type}, topicSysFlag={config.topic_sys_flag}, "
+        f"order={'true' if config.order else 'false'}]"
+    )
+
+
+def check_topic(name: str) -> None:
+    """Raises ``Refused`` when this can't be a topic's name."""
+    try:
+        names.validate_topic(name)
+    except ValueError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def check_group(name: str) -> None:
+    """Raises ``Refused`` when this can't be a group's name."""
+    try:
+        names.validate_group(name)
+    except ValueError as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None

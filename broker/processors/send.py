@@ -1,0 +1,393 @@
+"""Sends: codes 10, 310 and 320 (cf. SendMessageProcessor).
+
+A send is admitted or refused by the rows of ``_admit`` in their order, its properties text is made
+what a 4.9 broker stores (CLUSTER added, WAIT taken out), and the store is given the body as it lies
+in the receive buffer. In ASYNC mode the answer is ready at once; in SYNC mode it comes when the
+message is on disk, unless the message says WAIT=false. A send that made its topic, and those right
+behind it, are answered when the topic is on disk too.
+
+Every answer carries MSG_REGION and TRACE_ON, refusals included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from broker.errors import LimitReached, Refused
+from broker.processors.remarks import FAQ, check_topic, topic_text
+from broker.state import BrokerState
+from broker.store.results import PendingMessage, PutStatus
+from broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from remoting.protocol import names
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError
+from remoting.protocol.headers.send import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
+from remoting.protocol.message import batch, ids, properties, sys_flag
+from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.tags import tags_code_of
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+_MULTI_TAG: Final = "MULTI_TAG"
+_FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
+"""3.4.9: before it the header's maxReconsumeTimes isn't meant."""
+
+_WAIT: Final = properties.WAIT.encode()
+_DELAY: Final = properties.DELAY.encode()
+_TRAN_MSG: Final = properties.TRAN_MSG.encode()
+_CLUSTER: Final = properties.CLUSTER.encode()
+_TRANSACTION_BITS: Final = 0xC
+_HALF_OR_ROLLBACK: Final = frozenset({0x4, 0xC})
+
+Reply = Command | Awaitable[Command | None] | None
+SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+_packed_host = lru_cache(maxsize=4096)(host_bytes)
+
+
+class _Target(NamedTuple):
+    """Where a message goes once it is admitted."""
+
+    config: TopicConfig
+    queue_id: int
+    dead: bool
+
+
+class SendProcessor:
+    """Serves sends."""
+
+    __slots__ = ("_cluster", "_extra", "_state")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._cluster = state.config.cluster_name.encode()
+        trace_on = "true" if state.config.trace_on else "false"
+        self._extra = (("MSG_REGION", state.config.region_id), ("TRACE_ON", trace_on))
+
+    def send(self, command: Command, connection: Connection) -> Reply:
+        """SEND_MESSAGE: the header with long names."""
+        return self._serve(command, connection, command.read(SendMessageRequestHeader))
+
+    def send_v2(self, command: Command, connection: Connection) -> Reply:
+        """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the header with one-letter names."""
+        return self._serve(command, connection, command.read(SendMessageRequestHeaderV2))
+
+    def _serve(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
+        try:
+            if header.batch:
+                return self._put_batch(command, connection, header)
+            return self._put_one(command, connection, header)
+        except Refused as refused:
+            return self._refuse(command, refused.code, refused.remark)
+        except LimitReached as error:
+            return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except BodyError as error:
+            return self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+
+    # one message
+
+    def _put_one(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
+        target = self._admit(command, connection, header)
+        text = (header.properties or "").encode("utf-8", "replace")
+        self._check_kind(header, text, dead=target.dead)
+        wait = _waits(text)
+        text = properties.append(properties.remove(text, _WAIT), _CLUSTER, self._cluster)
+        if target.dead:
+            text = properties.append(properties.remove(text, _DELAY), _DELAY, b"0")
+        self._check_size(len(command.body), len(text))
+        result = self._state.store.put(
+            self._message(connection, header, target, command.body, text)
+        )
+        if result.status is not PutStatus.OK:
+            raise _store_refusal(result.status, result.message, self._state.config.max_message_size)
+        self._count(1, len(command.body))
+        if command.is_oneway:
+            return None
+        message_id = self._offset_id(result.physical_offset)
+        reply = self._reply(command, message_id, target.queue_id, result.queue_offset)
+        return self._when_safe(reply, result.end_offset, wait=wait)
+
+    def _message(
+        self,
+        connection: Connection,
+        header: SendHeader,
+        target: _Target,
+        body: bytes | memoryview,
+        text: bytes,
+        flag: int | None = None,
+    ) -> PendingMessage:
+        flags = header.sys_flag
+        if target.config.topic_filter_type == _MULTI_TAG:
+            flags |= sys_flag.MULTI_TAGS
+        return PendingMessage(
+            topic=target.config.topic_name,
+            queue_id=target.queue_id,
+            body=body,
+            properties=text,
+            tags_code=tags_code_of(text),
+            flag=header.flag if flag is None else flag,
+            sys_flag=flags,
+            born_timestamp_ms=header.born_timestamp,
+            born_host=_packed_host(*connection.remote),
+            reconsume_times=header.reconsume_times or 0,
+        )
+
+    # many messages
+
+    def _put_batch(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
+        target = self._admit(command, connection, header)
+        text = (header.properties or "").encode("utf-8", "replace")
+        self._check_kind(header, text, dead=target.dead)
+        self._check_size(len(command.body), len(text))
+        wait = _waits(text)
+        # All elements get the batch's own text behind theirs, WAIT included: so does 4.9.
+        text = properties.append(text, _CLUSTER, self._cluster)
+        messages = []
+        for element in batch.iter_elements(command.body):
+            joined = properties.join(bytes(element.properties), text)
+            self._check_size(len(element.body), len(joined))
+            messages.append(
+                self._message(connection, header, target, element.body, joined, element.flag)
+            )
+        if not messages:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
+        result = self._state.store.put_batch(messages)
+        if result.status is not PutStatus.OK:
+            raise _store_refusal(result.status, result.message, self._state.config.max_message_size)
+        self._count(len(messages), len(command.body))
+        if command.is_oneway:
+            return None
+        message_ids = ",".join(map(self._offset_id, result.physical_offsets))
+        reply = self._reply(command, message_ids, target.queue_id, result.queue_offset)
+        return self._when_safe(reply, result.end_offset, wait=wait)
+
+    # who may send what where
+
+    def _admit(self, command: Command, connection: Connection, header: SendHeader) -> _Target:
+        """The rows that decide whether a message may come in; the first that holds refuses it."""
+        config = self._state.config
+        opens_ms = config.start_accept_send_request_timestamp_ms
+        if self._state.clock.now_ms() < opens_ms:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {opens_ms}")
+        topic = self._state.topics.get(header.topic)
+        if topic is not None and topic.order and not config.broker_permission & names.PERM_WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.host}] sending message is forbidden",
+            )
+        if topic is None:
+            check_topic(header.topic)
+        if header.topic in names.NOT_SENDABLE_TOPICS:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{header.topic}] is forbidden.",
+            )
+        if topic is None:
+            topic = self._make_topic(header)
+        if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)} "
+                f"Producer: {connection.remote_text}",
+            )
+        if header.topic.startswith(names.RETRY_PREFIX) and self._is_dead(command, header):
+            return self._dead_letter_target(header)
+        return _Target(topic, self._queue(topic, header.queue_id), dead=False)
+
+    def _queue(self, topic: TopicConfig, queue_id: int) -> int:
+        if queue_id >= 0:
+            return queue_id
+        if topic.write_queue_nums <= 0:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {topic.topic_name} has no queue to write to; give it some with "
+                f"`pocketmq topic update {topic.topic_name} --queues N`",
+            )
+        return self._state.random.randrange(topic.write_queue_nums)
+
+    def _make_topic(self, header: SendHeader) -> TopicConfig:
+        state = self._state
+        topic = state.topics.create_by_send(
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            state.clock.now_ms(),
+            unit=bool(header.unit_mode),
+        )
+        if topic is None and header.topic.startswith(names.RETRY_PREFIX):
+            flag = UNIT_SUB_FLAG if header.unit_mode else 0
+            topic, _ = state.topics.create_fixed(
+                header.topic, 1, READ_WRITE, state.clock.now_ms(), sys_flag=flag
+            )
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!{FAQ}",
+            )
+        state.changes.topics_changed(None, oneway=True)
+        _report_made(topic, header.default_topic_queue_nums)
+        return topic
+
+    def _is_dead(self, command: Command, header: SendHeader) -> bool:
+        """Whether a message that its consumer sends back itself has had all its retries."""
+        group = header.topic.removeprefix(names.RETRY_PREFIX)
+        settings = self._state.group_config(group)
+        if settings is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group} {FAQ}",
+            )
+        most = settings.retry_max_times
+        if (
+            header.max_reconsume_times is not None
+            and command.version >= _FIRST_VERSION_WITH_MAX_RECONSUME
+        ):
+            most = header.max_reconsume_times
+        return (header.reconsume_times or 0) >= most
+
+    def _dead_letter_target(self, header: SendHeader) -> _Target:
+        state = self._state
+        name = names.dlq_topic(header.topic.removeprefix(names.RETRY_PREFIX))
+        topic, made = state.topics.create_fixed(name, 1, READ_WRITE, state.clock.now_ms())
+        if made:
+            state.changes.topics_changed(None, oneway=True)
+        return _Target(topic, 0, dead=True)
+
+    def _check_kind(self, header: SendHeader, text: bytes, *, dead: bool) -> None:
+        if _is_transactional(header, text):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.host}] sending transaction message is forbidden",
+            )
+        if not dead and _delay_level(text):
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"delayed delivery isn't available on this broker; send to {header.topic} without "
+                "a delay level",
+            )
+
+    def _check_size(self, body_length: int, properties_length: int) -> None:
+        most = self._state.config.max_message_size
+        if body_length > most or properties_length > MAX_PROPERTIES_BYTES:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, _illegal(most))
+
+    # answers
+
+    def _reply(
+        self, command: Command, message_id: str, queue_id: int, queue_offset: int
+    ) -> Command:
+        return command.reply(
+            header=SendMessageResponseHeader(
+                msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
+            ),
+            extra=self._extra,
+        )
+
+    def _refuse(self, command: Command, code: int, remark: str) -> Command | None:
+        self._state.counters.sends_failed += 1
+        if command.is_oneway:
+            return None
+        return command.reply(code, remark, extra=self._extra)
+
+    def _when_safe(self, reply: Command, end_offset: int, *, wait: bool) -> Reply:
+        saved = self._state.changes.topics_pending
+        if not (wait and self._state.store.sync_flush):
+            return reply if saved is None else _after(saved, reply)
+        flushed: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+
+        def durable(ok: bool) -> None:
+            if not ok:
+                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            if not flushed.done():
+                flushed.set_result(reply)
+
+        self._state.store.when_durable(end_offset, durable)
+        return flushed if saved is None else _both(saved, flushed)
+
+    def _offset_id(self, physical_offset: int) -> str:
+        return ids.offset_id_of(self._state.packed_host, physical_offset)
+
+    def _count(self, messages: int, size: int) -> None:
+        counters = self._state.counters
+        counters.messages_sent += messages
+        counters.bytes_sent += size
+
+
+async def _after(saved: Awaitable[None], reply: Command) -> Command:
+    await saved
+    return reply
+
+
+async def _both(saved: Awaitable[None], flushed: Awaitable[Command | None]) -> Command | None:
+    await saved
+    return await flushed
+
+
+def _waits(text: bytes) -> bool:
+    value = properties.find(text, _WAIT)
+    return value is None or value.lower() == b"true"
+
+
+def _delay_level(text: bytes) -> bool:
+    """Whether a message asks to be delivered later; what isn't a number counts as asking."""
+    value = properties.find(text, _DELAY)
+    if value is None:
+        return False
+    try:
+        return int(value) > 0
+    except ValueError:
+        return True
+
+
+def _is_transactional(header: SendHeader, text: bytes) -> bool:
+    if header.sys_flag & _TRANSACTION_BITS in _HALF_OR_ROLLBACK:
+        return True
+    value = properties.find(text, _TRAN_MSG)
+    return value is not None and value.lower() == b"true"
+
+
+def _illegal(most: int) -> str:
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        f"msg body length limit {most}B, msg properties length limit 32KB."
+    )
+
+
+def _store_refusal(status: PutStatus, message: str | None, most: int) -> Refused:
+    if status in {PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED}:
+        return Refused(ResponseCode.MESSAGE_ILLEGAL, message or _illegal(most))
+    if status is PutStatus.SERVICE_NOT_AVAILABLE:
+        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, message or "the store can't be written")
+    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        text = "create mapped file failed, server is busy or broken."
+        return Refused(ResponseCode.SYSTEM_ERROR, f"{text} {message}" if message else text)
+    return Refused(ResponseCode.SYSTEM_ERROR, message or status.name)
+
+
+def _report_made(topic: TopicConfig, asked: int) -> None:
+    if topic.write_queue_nums >= asked:
+        _log.info("topic made by a send", topic=topic.topic_name, queues=topic.write_queue_nums)
+        return
+    _log.warning(
+        "topic made by a send has fewer queues than its producer asked for; widen it with the "
+        "command given",
+        topic=topic.topic_name,
+        queues=topic.write_queue_nums,
+        asked=asked,
+        command=f"pocketmq topic update {topic.topic_name} --queues {asked}",
+    )

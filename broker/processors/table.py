@@ -1,0 +1,166 @@
+"""Which request goes to whom: the one table of everything that the broker serves.
+
+``Dispatcher`` is the handler of the broker's connections. Whatever a handler raises becomes the
+protocol's answer: no request ends a connection or is left without an answer, but oneway ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from broker.errors import LimitReached, Refused
+from broker.processors.clients import ClientProcessor
+from broker.processors.figures import FigureProcessor
+from broker.processors.groups import GroupProcessor
+from broker.processors.locks import LockProcessor
+from broker.processors.offsets import OffsetProcessor
+from broker.processors.pull import PullProcessor
+from broker.processors.send import SendProcessor
+from broker.processors.topics import TopicProcessor
+from broker.rates import Rates
+from broker.state import BrokerState
+from broker.throttle import Throttle
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+Answer = Command | Awaitable[Command | None] | None
+Handler = Callable[[Command, "Connection"], Answer]
+
+_log = structlog.get_logger("broker")
+
+
+@dataclass(slots=True)
+class Processors:
+    """The processors of one broker."""
+
+    send: SendProcessor
+    pull: PullProcessor
+    clients: ClientProcessor
+    offsets: OffsetProcessor
+    locks: LockProcessor
+    topics: TopicProcessor
+    groups: GroupProcessor
+    figures: FigureProcessor
+
+    @classmethod
+    def of(cls, state: BrokerState, rates: Rates) -> Processors:
+        """The processors that work on ``state``."""
+        offsets = OffsetProcessor(state)
+        return cls(
+            SendProcessor(state),
+            PullProcessor(state, offsets),
+            ClientProcessor(state),
+            offsets,
+            LockProcessor(state),
+            TopicProcessor(state),
+            GroupProcessor(state),
+            FigureProcessor(state, rates),
+        )
+
+    def table(self) -> dict[int, Handler]:
+        """Request code -> handler: all that is served."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send.send,
+            RequestCode.SEND_MESSAGE_V2: self.send.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send.send_v2,
+            RequestCode.PULL_MESSAGE: self.pull.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pull.pull,
+            RequestCode.HEART_BEAT: self.clients.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.clients.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.clients.consumer_list,
+            RequestCode.CHECK_CLIENT_CONFIG: self.clients.check_config,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offsets.search,
+            RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
+            RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.offsets.earliest,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,
+            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.topics.create,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.topics.create_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.topics.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.topics.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topics.config,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.topics.system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.put,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.groups.put_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.groups.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.groups.config,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.groups.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.groups.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.groups.producer_connections,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups.consumed_by,
+            RequestCode.GET_BROKER_CONFIG: self.figures.broker_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.figures.runtime,
+            RequestCode.GET_TOPIC_STATS_INFO: self.figures.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.figures.consume_stats,
+        }
+
+
+class Dispatcher:
+    """Hands each request to its handler and turns what goes wrong into an answer."""
+
+    __slots__ = ("_failures", "_state", "_table")
+
+    def __init__(self, state: BrokerState, table: dict[int, Handler]) -> None:
+        self._state = state
+        self._table = table
+        self._failures = Throttle(1.0)
+
+    def __call__(self, command: Command, connection: Connection) -> Answer:
+        """Serve one request."""
+        handler = self._table.get(command.code)
+        if handler is None:
+            self._state.counters.requests_not_supported += 1
+            return _unless_oneway(
+                command,
+                command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                ),
+            )
+        try:
+            answer = handler(command, connection)
+        except Exception as error:  # noqa: BLE001 - whatever fails is answered, none may escape
+            return _unless_oneway(command, self._failure(command, error))
+        if answer is None or isinstance(answer, Command):
+            return _unless_oneway(command, answer)
+        # A future never fails: only its result is awaited, so it needs no task of its own.
+        return answer if isinstance(answer, asyncio.Future) else self._later(command, answer)
+
+    async def _later(self, command: Command, answer: Awaitable[Command | None]) -> Command | None:
+        try:
+            return _unless_oneway(command, await answer)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            return _unless_oneway(command, self._failure(command, error))
+
+    def _failure(self, command: Command, error: Exception) -> Command:
+        if isinstance(error, Refused):
+            return command.reply(error.code, error.remark)
+        if isinstance(error, (ProtocolError, LimitReached)):
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        suppressed = self._failures.allow(self._state.clock.monotonic())
+        if suppressed is not None:
+            _log.error("request failed", code=command.code, unreported=suppressed, exc_info=error)
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker failed to serve request {command.code}: {type(error).__name__}; "
+            "its log says more",
+        )
+
+
+def _unless_oneway(command: Command, answer: Command | None) -> Command | None:
+    return None if command.is_oneway else answer

@@ -1,0 +1,150 @@
+"""Topics, as administrators see and change them: codes 17, 18, 21, 215, 305 and 351.
+
+A change is answered when it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.errors import Refused
+from broker.limits import MAX_QUEUES_PER_TOPIC
+from broker.processors.remarks import check_topic
+from broker.state import BrokerState
+from remoting.protocol import names
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.topic import (
+    CreateTopicListRequestBody,
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicConfigSerializeWrapper,
+)
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+_FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+_MOST_PERM: Final = 15
+
+
+class TopicProcessor:
+    """Serves the administration of topics."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def create(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """UPDATE_AND_CREATE_TOPIC: the settings given replace those there are."""
+        header = command.read(CreateTopicRequestHeader)
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+        )
+        return self._put_all(command, [config])
+
+    def create_list(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """UPDATE_AND_CREATE_TOPIC_LIST: several at once, all or none."""
+        body = decode(CreateTopicListRequestBody, command.body)
+        return self._put_all(command, body.topic_config_list)
+
+    def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
+        """DELETE_TOPIC_IN_BROKER: settings and queues go, consumers' offsets stay, as in 4.9."""
+        topic = command.read(DeleteTopicRequestHeader).topic
+        self._check_name(topic)
+        self._state.topics.delete(topic, self._state.clock.now_ms())
+        self._state.store.delete_topic(topic)
+        _log.info("topic deleted", topic=topic)
+        return self._saved(command, None)
+
+    def all_topics(self, command: Command, _: Connection) -> Command:
+        """GET_ALL_TOPIC_CONFIG: the whole table, as a slave or a tool wants it."""
+        topics = self._state.topics
+        body = TopicConfigSerializeWrapper(
+            topic_config_table=topics.table, data_version=topics.data_version
+        )
+        return command.reply(body=encode(body))
+
+    def config(self, command: Command, _: Connection) -> Command:
+        """GET_TOPIC_CONFIG: one topic's settings."""
+        name = command.read(GetTopicConfigRequestHeader).topic
+        config = self._state.topics.get(name)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        body = TopicConfigAndQueueMapping(
+            topic_name=config.topic_name,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=config.attributes or {},
+        )
+        return command.reply(body=encode(body))
+
+    def system_topics(self, command: Command, _: Connection) -> Command:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that are nobody's to change."""
+        return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
+
+    def _put_all(self, command: Command, configs: list[TopicConfig]) -> Awaitable[Command]:
+        for config in configs:
+            self._check_name(config.topic_name)
+            _check_settings(config)
+        for config in configs:
+            self._state.topics.put(config, self._state.clock.now_ms())
+            _log.info(
+                "topic set",
+                topic=config.topic_name,
+                queues=config.write_queue_nums,
+                perm=config.perm,
+            )
+        return self._saved(command, [config.topic_name for config in configs])
+
+    async def _saved(self, command: Command, registered: list[str] | None) -> Command:
+        await self._state.changes.topics_changed(registered, oneway=False)
+        return command.reply()
+
+    def _check_name(self, name: str) -> None:
+        check_topic(name)
+        if self._state.topics.is_system(name):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
+            )
+
+
+def _check_settings(config: TopicConfig) -> None:
+    if config.topic_filter_type not in _FILTER_TYPES:
+        _refuse(config, f"topicFilterType has to be one of {', '.join(sorted(_FILTER_TYPES))}")
+    most = MAX_QUEUES_PER_TOPIC
+    if not (0 <= config.read_queue_nums <= most and 0 <= config.write_queue_nums <= most):
+        _refuse(config, f"a topic has 0 to {most} queues")
+    if not 0 <= config.perm <= _MOST_PERM:
+        _refuse(
+            config,
+            f"perm is a sum of {names.PERM_READ} (read), {names.PERM_WRITE} (write) and "
+            f"{names.PERM_INHERIT} (template)",
+        )
+
+
+def _refuse(config: TopicConfig, why: str) -> None:
+    raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {config.topic_name}: {why}")

@@ -1,0 +1,63 @@
+"""Messages per second over the last 10, 60 and 600 seconds, and totals by day.
+
+Fed with the totals every 10 s; pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+SAMPLE_SECONDS: Final = 10.0
+_SPANS: Final = (1, 6, 60)
+"""Samples back: 10, 60 and 600 seconds."""
+
+
+class Totals(NamedTuple):
+    """Counts since the start."""
+
+    put: int = 0
+    found: int = 0
+    missed: int = 0
+    transferred: int = 0
+
+
+class DayTotals(NamedTuple):
+    """The totals at the beginning of yesterday and of today."""
+
+    yesterday_morning: Totals
+    today_morning: Totals
+
+
+class Rates:
+    """A window of samples.
+
+    Attributes:
+        days: the totals when today and yesterday began.
+    """
+
+    __slots__ = ("_day", "_samples", "days")
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Totals]] = deque(maxlen=_SPANS[-1] + 1)
+        self._day: int | None = None
+        self.days = DayTotals(Totals(), Totals())
+
+    def sample(self, now: float, day: int, totals: Totals) -> None:
+        """Take the totals at ``now`` (monotonic seconds) of a ``day`` (any number per date)."""
+        self._samples.append((now, totals))
+        if self._day is not None and day != self._day:
+            self.days = DayTotals(self.days.today_morning, totals)
+        self._day = day
+
+    def per_second(self, kind: str) -> str:
+        """``10s 60s 600s`` of one of the totals; blank where there are too few samples yet."""
+        return " ".join(self._rate(span, kind) for span in _SPANS)
+
+    def _rate(self, span: int, kind: str) -> str:
+        if len(self._samples) <= span:
+            return ""
+        (then, before), (now, after) = self._samples[-1 - span], self._samples[-1]
+        if now <= then:
+            return ""
+        return repr((getattr(after, kind) - getattr(before, kind)) / (now - then))

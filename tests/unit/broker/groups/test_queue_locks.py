@@ -1,0 +1,81 @@
+"""Queue locks: who holds what, until when."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.errors import LimitReached
+from broker.groups.queue_locks import LOCK_LIVE_MS, QueueLocks
+from remoting.protocol.queue import MessageQueue
+
+Q0, Q1, Q2 = (MessageQueue("T", "b", number) for number in range(3))
+
+
+def test_free_queues_are_taken():
+    locks = QueueLocks()
+    assert locks.lock("g", "a", [Q0, Q1], 0) == [Q0, Q1]
+    assert locks.owner("g", Q0, 0) == "a"
+
+
+def test_queues_of_others_are_left_out():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    assert locks.lock("g", "b", [Q0, Q1], 1) == [Q1]
+
+
+def test_groups_do_not_meet():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    assert locks.lock("h", "b", [Q0], 0) == [Q0]
+
+
+def test_a_lock_lives_60_seconds_and_no_longer():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    assert locks.lock("g", "b", [Q0], LOCK_LIVE_MS) == []
+    assert locks.lock("g", "b", [Q0], LOCK_LIVE_MS + 1) == [Q0]
+    assert locks.owner("g", Q0, LOCK_LIVE_MS + 1) == "b"
+
+
+def test_locking_again_refreshes():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    assert locks.lock("g", "a", [Q0], 50_000) == [Q0]
+    assert locks.lock("g", "b", [Q0], 100_000) == []
+
+
+def test_only_the_holder_unlocks():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0, Q1], 0)
+    locks.unlock("g", "b", [Q0])
+    assert locks.owner("g", Q0, 0) == "a"
+    locks.unlock("g", "a", [Q0, Q2])
+    assert locks.owner("g", Q0, 0) is None
+    assert len(locks) == 1
+
+
+def test_unlocking_the_last_one_forgets_the_group():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    locks.unlock("g", "a", [Q0])
+    locks.unlock("unknown", "a", [Q0])
+    assert len(locks) == 0
+    assert not locks._groups
+
+
+def test_a_sweep_forgets_what_has_ended():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    locks.lock("h", "a", [Q0, Q1], 40_000)
+    assert locks.sweep(70_000) == 1
+    assert len(locks) == 2
+
+
+def test_a_full_table_refuses_until_locks_end():
+    locks = QueueLocks(limit=2)
+    locks.lock("g", "a", [Q0, Q1], 0)
+    with pytest.raises(LimitReached, match="at most 2 queue locks"):
+        locks.lock("g", "a", [Q2], 0)
+    assert locks.lock("g", "a", [Q0], 1) == [Q0]
+    assert locks.lock("g", "b", [Q2], LOCK_LIVE_MS + 2) == [Q2]
+    assert len(locks) == 1
