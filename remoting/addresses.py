@@ -1,0 +1,27 @@
+"""``host:port`` as people and route tables write it."""
+
+from __future__ import annotations
+
+from remoting.errors import ConnectFailed
+
+_MAX_PORT = 0xFFFF
+
+
+def address_text(address: tuple[str, int]) -> str:
+    """``ip:port``, or ``[ip]:port`` for IPv6."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[ipv6]:port`` in two parts.
+
+    Raises:
+        ConnectFailed: it is neither.
+    """
+    host, _, port = address.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        raise ConnectFailed(address, "this is not host:port", "correct the address")
+    return host, int(port)

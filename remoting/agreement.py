@@ -1,0 +1,108 @@
+"""How two ends agree on the msgpack header, per connection.
+
+The client puts ``pmqCodecs=msgpack`` into the ext fields of its first route request or heartbeat
+(never of a hot code); a server that knows it puts the same field into the answer. From then on the
+client writes type 2 and the server answers type 2 with type 2. Anybody else ignores an ext field it
+does not know, and nothing changes. What the server asks of its own accord stays JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from remoting.protocol.codes import RequestCode, SerializeType
+from remoting.protocol.command import Command
+from remoting.protocol.errors import HeaderError
+from remoting.protocol.frame import encode
+
+FIELD: Final = "pmqCodecs"
+VALUE: Final = "msgpack"
+CARRIERS: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT})
+"""Requests that may carry an offer."""
+
+_PAIR: Final = (FIELD, VALUE)
+
+
+def _has_pair(command: Command) -> bool:
+    return any(key == FIELD and VALUE in value.split(",") for key, value in command.fields.items())
+
+
+class Agreement:
+    """The state of one connection."""
+
+    __slots__ = ("_accepts", "_asked", "_offers", "_owed", "_writes", "agreed")
+
+    def __init__(self, *, offers: bool, accepts: bool) -> None:
+        self.agreed = False
+        """Type 2 may come in."""
+        self._writes = False
+        self._offers = offers
+        self._accepts = accepts
+        self._asked: int | None = None
+        self._owed: int | None = None
+
+    def encode_request(self, command: Command) -> bytes:
+        """A request of ours, with the offer if it is the one to carry it.
+
+        The command itself stays as it was: it may be sent again over another connection.
+        """
+        if self._writes:
+            if command.serialize != SerializeType.JSON:
+                return encode(command)
+            command.serialize = SerializeType.MSGPACK
+            try:
+                return encode(command)
+            finally:
+                command.serialize = SerializeType.JSON
+        if self._offers and command.code in CARRIERS and not command.is_oneway:
+            self._offers = False
+            self._asked = command.opaque
+            return _encode_with_pair(command)
+        return encode(command)
+
+    def see_response(self, command: Command) -> None:
+        """The client looks for the answer to its offer."""
+        if command.opaque == self._asked:
+            self._asked = None
+            self.agreed = self._writes = _has_pair(command)
+
+    def see_request(self, command: Command) -> None:
+        """The server looks for an offer."""
+        if (
+            self._accepts
+            and command.code in CARRIERS
+            and not command.is_oneway
+            and _has_pair(command)
+        ):
+            self._owed = command.opaque
+
+    def encode_answer(self, command: Command) -> bytes:
+        """An answer of the server, with the agreement if it is owed."""
+        if self._owed is None or command.opaque != self._owed or not command.is_response:
+            return encode(command)
+        self._owed = None
+        self.agreed = True
+        return _encode_with_pair(command)
+
+
+def type_answer(answer: Command, request_code: int) -> None:
+    """Give a msgpack answer its typed header: positions alone have no names.
+
+    One that does not fit stays as it is, and says so when it is read.
+    """
+    from remoting.protocol.headers import RESPONSE_HEADERS  # noqa: PLC0415 - made when first asked
+
+    header_type = RESPONSE_HEADERS.get(request_code)
+    if header_type is not None:
+        with contextlib.suppress(HeaderError):
+            answer.header = answer.read(header_type)
+
+
+def _encode_with_pair(command: Command) -> bytes:
+    pairs = command.pairs
+    command.pairs = (*(pairs or ()), _PAIR)
+    try:
+        return encode(command)
+    finally:
+        command.pairs = pairs

@@ -1,0 +1,90 @@
+"""What all connections of one server, or of one pool, have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from remoting.alarms import Alarms
+from remoting.clock import Clock, SystemClock
+from remoting.complaints import Complaints
+from remoting.counters import Counters
+from remoting.limits import ConnectionLimits
+from remoting.protocol.command import Command
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("remoting")
+
+Handler = Callable[[Command, "Connection"], Command | Awaitable[Command | None] | None]
+"""Does a request. Returns the answer, an awaitable of it, or None: answered later or never."""
+
+Feed = Callable[[bytes, int], int]
+"""Works ``buffer`` from ``position`` on and returns up to where it came.
+
+It stops at an incomplete frame, when ``connection.crowded`` says so, and after ``SLICE_SECONDS`` or
+``SLICE_BYTES``: what is left is handed in again in the loop's next turn. A position instead of a
+shorter buffer saves copying, or wrapping, the rest for each slice. It hands frames it does not know
+to ``connection.receive``. Raises FrameError to have the connection dropped.
+"""
+
+FeedFactory = Callable[["Connection"], Feed]
+ConnectionCallback = Callable[["Connection"], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Endpoint:
+    """Settings, counters and the shared timer of a set of connections."""
+
+    name: str
+    serving: bool
+    """True for accepted connections: a peer that does not take its answers is not read from."""
+    handler: Handler | None = None
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    counters: Counters = field(default_factory=Counters)
+    clock: Clock = field(default_factory=SystemClock)
+    offer_msgpack: bool = False
+    accept_msgpack: bool = False
+    feed_factory: FeedFactory | None = None
+    on_connect: ConnectionCallback | None = None
+    on_close: ConnectionCallback | None = None
+    draining: bool = False
+    """True while a server stops: requests are not begun any more."""
+    max_connections: int = sys.maxsize
+    connections: set[Connection] = field(default_factory=set)
+    alarms: Alarms = field(init=False)
+    tasks: Supervisor = field(init=False)
+    complaints: Complaints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alarms = Alarms(self.clock)
+        self.tasks = Supervisor(self.name)
+        self.complaints = Complaints(self.clock)
+
+    def tell(self, callback: ConnectionCallback | None, connection: Connection) -> None:
+        """Call an owner's callback; its faults are logged and go no further."""
+        if callback is None:
+            return
+        try:
+            callback(connection)
+        except Exception:  # noqa: BLE001 - an owner's fault must not break the server
+            _log.exception("connection callback failed", remote=connection.remote_text)
+
+    async def close_connections(self, reason: str) -> None:
+        """Close all connections, sending what is left, and wait until they are gone."""
+        connections = tuple(self.connections)
+        for connection in connections:
+            connection.close(reason)
+        for connection in connections:
+            await connection.wait_closed()
+
+    async def close(self) -> None:
+        """End the handlers that are still at work, and the timer."""
+        await self.tasks.close()
+        self.alarms.close()

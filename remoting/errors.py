@@ -1,0 +1,85 @@
+# ruff: noqa: N818 - named for what happened, as the whole public API is
+"""What can go wrong between us and a peer, seen from the caller's side.
+
+Each error carries its facts as attributes and says in its text what to do next. All of them survive
+pickling (Spark carries a task's error to the driver), which is why the facts are the arguments.
+"""
+
+from __future__ import annotations
+
+
+class RemotingError(Exception):
+    """A command could not be carried to a peer or its answer not back.
+
+    ``address`` is the peer's ``host:port``.
+    """
+
+    def __init__(self, address: str, *facts: object) -> None:
+        super().__init__(address, *facts)
+        self.address = address
+
+
+class ConnectFailed(RemotingError):
+    """No connection could be made: nothing was sent."""
+
+    def __init__(self, address: str, reason: str, hint: str = "") -> None:
+        super().__init__(address, reason, hint)
+        self.reason = reason
+        self.hint = hint or "check that it runs, and that the address can be reached from here"
+
+    def __str__(self) -> str:
+        return f"can't connect to {self.address}: {self.reason}; {self.hint}"
+
+
+class ConnectionLost(RemotingError):
+    """The connection ended before the answer came: whether the request was done is unknown."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"connection to {self.address} ended: {self.reason}"
+
+
+class RequestTimeout(RemotingError):
+    """No answer within ``timeout`` seconds: whether the request was done is unknown."""
+
+    def __init__(self, address: str, code: int, timeout: float) -> None:
+        super().__init__(address, code, timeout)
+        self.code = code
+        self.timeout = timeout
+
+    def __str__(self) -> str:
+        return (
+            f"{self.address} did not answer request {self.code} within {self.timeout:g} s; "
+            "it may still have done it: raise the timeout, or look at the load of that server"
+        )
+
+
+class TooManyRequests(RemotingError):
+    """The connection's own limit is reached: nothing was sent."""
+
+    def __init__(self, address: str, what: str, limit: int) -> None:
+        super().__init__(address, what, limit)
+        self.what = what
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.limit} {self.what} wait on the connection to {self.address} already; "
+            "await some of them before sending more"
+        )
+
+
+class BindFailed(RemotingError):
+    """A server could not listen on its address; ``errno`` is the system's number."""
+
+    def __init__(self, address: str, errno: int, reason: str, hint: str) -> None:
+        super().__init__(address, errno, reason, hint)
+        self.errno = errno
+        self.reason = reason
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"can't listen on {self.address}: {self.reason}; {self.hint}"

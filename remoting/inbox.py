@@ -1,0 +1,90 @@
+"""What was read and not yet worked.
+
+Reads come in any cut. As long as nothing is left over, a read is worked where it lies, without a
+copy. What is left of an incomplete frame is kept as a list of chunks and joined once, when the
+frame is whole: a frame of 16 MiB in 64 KiB reads is copied once, not 256 times.
+"""
+
+from __future__ import annotations
+
+from remoting.protocol.frame import needed
+
+
+class Inbox:
+    """The buffer being worked, the position in it, and the chunks behind it.
+
+    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes.
+    """
+
+    __slots__ = ("_chunks", "_chunks_bytes", "_max_frame_bytes", "_need", "buffer", "position")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self.buffer = b""
+        self.position = 0
+        self._chunks: list[bytes] = []
+        self._chunks_bytes = 0
+        self._need = needed(b"")
+
+    def __len__(self) -> int:
+        return len(self.buffer) - self.position + self._chunks_bytes
+
+    def add(self, data: bytes) -> None:
+        """Take a read."""
+        if self._chunks_bytes or self.position < len(self.buffer):
+            self._chunks.append(data)
+            self._chunks_bytes += len(data)
+            if len(self) >= self._need > len(self.buffer) - self.position:
+                self._join()
+        else:
+            self.buffer = data
+            self.position = 0
+            self._measure()
+
+    def advance(self, position: int) -> None:
+        """What lies before ``position`` has been worked."""
+        assert self.position <= position <= len(self.buffer), "a feed consumes what it was given"
+        self.position = position
+        self._measure()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a whole frame, at ``position`` of ``buffer``."""
+        return self._need <= len(self.buffer) - self.position
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a frame has begun and is not whole."""
+        return not self.ready and len(self) > 0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.buffer = b""
+        self.position = 0
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        self._need = needed(b"")
+
+    def _join(self) -> None:
+        """Make one buffer of the rest and the chunks behind it."""
+        self.buffer = b"".join((memoryview(self.buffer)[self.position :], *self._chunks))
+        self.position = 0
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find out what the frame at the position needs, and get it into one piece if it is here.
+
+        A rest that has to wait is cut off: it must not keep a long read alive.
+        """
+        have = len(self.buffer) - self.position
+        need = needed(self.buffer, self.position, max_frame_bytes=self._max_frame_bytes)
+        self._need = need
+        if need <= have:
+            return
+        if need <= have + self._chunks_bytes:
+            self._join()
+        elif self.position:
+            self.buffer = self.buffer[self.position :]
+            self.position = 0

@@ -1,0 +1,164 @@
+"""A listening socket and its connections.
+
+Everything a peer can do is bounded by ``ServerLimits``; what goes beyond is dropped and counted.
+A stop is graceful: nobody is accepted any more, no request is begun, handlers in progress finish
+within the drain timeout, their answers leave, then the connections close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import Final, Self
+
+from remoting.addresses import address_text
+from remoting.clock import Clock, SystemClock
+from remoting.connection import Connection
+from remoting.counters import Counters
+from remoting.endpoint import ConnectionCallback, Endpoint, FeedFactory, Handler
+from remoting.errors import BindFailed
+from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
+
+_HINTS: Final = {
+    errno.EADDRINUSE: "another process listens there: stop it, or choose another port "
+    "(0 picks a free one)",
+    errno.EACCES: "ports below 1024 need privileges: choose a higher one",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose one of its own, "
+    "127.0.0.1 for this machine only, 0.0.0.0 for all",
+}
+
+
+class Server:
+    """Accepts connections and has ``handler`` do their requests.
+
+    Args:
+        handler: does a request; see ``endpoint.Handler``.
+        host: where to listen.
+        port: where to listen; 0 picks a free one.
+        feed_factory: gives each connection a feed of its own instead of the ordinary one.
+        on_connect, on_close: told of each connection that was admitted; may raise without harm.
+        accept_msgpack: agree when a client offers our own header codec.
+        name: in the names of tasks and in the log.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: ServerLimits | None = None,
+        feed_factory: FeedFactory | None = None,
+        on_connect: ConnectionCallback | None = None,
+        on_close: ConnectionCallback | None = None,
+        counters: Counters | None = None,
+        clock: Clock | None = None,
+        accept_msgpack: bool = True,
+        name: str = "server",
+    ) -> None:
+        limits = limits or ServerLimits()
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self.endpoint = Endpoint(
+            name=name,
+            serving=True,
+            handler=handler,
+            limits=limits,
+            counters=counters or Counters(),
+            clock=clock or SystemClock(),
+            accept_msgpack=accept_msgpack,
+            feed_factory=feed_factory,
+            on_connect=on_connect,
+            on_close=on_close,
+            max_connections=limits.max_connections,
+        )
+
+    @property
+    def host(self) -> str:
+        """The host that was asked for."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the one asked for before ``start``."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return address_text((self._host, self._port))
+
+    @property
+    def connections(self) -> set[Connection]:
+        """The open connections; not to be changed by others."""
+        return self.endpoint.connections
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self.endpoint.counters
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            BindFailed: it can't; the text says what to do.
+        """
+        assert self._server is None, "a server is started once"
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self.endpoint),
+                self._host,
+                self._port,
+                backlog=BACKLOG,
+                reuse_address=True,
+            )
+        except OSError as failure:
+            raise _bind_failed(self.address, failure) from failure
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self, *, drain_timeout: float = DRAIN_TIMEOUT) -> None:
+        """Stop gracefully; cancels what is still at work after ``drain_timeout`` seconds.
+
+        May be called twice, and before ``start``. Cancelling it cuts the connections off.
+        """
+        endpoint = self.endpoint
+        endpoint.draining = True
+        server = self._server
+        if server is not None:
+            server.close()
+        try:
+            for connection in endpoint.connections:
+                connection.stop_requests()
+            await endpoint.tasks.join(drain_timeout)
+            await endpoint.tasks.close()
+            await endpoint.close_connections("the server stops")
+        finally:
+            for connection in tuple(endpoint.connections):
+                connection.abort("the server stops")
+        await endpoint.close()
+        if server is not None:
+            await server.wait_closed()
+
+
+def _bind_failed(address: str, failure: OSError) -> BindFailed:
+    number = failure.errno or 0
+    if isinstance(failure, socket.gaierror):
+        return BindFailed(
+            address, number, "the host name is not known", "check it, or give an IP address"
+        )
+    name = errno.errorcode.get(number, "error")
+    reason = f"{os.strerror(number)} ({name})"
+    hint = _HINTS.get(number, "check the address and the permissions")
+    return BindFailed(address, number, reason, hint)

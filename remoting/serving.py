@@ -1,0 +1,150 @@
+"""Doing the requests of one connection.
+
+A handler that has its answer at once returns it: no task, no future. One that has to wait returns
+an awaitable, which becomes a task of the endpoint; what those tasks hold is counted, in requests
+and in bytes of their frames. A peer that keeps too many busy is not read from for a while; when
+all peers together do, further requests are answered SYSTEM_BUSY, the protocol's own word for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError, HeaderError
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+    from remoting.endpoint import Endpoint
+
+BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+_MAX_REMARK_CHARS: Final = 1024
+_PIN_FACTOR: Final = 2
+
+
+class Serving:
+    """The requests of one connection that are being done."""
+
+    __slots__ = ("_connection", "_endpoint", "bytes", "requests")
+
+    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+        self._connection = connection
+        self._endpoint = endpoint
+        self.requests = 0
+        self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the connection has as many requests in progress as it may have."""
+        limits = self._endpoint.limits
+        return (
+            self.requests >= limits.max_in_progress_requests
+            or self.bytes >= limits.max_in_progress_bytes
+        )
+
+    def serve(self, command: Command, size: int) -> None:
+        """Do a request whose frame had ``size`` bytes."""
+        handler = self._endpoint.handler
+        if handler is None:
+            # cf. NettyRemotingAbstract.processRequestCommand, leading space included
+            self._answer(
+                command,
+                command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                ),
+            )
+            return
+        try:
+            answer = handler(command, self._connection)
+            if answer is None:
+                return
+            if isinstance(answer, Command):
+                self._answer(command, answer)
+                return
+        except Exception as failure:  # noqa: BLE001 - a fault in one request ends only that request
+            self._fail(command, failure)
+            return
+        self._serve_later(command, answer, size)
+
+    def _serve_later(self, command: Command, answer: Awaitable[Command | None], size: int) -> None:
+        if self._endpoint_full(size) or (self.full and not self._endpoint.serving):
+            _discard(answer)
+            self._endpoint.counters.requests_refused_busy += 1
+            self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, BUSY))
+            return
+        _unpin(command)
+        work = answer if asyncio.iscoroutine(answer) else _wait_for(answer)
+        self._count(1, size)
+        self._endpoint.tasks.spawn(work, "request", on_done=partial(self._served, command, size))
+
+    def _served(self, command: Command, size: int, task: asyncio.Task[Command | None]) -> None:
+        self._count(-1, -size)
+        self._connection.request_served()
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            self._fail(command, failure)
+            return
+        answer = task.result()
+        if answer is not None:
+            try:
+                self._answer(command, answer)
+            except Exception as problem:  # noqa: BLE001 - an answer that can't be encoded
+                self._fail(command, problem)
+
+    def _answer(self, command: Command, answer: Command) -> None:
+        if not command.is_oneway:
+            self._connection.send(answer)
+
+    def _fail(self, command: Command, failure: BaseException) -> None:
+        endpoint = self._endpoint
+        endpoint.counters.requests_failed += 1
+        told = isinstance(failure, HeaderError | BodyError)
+        remark = str(failure) if told else f"{type(failure).__name__}: {failure}"
+        endpoint.complaints.write(
+            "request failed",
+            remote=self._connection.remote_text,
+            code=command.code,
+            reason=remark[:_MAX_REMARK_CHARS],
+            exc_info=None if told else failure,
+        )
+        self._answer(command, command.reply(ResponseCode.SYSTEM_ERROR, remark[:_MAX_REMARK_CHARS]))
+
+    def _endpoint_full(self, size: int) -> bool:
+        limits = self._endpoint.limits
+        counters = self._endpoint.counters
+        return (
+            counters.requests_in_progress >= limits.max_total_in_progress_requests
+            or counters.bytes_in_flight + size > limits.max_total_in_progress_bytes
+        )
+
+    def _count(self, requests: int, size: int) -> None:
+        self.requests += requests
+        self.bytes += size
+        self._endpoint.counters.requests_in_progress += requests
+        self._endpoint.counters.bytes_in_flight += size
+
+
+def _unpin(command: Command) -> None:
+    """A small body that has to wait must not keep a large read alive."""
+    body = command.body
+    if isinstance(body, memoryview) and _PIN_FACTOR * len(body) < memoryview(body.obj).nbytes:
+        command.body = bytes(body)
+
+
+def _discard(answer: Awaitable[Command | None]) -> None:
+    """End an awaitable that has not been waited for, without a warning."""
+    if asyncio.iscoroutine(answer):
+        answer.close()
+    elif asyncio.isfuture(answer):
+        answer.cancel()
+
+
+async def _wait_for(answer: Awaitable[Command | None]) -> Command | None:
+    return await answer

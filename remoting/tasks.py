@@ -1,0 +1,112 @@
+"""Owned tasks: none is lost, and none dies in silence.
+
+A ``Supervisor`` belongs to one component. Every task it spawns ends in one of three ways: it
+returns, it is cancelled by ``close()``, or it fails. A failure reaches the owner at once, by the
+callback and by the future ``failed``, which a server can await beside its stop signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import structlog
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("remoting")
+
+
+class Supervisor:
+    """The owner of a component's background tasks; made and used on the loop's thread."""
+
+    def __init__(
+        self, name: str, *, on_failure: Callable[[str, BaseException], None] | None = None
+    ) -> None:
+        self.name = name
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._failed: asyncio.Future[None] | None = None
+        self._first_failure: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Ends with the first failure of any task; never otherwise."""
+        if self._failed is None:
+            self._failed = asyncio.get_running_loop().create_future()
+            if self._first_failure is not None:
+                self._fail(self._failed, self._first_failure)
+        return self._failed
+
+    def spawn(
+        self,
+        work: Coroutine[Any, Any, T],
+        name: str,
+        *,
+        on_done: Callable[[asyncio.Task[T]], None] | None = None,
+    ) -> asyncio.Task[T]:
+        """Start ``work`` as a task of this owner.
+
+        Who gives ``on_done`` deals with the task's result and failure there; such a failure is not
+        the owner's. It must not raise.
+
+        Raises:
+            RuntimeError: the supervisor is closed; ``work`` is closed too.
+        """
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"{self.name} is closed and starts no {name}")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.name}: {name}")
+        self._tasks.add(task)
+        if on_done is None:
+            task.add_done_callback(self._ended)
+        else:
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(on_done)
+        return task
+
+    async def join(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds until no task is left. False: some are."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+        return not self._tasks
+
+    async def close(self) -> None:
+        """Cancel all tasks and wait until the last of them is gone. May be called twice."""
+        self._closed = True
+        current = asyncio.current_task()
+        while others := self._tasks - {current}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is None:
+            return
+        _log.error("task failed", task=task.get_name(), exc_info=failure)
+        if self._first_failure is None:
+            self._first_failure = failure
+            if self._failed is not None:
+                self._fail(self._failed, failure)
+        if self._on_failure is not None:
+            try:
+                self._on_failure(task.get_name(), failure)
+            except Exception:  # noqa: BLE001 - an owner's fault must not break the loop
+                _log.exception("failure callback failed", supervisor=self.name)
+
+    @staticmethod
+    def _fail(future: asyncio.Future[None], failure: BaseException) -> None:
+        if not future.done():
+            future.set_exception(failure)
+            # Read once, so that a future nobody awaits does not complain when it is collected:
+            # the failure was logged and passed to the callback already.
+            future.exception()
