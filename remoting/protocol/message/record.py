@@ -171,7 +171,7 @@ def encode_record(
     """A whole record.
 
     Args:
-        topic: name of the topic.
+        topic: its name.
         body: as stored, so compressed when ``sys_flag`` says so.
         properties: the encoded text.
         born_host: 8 or 20 bytes, see ``host_bytes``; sets its bit of the system flag.
@@ -182,13 +182,8 @@ def encode_record(
     Raises:
         ValueError: topic, properties or a host do not fit into their fields.
     """
-    for host in (born_host, store_host):
-        if len(host) not in {HOST_BYTES_V4, HOST_BYTES_V6}:
-            raise ValueError(f"a host takes 8 or 20 bytes, not {len(host)}: see host_bytes()")
+    hosts_v6 = _v6_bit(born_host, BORN_HOST_V6) | _v6_bit(store_host, STORE_HOST_V6)
     rest = tail(topic.encode() if isinstance(topic, str) else topic, properties, magic=magic)
-    sys_flag &= ~HOSTS_V6_MASK
-    sys_flag |= BORN_HOST_V6 if len(born_host) == HOST_BYTES_V6 else 0
-    sys_flag |= STORE_HOST_V6 if len(store_host) == HOST_BYTES_V6 else 0
     head = _head(len(born_host), len(store_host))
     fixed = head.pack(
         head.size + len(body) + len(rest),
@@ -198,7 +193,7 @@ def encode_record(
         flag,
         queue_offset,
         physical_offset,
-        sys_flag,
+        sys_flag & ~HOSTS_V6_MASK | hosts_v6,
         born_timestamp_ms,
         born_host,
         store_timestamp_ms,
@@ -208,6 +203,12 @@ def encode_record(
         len(body),
     )
     return b"".join((fixed, body, rest))
+
+
+def _v6_bit(host: bytes, bit: int) -> int:
+    if len(host) not in {HOST_BYTES_V4, HOST_BYTES_V6}:
+        raise ValueError(f"a host takes 8 or 20 bytes, not {len(host)}: see host_bytes()")
+    return bit if len(host) == HOST_BYTES_V6 else 0
 
 
 def _head(born_host_length: int, store_host_length: int) -> Struct:

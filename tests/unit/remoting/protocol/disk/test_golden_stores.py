@@ -176,13 +176,12 @@ def test_putting_the_keys_again_makes_the_same_index_file(store: Store) -> None:
     by_offset = {m["commitLogOffset"]: m for m in store.manifest["messages"]}
     for index in store.manifest["index_files"]:
         stored = index_data(store, index)
-        table = IndexTable(bytearray(len(stored)), slots=100, entries=400)
+        rebuilt = bytearray(len(stored))
+        table = IndexTable(rebuilt, slots=100, entries=400)
         offsets = [entry[2] for entry in index["entries_n_keyHash_phyOffset_seconds_prev"]]
-        keys = keys_in_order(by_offset, offsets)
-        for offset, key in keys:
+        for offset, key in keys_in_order(by_offset, offsets):
             assert table.put(key, offset, by_offset[offset]["storeTimestamp"])
-        rebuilt = table.header
-        assert rebuilt == IndexTable(stored, slots=100, entries=400).header
+        assert rebuilt == stored
 
 
 def keys_in_order(by_offset: dict[int, Any], offsets: list[int]) -> Iterator[tuple[int, str]]:
