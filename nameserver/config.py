@@ -13,6 +13,17 @@ from remoting.settings_values import boolean, host, integer, path
 
 DEFAULT_PORT: Final = 9876
 
+_WITHOUT_EFFECT = """
+    rocketmqHome productEnvName clusterTest configBlackList
+    serverWorkerThreads serverSelectorThreads serverCallbackExecutorThreads
+    serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
+    serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
+    serverNettyWorkerGroupEnable serverShutdownWaitSeconds useEpollNativeSelector
+    writeBufferHighWaterMark writeBufferLowWaterMark bindAddress enableShutdownGracefully
+    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity
+    defaultThreadPoolNums defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
+    notifyMinBrokerIdChanged needWaitForService waitSecondsForService
+"""
 _CONTROLLER = "PocketMQ's name server has no controller in it; take the key out"
 
 
@@ -20,19 +31,7 @@ _CONTROLLER = "PocketMQ's name server has no controller in it; take the key out"
 class NameServerConfig(Settings):
     """A name server's settings, each under RocketMQ's key (cf. NamesrvConfig)."""
 
-    KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset(
-        """
-        rocketmqHome productEnvName clusterTest configBlackList
-        serverWorkerThreads serverSelectorThreads serverCallbackExecutorThreads
-        serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverSocketSndBufSize
-        serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
-        serverNettyWorkerGroupEnable serverShutdownWaitSeconds useEpollNativeSelector
-        writeBufferHighWaterMark writeBufferLowWaterMark bindAddress enableShutdownGracefully
-        clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity
-        defaultThreadPoolNums defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
-        notifyMinBrokerIdChanged needWaitForService waitSecondsForService
-        """.split()
-    )
+    KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset(_WITHOUT_EFFECT.split())
     REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = {
         "useTLS": refused("PocketMQ doesn't speak TLS yet; take the key out"),
         "enableControllerInNamesrv": refused(_CONTROLLER),

@@ -39,10 +39,3 @@ BROKER_TIMEOUT_MS: Final = 120_000
 
 MAX_BROKER_TIMEOUT_MS: Final = 3_600_000
 """The longest silence that a broker may ask for in place of the above."""
-
-FIRST_SCAN_SECONDS: Final = 5.0
-SCAN_SECONDS: Final = 10.0
-"""When dead brokers are looked for (cf. NamesrvController)."""
-
-OWNERS_PATIENCE_SECONDS: Final = 5.0
-"""How long a stop waits for requests in progress."""

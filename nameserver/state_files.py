@@ -1,12 +1,14 @@
 """The name server's small files on disk: replaced as a whole or not at all.
 
-A new text is written beside the file and synced, the former one is kept as ``.bak``, and the new
-one takes its place by renaming. Whenever the process dies, the file or its ``.bak`` is whole.
+A new text is written beside the file and synced, the former one is copied to ``.bak``, and the new
+one takes its place by renaming. Whenever the process dies, the file itself is whole; the ``.bak``
+is for files that others damaged.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -67,7 +69,7 @@ def save(file: Path, text: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         if file.exists():
-            file.replace(_backup_of(file))
+            shutil.copyfile(file, _backup_of(file))
         fresh.replace(file)
         _sync_directory(file.parent)
     except OSError as error:

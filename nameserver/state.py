@@ -1,0 +1,136 @@
+"""What the handlers of requests share: the tables, the settings, and what a change sets off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import structlog
+
+from nameserver.config import NameServerConfig
+from nameserver.kv import KVConfig
+from nameserver.limits import MAX_KV_BYTES
+from nameserver.route_events import Change
+from nameserver.routes import RouteTable
+from nameserver.state_files import load, save
+from nameserver.watches import Watches
+from remoting.clock import Clock
+from remoting.errors import RemotingError
+from remoting.protocol.bodies import properties_text
+from remoting.protocol.command import Command
+from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+
+MAX_FILE_BYTES = 2 * MAX_KV_BYTES
+
+_log = structlog.get_logger("nameserver")
+
+
+class Peer(Protocol):
+    """What the name server needs of a connection."""
+
+    @property
+    def remote_text(self) -> str:
+        """``ip:port``."""
+        ...
+
+    def send_oneway(self, command: Command) -> None:
+        """Send a request that nobody answers."""
+        ...
+
+    def close(self, reason: str = ...) -> None:
+        """End the connection."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@dataclass(slots=True)
+class State:
+    """The name server's tables; one loop owns them."""
+
+    config: NameServerConfig
+    clock: Clock
+    routes: RouteTable
+    kv: KVConfig
+    watches: Watches[Peer] = field(default_factory=Watches)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a file is written, so that writes follow one another."""
+
+    @classmethod
+    def load(cls, config: NameServerConfig, clock: Clock) -> State:
+        """The state at start: no routes, and what the key-value file holds.
+
+        Raises:
+            StateFileError: the file is there and can't be understood.
+        """
+        kv = load(config.kv_config_path, KVConfig.from_json, KVConfig(), max_bytes=MAX_FILE_BYTES)
+        routes = RouteTable(max_brokers=config.max_brokers, max_entries=config.max_route_entries)
+        return cls(config, clock, routes, kv)
+
+    @property
+    def now_ms(self) -> int:
+        """The time by which brokers are alive or dead: a clock that never jumps."""
+        return int(self.clock.monotonic() * 1000)
+
+    def scan(self) -> None:
+        """Drop the brokers that were silent for too long."""
+        self.apply(self.routes.scan(self.now_ms), "nothing was heard of it for too long")
+
+    def apply(self, change: Change, why: str) -> None:
+        """Do what a change of the routes asks for: tell who watches, close who is dead."""
+        for address in change.addresses_gone:
+            _log.warning("broker gone", broker=address, why=why)
+        for peer in change.connections_to_close:
+            cast("Peer", peer).close(why)
+        for peer, topic in self.watches.concerned(change.topics):
+            _tell(peer, topic)
+
+    def closed(self, peer: Peer) -> None:
+        """A connection ended: with it what its broker registered and its client watched."""
+        self.watches.forget(peer)
+        self.apply(self.routes.connection_closed(peer), "its connection closed")
+
+    async def change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
+        """Change the key-value table; it is on disk when this returns.
+
+        Raises:
+            KVLimitError: the change would exceed a limit.
+            StateFileError: the file can't be written; nothing has changed.
+        """
+        async with self.writing:
+            changed = change(self.kv)
+            if changed is not self.kv:
+                await asyncio.to_thread(save, self.config.kv_config_path, changed.to_json())
+                self.kv = changed
+
+    async def change_config(self, values: Mapping[str, str]) -> None:
+        """Change settings, and the file they are stored in if there is one.
+
+        Raises:
+            ConfigError: a value is bad.
+            StateFileError: the file can't be written; nothing has changed.
+        """
+        async with self.writing:
+            changed = self.config.updated(values)
+            file = self.config.config_store_path
+            if file is not None:
+                nothing: dict[str, str] = {}
+                stored = load(file, _read_properties, nothing, max_bytes=MAX_FILE_BYTES)
+                known = {k: v for k, v in values.items() if k in changed.known_keys()}
+                await asyncio.to_thread(save, file, properties_text.render({**stored, **known}))
+            self.config = changed
+
+
+def _read_properties(text: bytes) -> dict[str, str]:
+    return properties_text.parse(text)
+
+
+def _tell(peer: Peer, topic: str) -> None:
+    header = RouteChangedRequestHeader(topic=topic)
+    try:
+        peer.send_oneway(Command.request(OwnRequestCode.ROUTE_CHANGED, header, oneway=True))
+    except RemotingError as error:
+        # A hint, and the client also asks by itself: a peer that can't take it goes without.
+        _log.debug("route change not told", peer=peer.remote_text, topic=topic, why=str(error))
