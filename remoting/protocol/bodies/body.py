@@ -3,7 +3,8 @@
 A body is a ``msgspec.Struct`` with camel-case names on the wire and a default for everything.
 Decoding is done by msgspec at C speed. Only when it refuses a body, the lax conversions of
 fastjson are tried (``leniency``), which also treat null as absent; what is still wrong then is a
-``BodyError``.
+``BodyError``. Bodies with maps keyed by queues always go that way, since msgspec takes any text
+for a key of a type that it does not know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.bodies.leniency import soften
+from remoting.protocol.bodies.leniency import has_object_keys, soften
 from remoting.protocol.bodies.relaxed_reader import ObjectKey
 from remoting.protocol.errors import BodyError
 from remoting.protocol.queue import MessageQueue
@@ -63,13 +64,15 @@ def decode(kind: type[BodyT], data: relaxed_json.Buffer) -> BodyT:
         tree = relaxed_json.loads(data)
     except BodyError as error:
         raise BodyError(f"{kind.__name__}: {error}") from None
-    try:
-        return _convert(tree, kind)
-    except msgspec.ValidationError:
+    if not has_object_keys(kind):
         try:
-            return _convert(soften(tree, msgspec.inspect.type_info(kind)), kind)
-        except msgspec.ValidationError as error:
-            raise BodyError(f"{kind.__name__}: {error}") from None
+            return _convert(tree, kind)
+        except msgspec.ValidationError:
+            pass  # perhaps nothing but what fastjson takes
+    try:
+        return _convert(soften(tree, msgspec.inspect.type_info(kind)), kind)
+    except msgspec.ValidationError as error:
+        raise BodyError(f"{kind.__name__}: {error}") from None
 
 
 def encode(body: msgspec.Struct, *, standard: bool = False, pretty: bool = False) -> bytes:
@@ -84,11 +87,6 @@ def _convert(tree: object, kind: type[BodyT]) -> BodyT:
 def _read_custom(kind: type, value: Any) -> MessageQueue:
     """The one type of our own within bodies: a message queue, as a value or as a key."""
     assert kind is Queue
-    if isinstance(value, str):  # standard JSON has the text of the object as the key
-        try:
-            value = relaxed_json.loads(value.encode())
-        except BodyError as error:
-            raise ValueError(f"Expected a message queue: {error}") from None
     members = dict(value) if isinstance(value, ObjectKey) else value
     try:
         queue = msgspec.convert(members, _QueueMembers, strict=False)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from msgspec import inspect
 
 from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.errors import BodyError
 
 _ABSENT: Final = object()
 
@@ -25,6 +27,22 @@ def soften(value: object, kind: inspect.Type) -> object:
     if converter is None or value is None:
         return value
     return converter(value, kind)
+
+
+@cache
+def has_object_keys(kind: type) -> bool:
+    """Whether a body of this class has, at any depth, a map keyed by objects."""
+    return _has_object_keys(inspect.type_info(kind))
+
+
+def _has_object_keys(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.DictType):
+        return isinstance(kind.key_type, inspect.CustomType) or _has_object_keys(kind.value_type)
+    if isinstance(kind, inspect.ListType):
+        return _has_object_keys(kind.item_type)
+    if isinstance(kind, inspect.StructType):
+        return any(_has_object_keys(_required_type(field.type)) for field in kind.fields)
+    return False
 
 
 def _present(value: object, kind: inspect.Type) -> bool:
@@ -64,10 +82,25 @@ def _to_dict(value: object, kind: inspect.Type) -> object:
     if not isinstance(value, dict):
         return value
     return {
-        soften(key, kind.key_type): soften(member, kind.value_type)
+        _to_key(key, kind.key_type): soften(member, kind.value_type)
         for key, member in value.items()
         if _present(member, kind.value_type)
     }
+
+
+def _to_key(key: object, kind: inspect.Type) -> object:
+    if isinstance(kind, inspect.CustomType) and isinstance(key, str):
+        return _object_key_of(key)
+    return soften(key, kind)
+
+
+def _object_key_of(text: str) -> relaxed_json.ObjectKey:
+    """The object whose JSON stands as text for the key; an empty one when it is other text."""
+    try:
+        key = relaxed_json.ObjectKey.of(relaxed_json.loads(text.encode()))
+    except BodyError:
+        key = None
+    return key or relaxed_json.ObjectKey()
 
 
 def _to_struct(value: object, kind: inspect.Type) -> object:

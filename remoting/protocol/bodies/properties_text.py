@@ -61,7 +61,9 @@ def _logical_lines(text: str) -> Iterator[str]:
         if (len(line) - len(line.rstrip("\\"))) % 2:
             parts.append(line[:-1])
             continue
-        yield "".join(parts) + line
+        parts.append(line)
+        if any(parts):
+            yield "".join(parts)
         parts.clear()
     if any(parts):
         yield "".join(parts)

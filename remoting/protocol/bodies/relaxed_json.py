@@ -11,10 +11,10 @@ identifiers         ``{name:1}``                      ``str`` keys
 single quotes       ``{'name':'value'}``              ``str``
 ==================  ================================  =====================
 
-Integers are exact at any size up to a thousand digits; of a repeated key the last one counts. Half
-of a surrogate pair becomes U+FFFD, so that every text that was read can be written again. Depth
-and number of values are bounded whatever way a text takes: a strict text is parsed by msgspec,
-anything else by ``RelaxedReader``.
+Integers are exact at any size; of a repeated key the last one counts. Half of a surrogate pair
+becomes U+FFFD, so that every text that was read can be written again. Depth and number of values
+are bounded whatever way a text takes: a strict text is parsed by msgspec, which has exact integers
+where orjson has doubles, anything else by ``RelaxedReader``.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_JSON_DEPTH
 
-MAX_NUMBER_CHARACTERS: Final = 1024
-"""Of one number: converting digits takes quadratic time, and a long has 20 of them."""
+MAX_NUMBER_DIGITS: Final = 4300
+"""Of one number: converting takes quadratic time, so Python and msgspec have this limit too."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Key: TypeAlias = "str | int | ObjectKey"
@@ -30,8 +30,13 @@ class ObjectKey(tuple[tuple[str, Scalar], ...]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, members: dict[str, Scalar]) -> ObjectKey:
-        """The key with these members."""
+    def of(cls, members: object) -> ObjectKey | None:
+        """The key with these members; None of anything but a dict of names to plain values."""
+        if not isinstance(members, dict):
+            return None
+        for name, value in members.items():
+            if not isinstance(name, str) or isinstance(value, dict | list):
+                return None
         return cls(sorted(members.items()))
 
 
@@ -142,12 +147,10 @@ class RelaxedReader:
 
     def _object_key(self, depth: int) -> ObjectKey:
         start = self._position
-        members = self._value(depth + 1)
-        assert isinstance(members, dict)
-        for name, value in members.items():
-            if not isinstance(name, str) or isinstance(value, dict | list):
-                raise BodyError(f"the object that is a key at character {start} is not a flat one")
-        return ObjectKey.of(members)
+        key = ObjectKey.of(self._value(depth + 1))
+        if key is None:
+            raise BodyError(f"the key at character {start} is an object that is not flat")
+        return key
 
     def _string(self, quote: str) -> str:
         pattern = _DOUBLE_QUOTED if quote == '"' else _SINGLE_QUOTED
@@ -188,8 +191,8 @@ class RelaxedReader:
         return int(digits)
 
     def _check_length(self, digits: str) -> None:
-        if len(digits) > MAX_NUMBER_CHARACTERS:
-            raise self._error(f"a number has more than {MAX_NUMBER_CHARACTERS} characters")
+        if len(digits) > MAX_NUMBER_DIGITS + digits.startswith("-"):
+            raise self._error(f"a number has more than {MAX_NUMBER_DIGITS} digits")
 
     def _word(self) -> Scalar:
         match = _NAME.match(self._text, self._position)
