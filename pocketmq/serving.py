@@ -11,9 +11,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import click
@@ -23,13 +23,23 @@ from remoting.protocol.accelerated import json_dumps
 
 
 class Part(Protocol):
-    """A server that can be started and stopped."""
+    """Something that serves between its start and its stop."""
 
     async def start(self) -> None:
         """Begin to serve; raises a sentence when it can't."""
 
     async def stop(self) -> None:
-        """Stop cleanly."""
+        """Stop cleanly; also after a failed start."""
+
+    def ready(self) -> Mapping[str, str]:
+        """What the ready line says of it: names and addresses."""
+
+    def failures(self) -> Sequence[asyncio.Future[None]]:
+        """Futures that end with an error when a task of it dies."""
+
+
+class Failed(Exception):
+    """A part of a running server died; the cause is chained."""
 
 
 @dataclass(kw_only=True)
@@ -37,28 +47,22 @@ class Serving:
     """What runs in this process, and how it reports.
 
     Attributes:
-        parts: Servers in the order of their start; they stop in the opposite one.
-        ready: Addresses for the ready line, asked when all parts run.
-        after_start: Things to run beside the servers (the metrics endpoint, the loop monitor);
-            each gives back what ends it.
+        parts: Started in this order, stopped in the opposite one.
         as_json: The ready line as JSON.
         until_stdin_closes: Stop when standard input ends.
+        echo: Where the ready line goes.
     """
 
     parts: Sequence[Part]
-    ready: Callable[[], dict[str, str]]
-    failed: Callable[[], Sequence[asyncio.Future[None]]] = tuple
-    after_start: Sequence[Callable[[], Awaitable[Callable[[], Awaitable[None]]]]] = field(
-        default_factory=list
-    )
     as_json: bool = False
     until_stdin_closes: bool = False
+    echo: Callable[[str], object] = click.echo
 
     def run(self) -> None:
         """Serve until told to stop.
 
         Raises:
-            click.ClickException: A server could not start, or died; its message is the reason.
+            Failed: A part died while it served.
         """
         loop.run(self._serve())
 
@@ -68,39 +72,36 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(number, stop.set)
         if self.until_stdin_closes:
-            running.add_reader(sys.stdin.fileno(), _when_closed, stop)
+            running.add_reader(sys.stdin.fileno(), _at_end_of_stdin, stop)
         async with AsyncExitStack() as stack:
             for part in self.parts:
-                await part.start()
                 stack.push_async_callback(part.stop)
-            for begin in self.after_start:
-                stack.push_async_callback(await begin())
+                await part.start()
             self._announce()
             await self._until_stopped(stop)
 
     async def _until_stopped(self, stop: asyncio.Event) -> None:
-        """Wait for the signal, or for the death of a part, whose error is raised."""
+        """Wait for the signal, or for the death of a part, which is raised."""
         stopped = asyncio.ensure_future(stop.wait())
-        failures = list(self.failed())
+        failures = [failure for part in self.parts for failure in part.failures()]
         try:
             await asyncio.wait([stopped, *failures], return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
         for failure in failures:
-            if failure.done() and not failure.cancelled():
-                failure.result()
+            if failure.done() and not failure.cancelled() and (cause := failure.exception()):
+                msg = f"stopped after an unexpected error: {type(cause).__name__}: {cause}"
+                raise Failed(msg) from cause
 
     def _announce(self) -> None:
-        addresses = self.ready()
+        facts = {name: value for part in self.parts for name, value in part.ready().items()}
         if self.as_json:
-            line = json_dumps({"event": "ready", **addresses, "pid": os.getpid()}).decode()
+            self.echo(json_dumps({"event": "ready", **facts, "pid": os.getpid()}).decode())
         else:
-            line = "ready: " + ", ".join(f"{name} {at}" for name, at in addresses.items())
-        click.echo(line)
-        sys.stdout.flush()
+            self.echo("ready: " + ", ".join(f"{name} {at}" for name, at in facts.items()))
 
 
-def _when_closed(stop: asyncio.Event) -> None:
+def _at_end_of_stdin(stop: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         stop.set()

@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
+from broker.config import BrokerConfig
+from broker.errors import BrokerError
+from broker.store.errors import StoreError
+from nameserver.config import NameServerConfig
+from nameserver.state_files import StateFileError
 from pocketmq import logs
-from pocketmq.cli.options import friendly_errors, parse_assignments, server_options
-from pocketmq.serving import Serving
+from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
+from pocketmq.serving import Failed, Part, Serving
+from remoting.errors import RemotingError
+from remoting.settings import ConfigError
 
-if TYPE_CHECKING:
-    from pocketmq.metrics import Source
+F = TypeVar("F", bound=Callable[..., Any])
 
-Ending = Callable[[], Awaitable[None]]
-
-
-def _settings(assignments: tuple[str, ...], **options: object) -> dict[str, str]:
-    """The table of RocketMQ's keys that the options and ``--set`` make together.
-
-    A key that is named by an option must not be set once more: it would be unclear which holds.
-    """
-    table = parse_assignments(assignments)
-    for key, value in options.items():
-        if value is None:
-            continue
-        if key in table:
-            msg = f"{key} is given by an option and by --set"
-            raise click.UsageError(msg)
-        table[key] = str(value)
-    return table
+EXPECTED = (
+    *(BrokerError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
+    OSError,
+)
+"""Errors whose text is the whole story."""
 
 
-def _beside(
-    port: int | None, host: str | None, source: Callable[[], Source]
-) -> list[Callable[[], Awaitable[Ending]]]:
-    """What runs beside a server: the metrics endpoint, when it was asked for."""
-    if port is None:
-        return []
+class ServerOptions(TypedDict):
+    """What each server command takes, see ``server_options``."""
 
-    async def begin() -> Ending:
-        from pocketmq import metrics  # noqa: PLC0415 - only who asks for metrics pays for them
+    host: str | None
+    file: Path | None
+    assignments: tuple[str, ...]
+    metrics_port: int | None
+    log_level: str
+    as_json: bool
+    until_stdin_closes: bool
 
-        return await metrics.serve(source(), host=host or "127.0.0.1", port=port)
 
-    return [begin]
+def server_options(function: F) -> F:
+    """The options of ``ServerOptions``."""
+    options = [
+        click.option("--host", help="Where to listen.  [default: 127.0.0.1]"),
+        click.option(
+            "--config",
+            "file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A configuration file of RocketMQ's form.",
+        ),
+        click.option(
+            "--set",
+            "assignments",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="One of RocketMQ's configuration keys; may be given often.",
+        ),
+        click.option(
+            "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here."
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+            default="INFO",
+            show_default=True,
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Ready line and log as JSON."),
+        click.option("--until-stdin-closes", is_flag=True, hidden=True),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+store_option = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where messages are kept.  [default: ~/store]",
+)
 
 
 @click.command(epilog="Example: pocketmq standalone --store ./data --set defaultTopicQueueNums=4")
-@click.option(
-    "--store", type=click.Path(file_okay=False, path_type=Path), help="Where messages are kept."
-)
+@store_option
 @click.option("--nameserver-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
 @click.option("--broker-port", type=click.IntRange(0, 65535), help="[default: 10911]")
 @server_options
@@ -60,36 +92,107 @@ def standalone(
     store: Path | None,
     nameserver_port: int,
     broker_port: int | None,
-    host: str | None,
-    file: Path | None,
-    assignments: tuple[str, ...],
-    metrics_port: int | None,
-    log_level: str,
-    as_json: bool,
-    until_stdin_closes: bool,
+    **options: Unpack[ServerOptions],
 ) -> None:
     """Run a name server and a broker in one process."""
-    logs.configure(as_json=as_json, level=log_level.upper())
-    from pocketmq.metrics_source import of_broker, of_nameserver, together  # noqa: PLC0415
-    from pocketmq.standalone import Standalone  # noqa: PLC0415 - imported by those who serve
-
-    settings = _settings(assignments, listenPort=broker_port, storePathRootDir=store)
-    with friendly_errors(*_expected()):
-        both = Standalone(
-            file=file,
-            settings=settings,
-            host=host or "127.0.0.1",
-            nameserver_port=nameserver_port,
+    settings = _settings(
+        options, listenPort=broker_port, storePathRootDir=store, pocketmqBindHost=options["host"]
+    )
+    with _errors():
+        broker = BrokerConfig.from_sources(options["file"], os.environ, settings)
+        nameserver = NameServerConfig.from_sources(
+            overrides={
+                "listenPort": str(nameserver_port),
+                "pocketmqBindHost": broker.bind_host,
+                "kvConfigPath": str(broker.store_path_root_dir / "namesrv" / "kvConfig.json"),
+            }
         )
-        Serving(
-            parts=[both],
-            ready=both.addresses,
-            failed=both.failures,
-            after_start=_beside(
-                metrics_port,
-                host,
-                lambda: together(of_nameserver(both.nameserver), of_broker(both.running_broker)),
-            ),
-            as_json=as_json,
-            until_stdin_closes=until_stdin_closes,
-        ).run()
+        both = StandalonePart(nameserver, file=options["file"], settings=settings)
+        _serve([both], options)
+
+
+@click.command(epilog="Example: pocketmq nameserver --port 9876")
+@click.option("--port", type=click.IntRange(0, 65535), help="[default: 9876]")
+@server_options
+def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
+    """Run a name server: it knows which broker holds which queue."""
+    settings = _settings(options, listenPort=port, pocketmqBindHost=options["host"])
+    with _errors():
+        config = NameServerConfig.from_sources(options["file"], os.environ, settings)
+        _serve([NameServerPart(config)], options)
+
+
+@click.command(
+    epilog="Example: pocketmq broker --nameserver 127.0.0.1:9876 --name broker-a --store ./a"
+)
+@click.option("--nameserver", metavar="HOST:PORT[;…]", help="Where to register.")
+@click.option("--name", help="The broker's name.  [default: the host's]")
+@click.option("--id", "broker_id", type=int, help="0, the master; there are no slaves yet.")
+@click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
+@click.option("--advertise", metavar="HOST", help="What clients are told to connect to.")
+@store_option
+@server_options
+def broker(
+    nameserver: str | None,
+    name: str | None,
+    broker_id: int | None,
+    port: int | None,
+    advertise: str | None,
+    store: Path | None,
+    **options: Unpack[ServerOptions],
+) -> None:
+    """Run a broker: it keeps messages and hands them out."""
+    settings = _settings(
+        options,
+        namesrvAddr=nameserver,
+        brokerName=name,
+        brokerId=broker_id,
+        listenPort=port,
+        brokerIP1=advertise,
+        storePathRootDir=store,
+        pocketmqBindHost=options["host"],
+    )
+    with _errors():
+        config = BrokerConfig.from_sources(options["file"], os.environ, settings)
+        _serve([BrokerPart(config)], options)
+
+
+def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:
+    """The table of RocketMQ's keys that the options and ``--set`` make together.
+
+    Raises:
+        click.UsageError: A key is given twice, or a ``--set`` has no ``=``.
+    """
+    table = {key: str(value) for key, value in by_option.items() if value is not None}
+    for assignment in options["assignments"]:
+        key, equals, value = assignment.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            msg = f"--set {assignment!r} is not KEY=VALUE"
+            raise click.UsageError(msg)
+        if key in table:
+            msg = f"{key} is given twice"
+            raise click.UsageError(msg)
+        table[key] = value.strip()
+    return table
+
+
+def _serve(parts: Sequence[Part], options: ServerOptions) -> None:
+    logs.configure(as_json=options["as_json"], level=options["log_level"].upper())
+    port = options["metrics_port"]
+    if port is not None:
+        from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - costs those who ask for it
+
+        parts = [*parts, MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
+    Serving(
+        parts=parts, as_json=options["as_json"], until_stdin_closes=options["until_stdin_closes"]
+    ).run()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Show an expected error as its one sentence instead of a traceback."""
+    try:
+        yield
+    except EXPECTED as problem:
+        raise click.ClickException(str(problem)) from problem
