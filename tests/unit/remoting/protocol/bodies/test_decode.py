@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.bodies import Body, decode, encode
@@ -202,6 +202,7 @@ EXAMPLES = [
 ]
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.sampled_from(EXAMPLES),
@@ -244,6 +245,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([*KINDS, TopicConfig, LockBatchRequestBody, KVTable, OffsetMovedEvent]),
     st.data(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.bodies.properties_text import parse, render
@@ -84,11 +84,13 @@ def test_no_text_takes_quadratic_time(part: bytes) -> None:
     parse(part * 1_000_000 + b"x")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.text()))
 def test_what_was_written_is_read_again(settings: dict[str, str]) -> None:
     assert parse(render(settings)) == settings
 
 
+@settings(deadline=None)
 @given(st.binary() | st.text("\\=: u0aA#!\n\r\t").map(str.encode))
 def test_arbitrary_bytes_raise_nothing_but_a_body_error(data: bytes) -> None:
     with contextlib.suppress(BodyError):

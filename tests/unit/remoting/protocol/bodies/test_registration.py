@@ -7,7 +7,7 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.bodies import encode, registration
@@ -133,12 +133,14 @@ def test_a_checksum_that_is_absent_or_zero_is_not_checked() -> None:
     assert not body_crc_matches(b"hellO", 907060870)
 
 
+@settings(deadline=None)
 @given(st.binary(), st.booleans())
 def test_arbitrary_bytes_raise_nothing_but_a_body_error(data: bytes, is_stream: bool) -> None:
     with pytest.raises(BodyError):
         decode_registration(zlib.compress(data) if is_stream else data, compressed=True)
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(INFLATED) - 1), st.binary(min_size=1, max_size=4))
 def test_damaged_parts_raise_nothing_but_a_body_error(place: int, part: bytes) -> None:
     damaged = INFLATED[:place] + part + INFLATED[place + len(part) :]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.bodies import relaxed_json
@@ -295,12 +295,14 @@ trees = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(trees, st.booleans())
 def test_what_was_written_is_read_again(tree: object, pretty: bool) -> None:
     # A null within a key is lost as any other.
     assert shape(loads(dumps(tree, pretty=pretty))) == shape(without_null_in_keys(tree))
 
 
+@settings(deadline=None)
 @given(trees, st.booleans())
 def test_standard_json_is_read_by_any_reader(tree: object, pretty: bool) -> None:
     text = dumps(tree, standard=True, pretty=pretty)
@@ -308,12 +310,14 @@ def test_standard_json_is_read_by_any_reader(tree: object, pretty: bool) -> None
     assert shape(json.loads(text)) == shape(loads(text)) == shape(with_text_keys(tree))
 
 
+@settings(deadline=None)
 @given(trees)
 def test_strict_texts_are_read_alike_by_both_readers(tree: object) -> None:
     text = dumps(tree, standard=True)
     assert shape(relaxed_json.RelaxedReader(text.decode()).read()) == shape(loads(text))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text("{}[]:,'\"\\u019aetrl-. \n", max_size=100).map(str.encode))
 @example(b"{{'':{}}")
 @example(b"[{'\\u")
