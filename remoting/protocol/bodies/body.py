@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.bodies.leniency import has_object_keys, soften
+from remoting.protocol.bodies.leniency import has_object_keys, soften, type_of
 from remoting.protocol.bodies.relaxed_reader import ObjectKey
 from remoting.protocol.errors import BodyError
 from remoting.protocol.queue import MessageQueue
@@ -70,7 +70,7 @@ def decode(kind: type[BodyT], data: relaxed_json.Buffer) -> BodyT:
         except msgspec.ValidationError:
             pass  # perhaps nothing but what fastjson takes
     try:
-        return _convert(soften(tree, msgspec.inspect.type_info(kind)), kind)
+        return _convert(soften(tree, type_of(kind)), kind)
     except msgspec.ValidationError as error:
         raise BodyError(f"{kind.__name__}: {error}") from None
 

@@ -30,9 +30,15 @@ def soften(value: object, kind: inspect.Type) -> object:
 
 
 @cache
+def type_of(kind: type) -> inspect.Type:
+    """The description of a body's class that guides ``soften``."""
+    return inspect.type_info(kind)
+
+
+@cache
 def has_object_keys(kind: type) -> bool:
     """Whether a body of this class has, at any depth, a map keyed by objects."""
-    return _has_object_keys(inspect.type_info(kind))
+    return _has_object_keys(type_of(kind))
 
 
 def _has_object_keys(kind: inspect.Type) -> bool:
