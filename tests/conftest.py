@@ -12,9 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
 NEEDS = {"interop": ("java", "javac", "mvn")}
+
+settings.register_profile("tests", deadline=None, print_blob=True)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
