@@ -1,0 +1,224 @@
+"""The commit log: every message of every topic, in the order of arrival.
+
+One virtual array of bytes, cut into files of one length that are named after their first byte's
+offset. One thread, the loop's, appends: ``reserve`` finds the place (rolling to the next file
+behind a blank record when the space is not enough, extending the watermark when it is reached),
+the caller builds its records for that place, and ``store`` puts all of them there by one slice
+assignment. Between the two nothing else may append; a reservation that is not used costs nothing.
+
+The next file is made ahead by the run-ahead thread. It stays out of ``files`` until the appender
+takes it, and it is removed at a clean stop, as RocketMQ does.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.store.errors import StoreError
+from broker.store.files import Files
+from broker.store.limits import APPENDER_STEP_BYTES
+from broker.store.mapped_file import MappedFile, MappedFiles
+from remoting.protocol.disk.file_name import name_of, offset_of
+from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
+
+NEVER: Final = math.inf
+
+
+class CommitLog:
+    """The log's files and where it ends.
+
+    Attributes:
+        end: physical offset behind the last record.
+        appended: bytes stored since the store was opened.
+        wake_at: ``end`` from which on ``wake`` is called after a ``store``.
+    """
+
+    def __init__(self, files: Files, maps: MappedFiles, directory: Path, file_size: int) -> None:
+        self._files = files
+        self._maps = maps
+        self.directory = directory
+        self.file_size = file_size
+        self._all: list[MappedFile] = []
+        self._active: MappedFile | None = None
+        self._next: MappedFile | None = None
+        self._roll_lock = threading.Lock()
+        self.end = 0
+        self.appended = 0
+        self.wake_at: float = NEVER
+        self.wake: Callable[[], None] = lambda: None
+
+    # --- opening and closing
+
+    def load(self, mapped: list[MappedFile], end: int) -> None:
+        """Take over what recovery found; the file that holds ``end`` is the one to append to.
+
+        Raises:
+            OSError: the last file can't be mapped.
+        """
+        self._all = mapped
+        self.end = end
+        if mapped:
+            self._active = mapped[-1]
+            self._active.pin()
+
+    def close(self) -> None:
+        """Remove the file made ahead and let go of all maps. Raises ``OSError``."""
+        with self._roll_lock:
+            prepared, self._next = self._next, None
+            self._active = None
+            for file in self._all:
+                file.unmap()
+            if prepared is not None:
+                prepared.remove()
+
+    # --- appending: the loop's thread only
+
+    @property
+    def longest_record(self) -> int:
+        """Bytes of records that fit into one file."""
+        return self.file_size - MIN_TAIL_BYTES
+
+    def reserve(self, size: int) -> int:
+        """The physical offset where ``size`` bytes of records may be stored next, in one file.
+
+        Args:
+            size: at most ``longest_record``.
+
+        Raises:
+            OSError: no place could be made; nothing has changed but, perhaps, a file rolled.
+        """
+        active = self._active
+        if active is None:
+            active = self._roll(None)
+        used = self.end - active.start
+        # A blank record needs its 8 bytes behind whatever is the last record of a file.
+        if used + size + MIN_TAIL_BYTES > active.size:
+            active = self._roll(active)
+            used = 0
+        if used + size > active.watermark:
+            active.extend(used + size, APPENDER_STEP_BYTES)
+        return active.start + used
+
+    def store(self, position: int, data: bytes | memoryview) -> None:
+        """Store records at the reserved ``position``; from here on they are part of the log."""
+        active = self._active
+        assert active is not None
+        assert position == self.end
+        start = position - active.start
+        stop = start + len(data)
+        # A store above the watermark may be SIGBUS, and would be zeroed later.
+        assert stop <= active.watermark
+        active.view[start:stop] = data
+        self.end = position + len(data)
+        self.appended += len(data)
+        if self.end >= self.wake_at:
+            self.wake()
+
+    def _roll(self, active: MappedFile | None) -> MappedFile:
+        """Go on in the next file, closing the active one with a blank record."""
+        with self._roll_lock:
+            following = self._next or self._create_following()
+            if active is not None:
+                used = self.end - active.start
+                if used < active.size:
+                    if used + MIN_TAIL_BYTES > active.watermark:
+                        active.extend(used + MIN_TAIL_BYTES, MIN_TAIL_BYTES)
+                    active.view[used : used + MIN_TAIL_BYTES] = blank(active.size - used)
+                active.unpin()
+            self._next = None
+            self._all.append(following)
+            self._active = following
+            self.end = following.start
+        self.wake()
+        return following
+
+    def _create_following(self) -> MappedFile:
+        last = self._active
+        start = self.end - self.end % self.file_size if last is None else last.start + last.size
+        path = self.directory / name_of(start)
+        return MappedFile.create(self._files, self._maps, path, start, self.file_size, pinned=True)
+
+    # --- for the run-ahead thread
+
+    def ahead(self) -> tuple[MappedFile | None, MappedFile | None]:
+        """The file appended to and the one made ahead."""
+        with self._roll_lock:
+            return self._active, self._next
+
+    def prepare_next(self) -> MappedFile:
+        """Make the next file unless there is one. Raises ``OSError``."""
+        with self._roll_lock:
+            if self._next is None:
+                self._next = self._create_following()
+            return self._next
+
+    # --- reading
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the first byte that is still there."""
+        return self._all[0].start if self._all else self.end
+
+    @property
+    def files(self) -> list[MappedFile]:
+        """The files that hold records, oldest first; a copy."""
+        return self._all.copy()
+
+    def file_at(self, position: int) -> MappedFile | None:
+        """The file that holds a physical offset."""
+        if not self._all or position < self._all[0].start:
+            return None
+        index = (position - self._all[0].start) // self.file_size
+        return self._all[index] if index < len(self._all) else None
+
+    def slice(self, position: int, size: int) -> memoryview | None:
+        """``size`` bytes of the log; None when they are not, or no longer, in one file of it."""
+        if position + size > self.end:
+            return None
+        file = self.file_at(position)
+        if file is None or position - file.start + size > file.size:
+            return None
+        try:
+            view = file.view
+        except OSError:
+            return None
+        return view[position - file.start : position - file.start + size]
+
+    def files_between(self, start: int, end: int) -> list[MappedFile]:
+        """The files that hold bytes of ``[start, end)``, oldest first."""
+        return [file for file in self.files if file.start < end and file.start + file.size > start]
+
+
+def find_log_files(
+    files: Files, maps: MappedFiles, directory: Path, file_size: int
+) -> list[MappedFile]:
+    """The commit-log files on the disk, oldest first.
+
+    Raises:
+        StoreError: a file's length is not the configured one, or a file is missing in between.
+    """
+    found: list[MappedFile] = []
+    names = [name for name in files.list(directory) if offset_of(name) is not None]
+    for name in names:
+        path = directory / name
+        size = files.size(path)
+        if size == 0 and name == names[-1]:
+            # Made just before a crash: it has a name, but not yet its length.
+            files.remove(path)
+            continue
+        if size != file_size:
+            raise StoreError(
+                f"the commit-log file {path} has {size} bytes but mappedFileSizeCommitLog is"
+                f" {file_size}: set mappedFileSizeCommitLog={size} to open this store"
+            )
+        if found and int(name) != found[-1].start + file_size:
+            raise StoreError(
+                f"the commit log has no file between {found[-1].path.name} and {name} in"
+                f" {directory}: put the missing file back, or move the later ones away"
+            )
+        found.append(MappedFile(files, maps, path, int(name), file_size, used=0))
+    return found

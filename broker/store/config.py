@@ -1,0 +1,67 @@
+"""What a store can be told; RocketMQ's keys stand beside the fields they set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from broker.store.limits import PAGE_BYTES
+from remoting.protocol.limits import MAX_MESSAGE_BYTES
+
+FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+
+DEFAULT_DELAY_LEVELS_MS: Final = tuple(
+    1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
+)
+"""``messageDelayLevel``: 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreConfig:
+    """Settings of one store.
+
+    Attributes:
+        root: ``storePathRootDir``.
+        commit_log_path: ``storePathCommitLog``; ``root/commitlog`` when absent.
+        mapped_file_size_commit_log: bytes; ``mappedFileSizeCommitLog``. A store has to be opened
+            with the size it was made with.
+        mapped_file_size_consume_queue: bytes; ``mappedFileSizeConsumeQueue``, rounded up to whole
+            entries of 20 bytes as RocketMQ does.
+        flush_disk_type: ``flushDiskType``.
+        flush_interval_commit_log_ms: ``flushIntervalCommitLog``.
+        flush_commit_log_least_pages: ``flushCommitLogLeastPages``.
+        flush_commit_log_thorough_interval_ms: ``flushCommitLogThoroughInterval``.
+        flush_interval_consume_queue_ms: ``flushIntervalConsumeQueue``; the checkpoint's pace too.
+        flush_consume_queue_least_pages: ``flushConsumeQueueLeastPages``.
+        flush_consume_queue_thorough_interval_ms: ``flushConsumeQueueThoroughInterval``.
+        sync_flush_timeout_ms: ``syncFlushTimeout``.
+        max_message_size: bytes of a body or of a batch's bodies; ``maxMessageSize``.
+        store_host: the numeric address that records and message ids carry.
+        max_open_files: mapped files kept open, within what the process may open.
+        check_crc_on_recover: ``checkCRCOnRecover``.
+        delay_levels_ms: ``messageDelayLevel``, to rebuild the queues of delayed messages.
+    """
+
+    root: Path
+    commit_log_path: Path | None = None
+    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    mapped_file_size_consume_queue: int = 6_000_000
+    flush_disk_type: FlushDiskType = "ASYNC_FLUSH"
+    flush_interval_commit_log_ms: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval_ms: int = 10_000
+    flush_interval_consume_queue_ms: int = 1000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval_ms: int = 60_000
+    sync_flush_timeout_ms: int = 5000
+    max_message_size: int = MAX_MESSAGE_BYTES
+    store_host: tuple[str, int] = ("127.0.0.1", 10911)
+    max_open_files: int = 1024
+    check_crc_on_recover: bool = True
+    delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+    @property
+    def least_flush_bytes(self) -> int:
+        """Unflushed bytes of the log below which the interval flush waits."""
+        return self.flush_commit_log_least_pages * PAGE_BYTES

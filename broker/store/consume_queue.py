@@ -1,0 +1,354 @@
+"""A consume queue: for each message of one queue, where it lies in the log.
+
+Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken together. Only the
+loop's thread comes here, but for ``sync``. A put first makes room (``prepare``, which may find the
+disk full), then stores its record in the log, then appends the entry, which can no longer fail;
+so there is never a message in the log that its queue has no room for.
+
+===============  ==============================================================
+``min_offset``   first entry whose message the log still has
+``max_offset``   behind the last entry: what a reader may see
+``next_offset``  number of the next message; ahead of ``max_offset`` while
+                 messages wait for the disk in SYNC mode
+===============  ==============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.store.errors import StoreError
+from broker.store.files import Files
+from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
+from broker.store.mapped_file import MappedFile, MappedFiles
+from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
+from remoting.protocol.disk.file_name import name_of, offset_of
+
+_FILLER_SIZE = ENTRY.unpack(FILLER)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpace:
+    """What all queues of a store share."""
+
+    files: Files
+    maps: MappedFiles
+    file_size: int
+
+
+class ConsumeQueue:
+    """The entries of one queue of one topic."""
+
+    __slots__ = (
+        "_active",
+        "_all",
+        "_ready",
+        "_space",
+        "directory",
+        "flushed_offset",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+        "topic_bytes",
+    )
+
+    def __init__(self, space: QueueSpace, directory: Path, topic: str, queue_id: int) -> None:
+        self._space = space
+        self.directory = directory
+        self._all: list[MappedFile] = []
+        self._active: MappedFile | None = None
+        # Entries below this one have room.
+        self._ready = 0
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        self.flushed_offset = 0
+
+    # --- appending
+
+    def prepare(self, count: int) -> None:
+        """Make room for ``count`` more messages. Raises ``OSError``."""
+        wanted = self.next_offset + count
+        if wanted > self._ready:
+            self._make_room(wanted)
+        assert self._active is not None
+        self._active.keep_mapped()
+
+    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
+        """The next entry, for which there is room. Raises ``OSError`` if it can't be mapped."""
+        file = self._active
+        assert file is not None
+        at = self.max_offset * ENTRY_BYTES - file.start
+        if at >= file.size:
+            file = self._active = self._file_of(self.max_offset)
+            at = self.max_offset * ENTRY_BYTES - file.start
+        ENTRY.pack_into(file.view, at, physical_offset, size, tags_code)
+        self.max_offset += 1
+
+    def _make_room(self, wanted: int) -> None:
+        while self._ready < wanted:
+            last = self._all[-1] if self._all else None
+            if last is None or self._ready * ENTRY_BYTES >= last.start + last.size:
+                last = self._add_file(self._ready)
+            end = min(wanted * ENTRY_BYTES - last.start, last.size)
+            last.extend(end, max(PAGE_BYTES, min(last.watermark, QUEUE_STEP_BYTES)))
+            self._ready = (last.start + last.watermark) // ENTRY_BYTES
+        if self._active is None:
+            self._active = self._file_of(self.max_offset)
+
+    def _add_file(self, offset: int) -> MappedFile:
+        space = self._space
+        if not self._all:
+            space.files.make_directory(self.directory)
+        start = offset * ENTRY_BYTES // space.file_size * space.file_size
+        file = MappedFile.create(
+            space.files,
+            space.maps,
+            self.directory / name_of(start),
+            start,
+            space.file_size,
+            pinned=False,
+        )
+        self._all.append(file)
+        return file
+
+    def _file_of(self, offset: int) -> MappedFile:
+        at = offset * ENTRY_BYTES - self._all[0].start
+        assert at >= 0
+        return self._all[at // self._space.file_size]
+
+    # --- reading
+
+    def entries(self, offset: int, longest: int) -> memoryview | None:
+        """The entries from ``offset`` on, of one file, at most ``longest`` bytes.
+
+        Args:
+            offset: at least ``min_offset``, less than ``max_offset``.
+            longest: a multiple of an entry's 20 bytes.
+
+        Returns:
+            None when the file can't be read.
+        """
+        try:
+            file = self._file_of(offset)
+            view = file.view
+        except (OSError, IndexError):
+            return None
+        begin = offset * ENTRY_BYTES - file.start
+        end = min(self.max_offset * ENTRY_BYTES - file.start, file.size, begin + longest)
+        return view[begin:end]
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """Physical offset, size and tags code of one message; None when there is none."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        return self._raw(offset)
+
+    def _raw(self, offset: int) -> tuple[int, int, int] | None:
+        view = self.entries(offset, ENTRY_BYTES)
+        if view is None:
+            return None
+        physical_offset, size, tags_code = ENTRY.unpack(view)
+        return None if size <= 0 or size == _FILLER_SIZE else (physical_offset, size, tags_code)
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first offset of the file behind the one that ``offset`` is in."""
+        units = self._space.file_size // ENTRY_BYTES
+        return (offset // units + 1) * units
+
+    # --- the disk
+
+    def sync(self) -> None:
+        """Wait until the entries are on the disk; from any thread. Raises ``OSError``."""
+        begin, end = self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
+        if begin == end:
+            return
+        for file in self._all.copy():
+            if file.start < end and file.start + file.size > begin:
+                file.sync()
+        self.flushed_offset = end // ENTRY_BYTES
+
+    def remove(self) -> None:
+        """Take the queue off the disk. Raises ``OSError``."""
+        for file in self._all:
+            file.remove()
+        self._all = []
+        self._active = None
+        self._space.files.remove_directory(self.directory)
+
+    # --- recovery
+
+    def load(self) -> None:
+        """Find the queue's files and where its entries end; entries are not checked here.
+
+        Raises:
+            StoreError: a file has not the configured length, or one is missing in between.
+            OSError: a file can't be read.
+        """
+        self._all = self._find_files()
+        used = 0
+        while self._all:
+            last = self._all[-1]
+            used = _used_entries(last)
+            if used or len(self._all) == 1:
+                break
+            # Made ahead, or emptied: nothing in it.
+            last.remove()
+            self._all.pop()
+        if not self._all:
+            return
+        self._end_at(self._all[-1].start // ENTRY_BYTES + used)
+        self.min_offset = self._all[0].start // ENTRY_BYTES
+
+    def _find_files(self) -> list[MappedFile]:
+        space = self._space
+        found: list[MappedFile] = []
+        names = [name for name in space.files.list(self.directory) if offset_of(name) is not None]
+        for name in names:
+            path = self.directory / name
+            size = space.files.size(path)
+            if size == 0 and name == names[-1]:
+                space.files.remove(path)
+                continue
+            if size != space.file_size:
+                raise StoreError(
+                    f"the consume-queue file {path} has {size} bytes but"
+                    f" mappedFileSizeConsumeQueue is {space.file_size}: set"
+                    f" mappedFileSizeConsumeQueue={size} to open this store"
+                )
+            if found and int(name) != found[-1].start + space.file_size:
+                # What is older than a gap can't be reached by counting; it is derived anyway.
+                found = []
+            found.append(
+                MappedFile(space.files, space.maps, path, int(name), size, used=space.file_size)
+            )
+        return found
+
+    def _end_at(self, offset: int) -> None:
+        """The queue ends before message ``offset``: entries behind it become zeros."""
+        while len(self._all) > 1 and self._all[-1].start >= offset * ENTRY_BYTES:
+            self._all.pop().remove()
+        last = self._all[-1]
+        last.clear_from(max(0, offset * ENTRY_BYTES - last.start))
+        self._ready = self.max_offset = self.next_offset = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._active = last
+
+    def last_physical_end(self) -> int:
+        """Physical offset behind the message of the last entry; 0 when there is none."""
+        entry = self._raw(self.max_offset - 1) if self._all and self.max_offset else None
+        return 0 if entry is None else entry[0] + entry[1]
+
+    def cut(self, log_end: int) -> int:
+        """Drop entries of messages that the log does not have any more; how many."""
+        offset = self.max_offset
+        while self._all and offset * ENTRY_BYTES > self._all[0].start:
+            entry = self._raw(offset - 1)
+            if entry is not None and entry[0] + entry[1] <= log_end:
+                break
+            offset -= 1
+        dropped = self.max_offset - offset
+        if dropped:
+            self._end_at(offset)
+        return dropped
+
+    def replay(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+        """What the log says about message ``offset``; whether the entry had to be written.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        packed = ENTRY.pack(physical_offset, size, tags_code)
+        if self._all and offset * ENTRY_BYTES < self._all[0].start:
+            self._forget_all()
+        if offset < self.max_offset:
+            entries = self.entries(offset, ENTRY_BYTES)
+            if entries is not None and bytes(entries) == packed:
+                return False
+            file = self._file_of(offset)
+            file.write(offset * ENTRY_BYTES - file.start, packed)
+            return True
+        self._fill_to(offset)
+        self.prepare(1)
+        self.append(physical_offset, size, tags_code)
+        self.next_offset = self.max_offset
+        return True
+
+    def _forget_all(self) -> None:
+        """Begin anew: the numbers on the disk do not go with those of the log."""
+        for file in self._all:
+            file.remove()
+        self._all = []
+        self._active = None
+        self._ready = self.min_offset = self.max_offset = self.next_offset = 0
+        self.flushed_offset = 0
+
+    def _fill_to(self, offset: int) -> None:
+        """Entries of messages that nobody has any more, up to ``offset``."""
+        if not self._all:
+            units = self._space.file_size // ENTRY_BYTES
+            first = offset // units * units
+            self._ready = self.max_offset = self.next_offset = self.flushed_offset = first
+        while self.next_offset < offset:
+            self.prepare(1)
+            self.append(*ENTRY.unpack(FILLER))
+            self.next_offset = self.max_offset
+
+    def settle(self, first: int | None, end: int | None, log_start: int, log_end: int) -> int:
+        """After a replay of the whole log: keep what it said; how many entries had to go.
+
+        Args:
+            first: number of the first message that the log has of this queue, None for none.
+            end: number behind the last one.
+            log_start: physical offset where the log begins.
+            log_end: physical offset where the log ends.
+        """
+        if first is None or end is None:
+            # All its messages have expired. Their entries keep the numbers from starting again.
+            dropped = self.cut(log_start)
+            self.min_offset = self.max_offset
+            return dropped
+        dropped = self.max_offset - end
+        if dropped:
+            self._end_at(end)
+        self.min_offset = first
+        return dropped + self.cut(log_end)
+
+    def correct_min(self, log_start: int) -> None:
+        """Find the first entry whose message the log still has (cf. correctMinOffset)."""
+        if not self._all:
+            return
+        first = self._all[0].start // ENTRY_BYTES
+        self.min_offset = first + _first_true(
+            self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
+        )
+
+    def _is_alive(self, offset: int, log_start: int) -> bool:
+        entry = self._raw(offset)
+        return entry is not None and entry[0] >= log_start
+
+
+def _used_entries(file: MappedFile) -> int:
+    view = file.view
+    return _first_true(
+        file.size // ENTRY_BYTES, lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0
+    )
+
+
+def _first_true(count: int, test: Callable[[int], bool]) -> int:
+    """The first of ``count`` numbers that passes a test which all later ones pass too."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if test(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,81 @@
+"""Whether the disk takes what the store writes.
+
+A disk that refuses to allocate makes the store read-only; it heals as soon as an allocation
+succeeds again, which is tried once a second. A failed sync is final: the kernel may have dropped
+the pages it could not write, and a second sync that succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from broker.store.files import Files, is_no_space
+from broker.store.limits import NO_SPACE_RETRY_SECONDS
+from remoting.clock import Clock
+
+
+class DiskState:
+    """What is wrong with the disk, for all who write to it.
+
+    Attributes:
+        trouble: why the store does not take messages, in one sentence; None when it does.
+        final: the trouble is a failed sync: only a restart ends it.
+        refusals: how often the disk refused to allocate.
+    """
+
+    __slots__ = ("_clock", "_files", "_lock", "_retry_at", "final", "refusals", "trouble")
+
+    def __init__(self, files: Files, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._retry_at = 0.0
+        self.trouble: str | None = None
+        self.final = False
+        self.refusals = 0
+
+    def may_try(self) -> bool:
+        """Whether a writer may go on, or try whether it can again."""
+        if self.trouble is None:
+            return True
+        return not self.final and self._clock.monotonic() >= self._retry_at
+
+    def refused(self, path: Path, error: OSError) -> str:
+        """An allocation for ``path`` failed; the sentence that says so."""
+        with self._lock:
+            self.refusals += 1
+            if not self.final:
+                self._retry_at = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
+                self.trouble = self._sentence(path, error)
+            return self.trouble or ""
+
+    def healed(self) -> None:
+        """An allocation has succeeded."""
+        with self._lock:
+            if not self.final:
+                self.trouble = None
+
+    def sync_failed(self, path: Path, error: OSError) -> None:
+        """A sync failed: nothing is written any more."""
+        with self._lock:
+            self.final = True
+            self.trouble = (
+                f"the disk failed to sync {path} ({error.strerror or error}), so the store takes no"
+                " more messages: check the disk, then restart the broker"
+            )
+
+    def _sentence(self, path: Path, error: OSError) -> str:
+        try:
+            free = f"{self._files.free_bytes(path.parent)} bytes free"
+        except OSError:
+            free = "free space unknown"
+        if is_no_space(error):
+            return (
+                f"no space left to write {path} ({free}), so the store is read-only: free some"
+                " space and it goes on by itself"
+            )
+        return (
+            f"can't write {path} ({error.strerror or error}; {free}), so the store is read-only:"
+            " once the cause is gone it goes on by itself"
+        )

@@ -1,0 +1,149 @@
+"""From a stored record to the entry of its consume queue, and on to those who wait for it.
+
+In ASYNC mode an entry is appended in the call that stores the record. In SYNC mode readers must
+not see what a crash could take back, so entries wait here until the log is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.log_walk import LogRecord
+from remoting.protocol.message import properties
+from remoting.protocol.message.record import locate
+from remoting.protocol.message.sys_flag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+)
+from remoting.protocol.message.tags import tags_code_of
+from remoting.protocol.names import SCHEDULE_TOPIC
+
+OnArrival = Callable[[str, int, int, int], None]
+"""Topic, queue id, new maximum offset, tags code."""
+
+_DELAY: Final = properties.DELAY.encode()
+
+
+class QueueEntry(NamedTuple):
+    """Where a record belongs in which queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+class Waiting(NamedTuple):
+    """An entry that becomes visible when the log is on the disk up to ``end_offset``."""
+
+    end_offset: int
+    queue: ConsumeQueue
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+def takes_queue_offset(sys_flag: int) -> bool:
+    """Whether a message is one of its queue; prepared and rolled back ones are not."""
+    kind = sys_flag & TRANSACTION_MASK
+    return kind in {TRANSACTION_NONE, TRANSACTION_COMMIT}
+
+
+def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | None:
+    """The queue entry that a record of the log calls for; None for none.
+
+    Args:
+        record: a good one.
+        delay_levels_ms: of ``messageDelayLevel``; an entry of the schedule topic holds the time of
+            delivery instead of the tag's hash.
+    """
+    if not takes_queue_offset(record.sys_flag):
+        return None
+    view = record.view
+    _, _, _, topic_at, topic_end, end = locate(view, record.position, len(view))
+    topic = str(view[topic_at:topic_end], "utf-8", "replace")
+    text = bytes(view[topic_end + 2 : end])
+    if topic == SCHEDULE_TOPIC and (level := _delay_level(text)) > 0:
+        delay_ms = delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
+        tags_code = record.store_timestamp_ms + delay_ms
+    else:
+        tags_code = tags_code_of(text)
+    return QueueEntry(
+        topic,
+        record.queue_id,
+        record.queue_offset,
+        record.physical_offset,
+        record.size,
+        tags_code,
+    )
+
+
+def _delay_level(properties_text: bytes) -> int:
+    level = properties.find(properties_text, _DELAY)
+    try:
+        return int(level or b"0")
+    except ValueError:
+        return 0
+
+
+class Dispatcher:
+    """Makes stored messages visible. Only the loop's thread comes here.
+
+    Attributes:
+        on_arrival: told of every message that becomes visible; of a run of messages with equal
+            tags code only of the last.
+    """
+
+    def __init__(self) -> None:
+        self.on_arrival: OnArrival | None = None
+        self._waiting: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        """Messages that wait for the disk."""
+        return len(self._waiting)
+
+    def publish(self, queue: ConsumeQueue, offset: int, size: int, tags_code: int) -> None:
+        """Make one message visible now. Raises ``OSError``; then it is not."""
+        queue.append(offset, size, tags_code)
+        if self.on_arrival is not None:
+            self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
+
+    def publish_run(
+        self,
+        queue: ConsumeQueue,
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        tags_codes: Sequence[int],
+    ) -> None:
+        """Make messages of one queue visible now. Raises ``OSError``; then the rest is not."""
+        arrivals: dict[int, int] = {}
+        try:
+            for offset, size, tags_code in zip(offsets, sizes, tags_codes, strict=True):
+                queue.append(offset, size, tags_code)
+                arrivals[tags_code] = queue.max_offset
+        finally:
+            if self.on_arrival is not None:
+                for tags_code, max_offset in arrivals.items():
+                    self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
+
+    def hold(self, waiting: Waiting) -> None:
+        """Make one message visible when the disk has it."""
+        self._waiting.append(waiting)
+
+    def release(self, durable_end: int) -> None:
+        """The log is on the disk up to here. Raises ``OSError``; then the rest goes on waiting."""
+        waiting = self._waiting
+        while waiting and waiting[0].end_offset <= durable_end:
+            _, queue, offset, size, tags_code = waiting[0]
+            self.publish(queue, offset, size, tags_code)
+            waiting.popleft()
+
+    def forget(self, topic: str) -> None:
+        """Messages of a topic that wait for the disk shall not become visible."""
+        self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)

@@ -1,0 +1,332 @@
+"""The one seam between the store and the disk.
+
+Everything the store does to a disk goes through ``Files``; nothing else in this package opens,
+maps, syncs, renames or removes. A simulated disk that tears writes, loses unsynced pages or runs
+full is another ``Files``, and recovery and appends can't tell the difference.
+
+A mapped file has its full length from the start but no blocks: reading it gives zeros, and the
+first store through the map into a page without blocks may fail with SIGBUS on a full disk. So the
+owner of a file allocates by ``write`` (which raises ``OSError``) before it stores through
+``view``; see ``mapped_file``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+# fdatasync is not to be had everywhere (macOS); fsync does the same and more.
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Region(Protocol):
+    """An open file of a fixed length, mapped into memory.
+
+    It closes itself when the last reference to it is gone; slices of ``view`` keep the mapping
+    (not the descriptor) alive beyond that.
+    """
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file, writable."""
+        ...
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of ``data`` at ``position``, allocating. Raises ``OSError``."""
+        ...
+
+    def extents(self, position: int) -> Iterator[tuple[int, int]]:
+        """``(start, end)`` of the ranges from ``position`` on that may hold other than zeros."""
+        ...
+
+    def sync(self) -> None:
+        """Wait until what was written and stored is on the disk. Raises ``OSError``."""
+        ...
+
+
+class Lock(Protocol):
+    """A lock that another process can see."""
+
+    def release(self) -> None:
+        """Give it up; does nothing the second time."""
+        ...
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and those above it; it may exist. Raises ``OSError``."""
+        ...
+
+    def list(self, path: Path) -> list[str]:
+        """Sorted names in a directory; none when it does not exist."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether there is a directory of this name."""
+        ...
+
+    def size(self, path: Path) -> int | None:
+        """Length of a file, None when there is none."""
+        ...
+
+    def read(self, path: Path) -> bytes | None:
+        """All of a small file, None when there is none. Raises ``OSError``."""
+        ...
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a small file in place and wait for the disk. Raises ``OSError``."""
+        ...
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        """Write a small file atomically: temporary file, sync, rename, sync of the directory.
+
+        With ``backup`` the old content stays as ``<name>.bak``. Raises ``OSError``.
+        """
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; it may be gone already. Raises ``OSError``."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory with all that is in it. Raises ``OSError``."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until names made, renamed and removed in a directory are on the disk."""
+        ...
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        """Map a file of ``size`` bytes; ``create`` makes it, without blocks, when there is none.
+
+        Raises:
+            OSError: it can't be opened or has another length.
+        """
+        ...
+
+    def lock(self, path: Path, text: bytes) -> Lock | None:
+        """Lock the first byte of a file that holds ``text``; None when another holds it."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """What a process of ours may still write below ``path``. Raises ``OSError``."""
+        ...
+
+
+def is_no_space(error: OSError) -> bool:
+    """Whether an error says that the disk, or the user's share of it, is full."""
+    return error.errno in _NO_SPACE
+
+
+class OsRegion:
+    """A region of the operating system's: a descriptor and a shared map."""
+
+    __slots__ = ("_descriptor", "_size", "view")
+
+    def __init__(self, descriptor: int, view: memoryview) -> None:
+        self._descriptor = descriptor
+        self._size = len(view)
+        self.view = view
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of ``data`` at ``position``."""
+        written = os.pwrite(self._descriptor, data, position)
+        while written < len(data):
+            # A disk that runs full may take a part first; the next call says ENOSPC.
+            more = os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+            if more == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += more
+
+    def extents(self, position: int) -> Iterator[tuple[int, int]]:
+        """Ranges that the file system has blocks for; all of it where that can't be asked."""
+        if not hasattr(os, "SEEK_DATA"):
+            yield position, self._size
+            return
+        while position < self._size:
+            try:
+                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self._size)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return
+            yield start, end
+            position = end
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        # Never mmap.flush: it holds the GIL for as long as the disk takes.
+        _datasync(self._descriptor)
+
+    def __del__(self) -> None:
+        """Close the descriptor; the map goes with its last slice."""
+        os.close(self._descriptor)
+
+
+class OsLock:
+    """A POSIX lock on the first byte of a file, and on its name within this process.
+
+    POSIX locks never keep a process from itself, so two stores of one process are told apart by a
+    set of the files locked.
+    """
+
+    _held: Final[set[tuple[int, int]]] = set()
+    _guard: Final = threading.Lock()
+
+    __slots__ = ("_descriptor", "_identity")
+
+    def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
+        self._descriptor: int | None = descriptor
+        self._identity = identity
+
+    @classmethod
+    def take(cls, path: Path, text: bytes) -> OsLock | None:
+        """Take it, or None when it is held."""
+        with cls._guard:
+            with contextlib.suppress(FileNotFoundError):
+                # Opening and closing the file would drop the lock that this process has on it.
+                known = path.stat()
+                if (known.st_dev, known.st_ino) in cls._held:
+                    return None
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, text, 0)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                os.close(descriptor)
+                raise
+            status = os.fstat(descriptor)
+            identity = (status.st_dev, status.st_ino)
+            cls._held.add(identity)
+            return cls(descriptor, identity)
+
+    def release(self) -> None:
+        """Give it up; does nothing the second time."""
+        with self._guard:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+                self._held.discard(self._identity)
+
+
+class OsFiles:
+    """The operating system's disk."""
+
+    __slots__ = ()
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and those above it."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def list(self, path: Path) -> list[str]:
+        """Sorted names in a directory."""
+        try:
+            return sorted(os.listdir(path))  # noqa: PTH208 - the names, not paths of them
+        except FileNotFoundError:
+            return []
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether there is a directory of this name."""
+        return path.is_dir()
+
+    def size(self, path: Path) -> int | None:
+        """Length of a file."""
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: Path) -> bytes | None:
+        """All of a small file."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a small file in place and wait for the disk."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.truncate()
+            file.flush()
+            _datasync(file.fileno())
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        """Write a small file atomically."""
+        temporary = path.with_name(path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if backup and (old := self.read(path)):
+            # A copy, not a rename: there is never a moment without the main file.
+            self.replace(path.with_name(path.name + ".bak"), old, backup=False)
+        temporary.replace(path)
+        self.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory with all that is in it; symbolic links are not followed."""
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            return
+        for name in os.listdir(path):  # noqa: PTH208 - the names, not paths of them
+            self.remove_directory(path / name)
+        path.rmdir()
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the names in a directory are on the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> OsRegion:
+        """Map a file of ``size`` bytes."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            if create and os.fstat(descriptor).st_size == 0:
+                os.ftruncate(descriptor, size)
+            _check_length(descriptor, size, path)
+            view = memoryview(mmap.mmap(descriptor, size))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return OsRegion(descriptor, view)
+
+    def lock(self, path: Path, text: bytes) -> OsLock | None:
+        """Lock the first byte of a file."""
+        return OsLock.take(path, text)
+
+    def free_bytes(self, path: Path) -> int:
+        """What a process of ours may still write."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def _check_length(descriptor: int, size: int, path: Path) -> None:
+    found = os.fstat(descriptor).st_size
+    if found != size:
+        raise OSError(errno.EINVAL, f"it has {found} bytes instead of {size}", str(path))

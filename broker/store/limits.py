@@ -1,0 +1,76 @@
+"""The named limits of the store, each with its reason. Sizes in bytes unless the name says so."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import Final
+
+PAGE_BYTES: Final = 4096
+"""What the flush rules count in (cf. MappedFile.OS_PAGE_SIZE)."""
+
+RUN_AHEAD_STEP_BYTES: Final = 1024 * 1024
+"""What the watermark thread allocates at once: about 0.3 ms, the longest an appender waits."""
+
+RUN_AHEAD_FIRST_BYTES: Final = 4 * 1024 * 1024
+"""Run-ahead of a store that has taken nothing yet: an idle broker does not write 64 MiB."""
+
+RUN_AHEAD_BYTES: Final = 64 * 1024 * 1024
+"""Run-ahead of a busy store: a tenth of a second and more at the rate a disk can take."""
+
+RUN_AHEAD_PAUSE_SECONDS: Final = 0.001
+"""Between two steps, so that the thread never competes with the loop for long."""
+
+APPENDER_STEP_BYTES: Final = 256 * 1024
+"""What an appender allocates when it has reached the watermark itself."""
+
+QUEUE_STEP_BYTES: Final = 64 * 1024
+"""Largest step in which a consume-queue file is allocated; the first are smaller."""
+
+NO_SPACE_RETRY_SECONDS: Final = 1.0
+"""How often a store that ran out of space tries whether there is space again."""
+
+MAX_OPEN_MAPS: Final = 4096
+"""Mapped files open at once, whatever the process may open; each costs two descriptors."""
+
+MIN_OPEN_MAPS: Final = 16
+"""Below this a pull over a few queues would map a file for each entry."""
+
+MAX_QUEUES: Final = 200_000
+"""Queues of one store: each costs a directory, a file and about 1 KiB of memory."""
+
+MAX_PULL_MESSAGES: Final = 1024
+"""Messages of one pull, whatever the caller asks (Apache's bound is 32)."""
+
+MAX_PULL_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of one pull unless its first message is larger (Apache's bound is 256 KiB)."""
+
+MIN_SCAN_BYTES: Final = 16_000
+"""Consume-queue bytes one pull looks at (cf. maxFilterMessageCount): 800 entries."""
+
+FILES_OF_A_CLEAN_START: Final = 3
+"""Last files that a start after a clean stop validates (cf. CommitLog.recoverNormally)."""
+
+MAX_NOTES: Final = 20
+"""Sentences that one opening of a store may have for the log."""
+
+MAX_CLOCK_STEP_BACK_MS: Final = 10_000
+"""Store times never go back unless the clock was set back by more than this."""
+
+CLOSE_SECONDS: Final = 30.0
+"""How long a closing store waits for each of its threads, which may sit in a slow fdatasync."""
+
+READ_IN_MEMORY_RATIO: Final = 0.4
+"""Part of the machine's memory the newest log is taken to be in (accessMessageInMemoryMaxRatio)."""
+
+
+def open_maps(wanted: int) -> int:
+    """How many mapped files may be open at once, so that sockets keep their descriptors."""
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft // 4
+    return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
+
+
+def memory_bytes() -> int:
+    """Physical memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

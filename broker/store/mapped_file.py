@@ -1,0 +1,215 @@
+"""One file of a log, its map and its watermark; and the table that bounds how many are mapped.
+
+A file has its full length from the start, but a page is only stored to through the map once the
+**watermark** has passed it: everything below the watermark has been written as zeros by ``write``,
+so it has blocks and a store can't fail (a store into a page without blocks on a full disk is
+SIGBUS, not an error). Who moves the watermark holds the file's lock from reading it until it is
+published, and nobody ever stores above it; so zeros never land on what was stored, whichever of
+the run-ahead thread and the appender is faster.
+
+Files that are not pinned lose their map when too many are open and get it back on the next look.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from broker.store.files import Files, Region
+from broker.store.limits import RUN_AHEAD_STEP_BYTES
+
+_ZEROS: Final = memoryview(bytes(RUN_AHEAD_STEP_BYTES))
+
+
+class MappedFiles:
+    """The mapped files that may be unmapped again, at most ``capacity`` of them open.
+
+    Second chance: a file looked at since the hand last passed stays. Only the thread that reads
+    and appends may come here.
+    """
+
+    __slots__ = ("_capacity", "_open")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._open: deque[MappedFile] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, file: MappedFile) -> None:
+        """A file has been mapped; another one may have to go."""
+        while len(self._open) >= self._capacity:
+            oldest = self._open.popleft()
+            if oldest.pinned or oldest.removed:
+                continue
+            if oldest.touched:
+                oldest.touched = False
+                self._open.append(oldest)
+                continue
+            oldest.unmap()
+        self._open.append(file)
+
+
+class MappedFile:
+    """A file of fixed length named after the offset of its first byte.
+
+    Attributes:
+        start: offset of its first byte in the whole log.
+        size: length in bytes.
+        watermark: bytes from its beginning that have blocks and may be stored to.
+        pinned: it stays mapped.
+        touched: looked at since the table's hand passed.
+        removed: it is gone from the disk, or about to be.
+    """
+
+    __slots__ = (
+        "_files",
+        "_lock",
+        "_maps",
+        "_name_synced",
+        "_region",
+        "path",
+        "pinned",
+        "removed",
+        "size",
+        "start",
+        "touched",
+        "watermark",
+    )
+
+    def __init__(
+        self, files: Files, maps: MappedFiles, path: Path, start: int, size: int, *, used: int
+    ) -> None:
+        """A file that exists, ``used`` bytes of which are taken."""
+        self._files = files
+        self._maps = maps
+        self._region: Region | None = None
+        self._lock = threading.Lock()
+        self._name_synced = True
+        self.path = path
+        self.start = start
+        self.size = size
+        self.watermark = used
+        self.pinned = False
+        self.touched = False
+        self.removed = False
+
+    @classmethod
+    def create(
+        cls, files: Files, maps: MappedFiles, path: Path, start: int, size: int, *, pinned: bool
+    ) -> MappedFile:
+        """Make a file without blocks. Raises ``OSError``."""
+        file = cls(files, maps, path, start, size, used=0)
+        file._region = files.open_mapped(path, size, create=True)
+        file._name_synced = False
+        file.pinned = pinned
+        if not pinned:
+            maps.admit(file)
+        return file
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file. Raises ``OSError`` when it has gone or changed its length."""
+        self.touched = True
+        region = self._region
+        if region is None:
+            region = self._map()
+        return region.view
+
+    def keep_mapped(self) -> None:
+        """Have it mapped, so that the next look can't fail. Raises ``OSError``."""
+        self.touched = True
+        if self._region is None:
+            self._map()
+
+    def _map(self) -> Region:
+        region = self._files.open_mapped(self.path, self.size, create=False)
+        self._region = region
+        if not self.pinned:
+            self._maps.admit(self)
+        return region
+
+    def pin(self) -> None:
+        """Keep it mapped, as the file being appended to is. Raises ``OSError``."""
+        self.pinned = True
+        if self._region is None:
+            self._map()
+
+    def unpin(self) -> None:
+        """Let it be unmapped when others need the room."""
+        if self.pinned:
+            self.pinned = False
+            if self._region is not None:
+                self._maps.admit(self)
+
+    def unmap(self) -> None:
+        """Drop the map; slices that were handed out stay good."""
+        self._region = None
+
+    def extend(self, end: int, step: int) -> None:
+        """Move the watermark to ``end`` or further, in one step. Raises ``OSError``."""
+        with self._lock:
+            if end > self.watermark:
+                target = min(self.size, max(end, self.watermark + step))
+                self._allocate(target)
+
+    def advance(self, step: int) -> None:
+        """Move the watermark one step ahead, if the file has room for it. Raises ``OSError``."""
+        with self._lock:
+            self._allocate(min(self.size, self.watermark + step))
+
+    def _allocate(self, target: int) -> None:
+        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        while self.watermark < target:
+            length = min(target - self.watermark, len(_ZEROS))
+            region.write(self.watermark, _ZEROS[:length])
+            # Published last: only now may an appender store there.
+            self.watermark += length
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write where a page may have no blocks. Raises ``OSError``."""
+        self.keep_mapped()
+        assert self._region is not None
+        self._region.write(position, data)
+
+    def clear_from(self, position: int) -> int:
+        """Overwrite what stands behind ``position`` with zeros; how long that was.
+
+        Only for a file nobody appends to. Raises ``OSError``.
+        """
+        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        cleared = position
+        for start, end in region.extents(position):
+            for at in range(start, end, len(_ZEROS)):
+                length = min(end - at, len(_ZEROS))
+                # As bytes: views are compared element by element, ten times as slowly.
+                chunk = bytes(region.view[at : at + length])
+                if chunk != bytes(length):
+                    region.write(at, _ZEROS[:length])
+                    cleared = at + len(chunk.rstrip(b"\0"))
+        if cleared > position:
+            region.sync()
+        self.watermark = position
+        return cleared - position
+
+    def sync(self) -> None:
+        """Wait until all of it is on the disk, its name included. Raises ``OSError``."""
+        try:
+            # Unmapped in between: what it took is in the page cache under its name.
+            region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+            region.sync()
+            if not self._name_synced:
+                self._files.sync_directory(self.path.parent)
+                self._name_synced = True
+        except FileNotFoundError:
+            if not self.removed:
+                raise
+
+    def remove(self) -> None:
+        """Remove it from the disk; slices that were handed out stay good. Raises ``OSError``."""
+        self.removed = True
+        self._region = None
+        self._files.remove(self.path)

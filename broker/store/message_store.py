@@ -1,0 +1,343 @@
+"""The store as the broker sees it: messages in, messages out, and what is on the disk when.
+
+One thread, the loop's, puts and gets; nothing here blocks it but the pages of the maps. Three
+threads work for it: one allocates ahead (``run_ahead``), one syncs the commit log, one the queues
+(``flush``). What they have to say comes back to the loop by ``call_soon_threadsafe``. Without a
+loop (tests, tools) the store works as well: ``flush`` then does at once what the threads would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+
+from broker.store.config import StoreConfig
+from broker.store.disk_state import DiskState
+from broker.store.dispatch import Dispatcher, OnArrival
+from broker.store.errors import StoreError
+from broker.store.files import Files, OsFiles
+from broker.store.group_commit import Callback, GroupCommit
+from broker.store.limits import MAX_PULL_BYTES, NO_SPACE_RETRY_SECONDS
+from broker.store.opening import open_store
+from broker.store.parts import Parts, join_parts
+from broker.store.paths import StorePaths
+from broker.store.reader import Accept
+from broker.store.results import (
+    BatchPutResult,
+    GetResult,
+    GetStatus,
+    PendingMessage,
+    PutResult,
+    PutStatus,
+    RecoveryReport,
+)
+from broker.store.stats import StoreStats
+from remoting.clock import Clock, SystemClock
+
+__all__ = [
+    "BatchPutResult",
+    "GetResult",
+    "GetStatus",
+    "MessageStore",
+    "PendingMessage",
+    "PutResult",
+    "PutStatus",
+    "RecoveryReport",
+    "StoreConfig",
+    "StoreError",
+]
+
+_log = structlog.get_logger("store")
+
+
+class MessageStore:
+    """A store in one directory.
+
+    Attributes:
+        config: as given.
+        paths: where its files are.
+        stats: counters since it was made.
+        sync_flush: messages become visible, and answers go out, when the disk has them.
+    """
+
+    def __init__(
+        self, config: StoreConfig, *, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        self.config = config
+        self.paths = StorePaths.of(config)
+        self.stats = StoreStats()
+        self.sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._files: Files = OsFiles() if files is None else files
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._disk = DiskState(self._files, self._clock)
+        self._dispatcher = Dispatcher()
+        self._parts: Parts | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commit: GroupCommit | None = None
+
+    # --- life
+
+    def open(self) -> RecoveryReport:
+        """Lock, recover and load the store; blocks.
+
+        Raises:
+            StoreError: it can't be opened; the text is one sentence that says what to do.
+        """
+        if self._parts is not None:
+            raise StoreError(f"the store {self.paths.root} is open already: close it first")
+        opened = open_store(self.config, self.paths, self._files, self._clock)
+        self._disk = DiskState(self._files, self._clock)
+        self._parts = join_parts(
+            opened,
+            config=self.config,
+            paths=self.paths,
+            files=self._files,
+            clock=self._clock,
+            disk=self._disk,
+            dispatcher=self._dispatcher,
+            stats=self.stats,
+        )
+        return opened.report
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the threads; callbacks come on ``loop``, whose thread is the one to put and get.
+
+        Raises:
+            StoreError: the store is not open.
+        """
+        parts = self._opened()
+        self._loop = loop
+        if self.sync_flush:
+            self._commit = GroupCommit(
+                loop, parts.log_flusher.request, self.config.sync_flush_timeout_ms, self.stats
+            )
+        parts.log_flusher.start(self._flushed_in_thread)
+        parts.queue_flusher.start()
+        parts.run_ahead.start()
+
+    def close(self) -> None:
+        """Stop cleanly: threads, flush, checkpoint, ``abort`` file, lock. Idempotent; blocks.
+
+        Called on the loop's thread. When the disk fails the ``abort`` file stays, and the next
+        start finds out what is good.
+        """
+        parts = self._parts
+        if parts is None:
+            return
+        parts.run_ahead.stop()
+        parts.log_flusher.stop()
+        parts.queue_flusher.stop()
+        try:
+            if self.flush():
+                parts.log.close()
+                self._files.remove(self.paths.abort)
+                self._files.sync_directory(self.paths.root)
+        except OSError as error:
+            _log.error("store not closed cleanly", store=str(self.paths.root), error=str(error))
+        finally:
+            if self._commit is not None:
+                self._commit.fail()
+                self._commit = None
+            self._parts = None
+            self._loop = None
+            parts.lock.release()
+
+    def _opened(self) -> Parts:
+        if self._parts is None:
+            raise StoreError(self._not_open)
+        return self._parts
+
+    @property
+    def _not_open(self) -> str:
+        return f"the store {self.paths.root} is not open: the broker is starting or stopping"
+
+    # --- messages in
+
+    def put(self, message: PendingMessage) -> PutResult:
+        """Store one message; never waits for the disk.
+
+        In ASYNC mode it is visible when this returns, in SYNC mode once the disk has it. A message
+        that can't be stored is a result with another status and a sentence, never an exception.
+        """
+        if self._parts is None:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
+        result = self._parts.writer.put(message)
+        if self._commit is not None:
+            self._commit.ask()
+        return result
+
+    def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
+        """Store messages of one queue one behind the other: all of them or none."""
+        if self._parts is None:
+            return BatchPutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
+        result = self._parts.writer.put_batch(messages)
+        if self._commit is not None:
+            self._commit.ask()
+        return result
+
+    def when_durable(self, end_offset: int, callback: Callback) -> None:
+        """Tell ``callback`` on the loop's thread when the disk has the log up to ``end_offset``.
+
+        True: it has. False: it took longer than ``syncFlushTimeout``, or the disk failed; the
+        message is stored, but less durable. May call back before it returns.
+        """
+        parts = self._parts
+        if parts is None or self._disk.final:
+            callback(False)
+        elif end_offset <= parts.log_flusher.flushed:
+            callback(True)
+        elif self._commit is not None:
+            self._commit.add(end_offset, callback)
+        else:
+            callback(self.flush())
+
+    def flush(self) -> bool:
+        """Bring everything to the disk now; blocks. False when the disk failed.
+
+        Raises:
+            OSError: the queues or the checkpoint could not be written; the log is on the disk.
+        """
+        parts = self._opened()
+        done = parts.log_flusher.sync()
+        self._flushed(parts.log_flusher.flushed)
+        if done:
+            parts.queue_flusher.sync(thorough=True)
+            parts.queue_flusher.write_checkpoint()
+        return done
+
+    def _flushed_in_thread(self, durable_end: int) -> None:
+        if self.sync_flush and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._flushed, durable_end)
+
+    def _flushed(self, durable_end: int) -> None:
+        """The log is on the disk up to here: show it, and tell those who wait."""
+        try:
+            self._dispatcher.release(durable_end)
+        except OSError as error:
+            self._disk.refused(self.paths.consume_queues, error)
+            if self._loop is not None:
+                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._flushed, durable_end)
+        if self._commit is not None:
+            self._commit.reached(durable_end)
+            if self._disk.final:
+                self._commit.fail()
+
+    # --- messages out
+
+    @property
+    def on_arrival(self) -> OnArrival | None:
+        """Called with topic, queue id, new maximum offset and tags code of what became visible."""
+        return self._dispatcher.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, callback: OnArrival | None) -> None:
+        self._dispatcher.on_arrival = callback
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int = MAX_PULL_BYTES,
+        accept: Accept | None = None,
+    ) -> GetResult:
+        """Messages of a queue from ``offset`` on.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: number of the first message wanted.
+            max_count: messages at most; never more than ``MAX_PULL_MESSAGES``.
+            max_bytes: of records at most, but at least one record.
+            accept: whether a message with this tags code is wanted; None for all.
+
+        Raises:
+            StoreError: the store is not open.
+        """
+        return self._opened().reader.get(
+            topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
+        )
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The record that begins at a place of the log; None when none does."""
+        return self._opened().reader.record_at(physical_offset)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Behind the last visible message; 0 for a queue that has none."""
+        return self._opened().reader.max_offset(topic, queue_id)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message that is still there; 0 for a queue that never had one."""
+        return self._opened().reader.min_offset(topic, queue_id)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The message stored nearest to a time; the last one's number beyond it, 0 for none."""
+        return self._opened().reader.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, ms; -1 when it can't be read."""
+        return self._opened().reader.store_time_at(topic, queue_id, offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """When the queue's first message was stored, ms; -1 when there is none."""
+        return self._opened().reader.earliest_store_time(topic, queue_id)
+
+    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is taken to be in the page cache; also when there is no such one."""
+        return self._opened().reader.is_offset_in_memory(topic, queue_id, offset)
+
+    # --- topics and state
+
+    def topics_on_disk(self) -> list[str]:
+        """Sorted names of the topics that have a queue."""
+        return self._opened().queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Sorted ids of the queues that a topic has in this store."""
+        return self._opened().queues.queue_ids(topic)
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove a topic's queues; how many there were. Its records stay in the log.
+
+        Raises:
+            StoreError: they can't be removed.
+        """
+        parts = self._opened()
+        self._dispatcher.forget(topic)
+        return parts.queues.remove_topic(topic)
+
+    @property
+    def writable(self) -> bool:
+        """Whether a put has a chance."""
+        return self.why_not_writable is None
+
+    @property
+    def readable(self) -> bool:
+        """Whether the store is open."""
+        return self._parts is not None
+
+    @property
+    def why_not_writable(self) -> str | None:
+        """Why it takes no messages, in one sentence; None when it does."""
+        return self._not_open if self._parts is None else self._disk.trouble
+
+    @property
+    def start_offset(self) -> int:
+        """Physical offset of the first byte of the log that is still there."""
+        return self._opened().log.start
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the last record."""
+        return self._opened().log.end
+
+    @property
+    def durable_offset(self) -> int:
+        """Physical offset up to which the log is on the disk."""
+        return self._opened().log_flusher.flushed

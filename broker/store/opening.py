@@ -1,0 +1,104 @@
+"""Opening a store's directory: lock, checks, recovery. Everything here may block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.config import StoreConfig
+from broker.store.consume_queue import QueueSpace
+from broker.store.errors import StoreError
+from broker.store.files import Files, Lock
+from broker.store.limits import open_maps
+from broker.store.mapped_file import MappedFiles
+from broker.store.paths import StorePaths
+from broker.store.queue_table import QueueTable
+from broker.store.recovery import Recovery
+from broker.store.results import RecoveryReport
+from remoting.clock import Clock
+from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.errors import RecordError
+
+LOCK_TEXT = b"lock"
+
+
+@dataclass(slots=True)
+class Opened:
+    """The parts of an open store."""
+
+    lock: Lock
+    log: CommitLog
+    queues: QueueTable
+    checkpoint: Checkpoint
+    last_store_ms: int
+    report: RecoveryReport
+
+
+def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Clock) -> Opened:
+    """Lock and recover a store, and mark it as open.
+
+    Raises:
+        StoreError: it can't be opened; the text says why and what to do.
+    """
+    begun = clock.monotonic()
+    try:
+        for directory in (paths.root, paths.commit_log, paths.consume_queues):
+            files.make_directory(directory)
+        lock = files.lock(paths.lock, LOCK_TEXT)
+    except OSError as error:
+        raise _cannot_open(paths, error) from error
+    if lock is None:
+        raise StoreError(
+            f"another broker has the store {paths.root} open: stop that one, or give this one"
+            " another storePathRootDir"
+        )
+    try:
+        opened = _recover(config, paths, files, lock)
+        opened.report.seconds = clock.monotonic() - begun
+    except OSError as error:
+        lock.release()
+        raise _cannot_open(paths, error) from error
+    except BaseException:
+        lock.release()
+        raise
+    return opened
+
+
+def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -> Opened:
+    maps = MappedFiles(open_maps(config.max_open_files))
+    units = ceil(config.mapped_file_size_consume_queue / ENTRY_BYTES)
+    space = QueueSpace(files, maps, units * ENTRY_BYTES)
+    queues = QueueTable(space, paths.consume_queues)
+    log = CommitLog(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
+    mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
+    checkpoint = _read_checkpoint(paths, files)
+    recovery = Recovery(
+        log,
+        mapped,
+        queues,
+        checkpoint,
+        delay_levels_ms=config.delay_levels_ms,
+        check_crc=config.check_crc_on_recover,
+    )
+    report = recovery.run(clean=files.size(paths.abort) is None)
+    # Only now: a start that was refused leaves the store as it was.
+    files.write(paths.abort, b"")
+    files.sync_directory(paths.root)
+    return Opened(lock, log, queues, checkpoint, recovery.last_store_ms, report)
+
+
+def _read_checkpoint(paths: StorePaths, files: Files) -> Checkpoint:
+    try:
+        return Checkpoint.decode(files.read(paths.checkpoint) or b"")
+    except RecordError:
+        return Checkpoint()
+
+
+def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
+    where = error.filename or paths.root
+    return StoreError(
+        f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): check the"
+        " owner and the free space of its directory"
+    )

@@ -1,0 +1,82 @@
+"""The parts of an open store and how they are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
+from broker.store.disk_state import DiskState
+from broker.store.dispatch import Dispatcher
+from broker.store.files import Files, Lock
+from broker.store.flush import LogFlusher, QueueFlusher
+from broker.store.opening import Opened
+from broker.store.paths import StorePaths
+from broker.store.queue_table import QueueTable
+from broker.store.reader import Reader
+from broker.store.run_ahead import RunAhead
+from broker.store.stats import StoreStats
+from broker.store.writer import Writer
+from remoting.clock import Clock
+
+
+@dataclass(slots=True)
+class Parts:
+    """What an open store is made of."""
+
+    lock: Lock
+    log: CommitLog
+    queues: QueueTable
+    writer: Writer
+    reader: Reader
+    log_flusher: LogFlusher
+    queue_flusher: QueueFlusher
+    run_ahead: RunAhead
+
+
+def join_parts(
+    opened: Opened,
+    *,
+    config: StoreConfig,
+    paths: StorePaths,
+    files: Files,
+    clock: Clock,
+    disk: DiskState,
+    dispatcher: Dispatcher,
+    stats: StoreStats,
+) -> Parts:
+    """Join what opening a store found with what works on it."""
+    log, queues = opened.log, opened.queues
+    writer = Writer(
+        log, queues, dispatcher, disk, config, clock, stats, last_store_ms=opened.last_store_ms
+    )
+
+    def store_ms() -> int:
+        return writer.last_store_ms
+
+    def dispatched_ms() -> int:
+        # While messages wait for the disk, their queues lag behind the log.
+        return log_flusher.flushed_store_ms if len(dispatcher) else writer.last_store_ms
+
+    log_flusher = LogFlusher(log, disk, config, clock, stats, store_ms=store_ms)
+    queue_flusher = QueueFlusher(
+        queues,
+        log_flusher,
+        files,
+        paths.checkpoint,
+        opened.checkpoint,
+        config,
+        clock,
+        stats,
+        dispatched_ms=dispatched_ms,
+    )
+    return Parts(
+        lock=opened.lock,
+        log=log,
+        queues=queues,
+        writer=writer,
+        reader=Reader(log, queues, stats),
+        log_flusher=log_flusher,
+        queue_flusher=queue_flusher,
+        run_ahead=RunAhead(log, disk),
+    )

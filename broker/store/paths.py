@@ -1,0 +1,34 @@
+"""Where things are in a store's directory (cf. StorePathConfigHelper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.store.config import StoreConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The files and directories of one store."""
+
+    root: Path
+    commit_log: Path
+    consume_queues: Path
+    checkpoint: Path
+    abort: Path
+    """Exists while the store is open; found at a start, it tells of a crash."""
+    lock: Path
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> StorePaths:
+        """The paths of a configured store."""
+        root = config.root
+        return cls(
+            root=root,
+            commit_log=config.commit_log_path or root / "commitlog",
+            consume_queues=root / "consumequeue",
+            checkpoint=root / "checkpoint",
+            abort=root / "abort",
+            lock=root / "lock",
+        )

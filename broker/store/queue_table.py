@@ -1,0 +1,110 @@
+"""All consume queues of a store: found by topic and queue id, made on the first message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store.consume_queue import ConsumeQueue, QueueSpace
+from broker.store.errors import StoreError
+from broker.store.limits import MAX_QUEUES
+from remoting.protocol.names import validate_topic
+
+_MAX_QUEUE_ID = 2**31 - 1
+
+
+class QueueTable:
+    """The queues; reading never makes one.
+
+    Only the loop's thread changes the table; others may iterate over ``all()``.
+    """
+
+    def __init__(self, space: QueueSpace, directory: Path) -> None:
+        self._space = space
+        self._directory = directory
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.get = self._queues.get
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def all(self) -> list[ConsumeQueue]:
+        """Every queue; a copy."""
+        return list(self._queues.values())
+
+    def topics(self) -> list[str]:
+        """Sorted names of the topics that have a queue."""
+        return sorted({topic for topic, _ in self._queues.copy()})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Sorted ids of a topic's queues."""
+        return sorted(queue_id for name, queue_id in self._queues.copy() if name == topic)
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, which gets its files with the first message.
+
+        Raises:
+            ValueError: topic or queue id can't be part of a path, or there are too many queues.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            validate_topic(topic)
+            if not 0 <= queue_id <= _MAX_QUEUE_ID:
+                raise ValueError(f"topic {topic} can't have a queue {queue_id}: count from 0")
+            if len(self._queues) >= MAX_QUEUES:
+                raise ValueError(
+                    f"queue {queue_id} of topic {topic} would be one more than the {MAX_QUEUES}"
+                    " a store may have: delete unused topics or start another broker"
+                )
+            queue = self._add(topic, queue_id)
+        return queue
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(self._space, self._path(topic, queue_id), topic, queue_id)
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def _path(self, topic: str, queue_id: int) -> Path:
+        return self._directory / topic / str(queue_id)
+
+    def load(self) -> None:
+        """Find the queues on the disk.
+
+        Raises:
+            StoreError: a file does not fit the configuration.
+            OSError: a file can't be read.
+        """
+        files = self._space.files
+        for topic in files.list(self._directory):
+            try:
+                validate_topic(topic)
+            except ValueError:
+                continue
+            for name in files.list(self._directory / topic):
+                if name.isascii() and name.isdigit() and str(int(name)) == name:
+                    queue = self._add(topic, int(name))
+                    queue.load()
+
+    def destroy(self) -> None:
+        """Take all queues off the disk. Raises ``OSError``."""
+        self._queues.clear()
+        self._space.files.remove_directory(self._directory)
+
+    def remove_topic(self, topic: str) -> int:
+        """Take a topic's queues off the disk; how many there were.
+
+        Raises:
+            StoreError: they can't be removed.
+        """
+        queues = [queue for queue in self.all() if queue.topic == topic]
+        try:
+            for queue in queues:
+                del self._queues[topic, queue.queue_id]
+                queue.remove()
+            if queues:
+                self._space.files.remove_directory(self._directory / topic)
+        except OSError as error:
+            raise StoreError(
+                f"the queues of topic {topic} in {self._directory / topic} can't be removed"
+                f" ({error.strerror}): check the owner of the directory, then delete it again"
+            ) from error
+        return len(queues)

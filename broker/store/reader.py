@@ -1,0 +1,203 @@
+"""Reading: what a pull gets, and the questions about a queue that need no record decoded.
+
+A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
+the log; adjacent records come as one. No record is decoded, and an entry that points outside the
+valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.limits import (
+    MAX_PULL_BYTES,
+    MAX_PULL_MESSAGES,
+    MIN_SCAN_BYTES,
+    READ_IN_MEMORY_RATIO,
+    memory_bytes,
+)
+from broker.store.queue_table import QueueTable
+from broker.store.results import GetResult, GetStatus
+from broker.store.stats import StoreStats
+from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.message.record import FIXED_BYTES_V4, Found, examine
+from remoting.protocol.message.sys_flag import BORN_HOST_V6
+
+Accept = Callable[[int], bool]
+"""Whether a message with this tags code is wanted."""
+
+# Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
+_TIMES: Final = Struct(">28xqi16xq4xq")
+_SIZE: Final = Struct(">I")
+
+
+class Reader:
+    """Reads a store; only the loop's thread comes here."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, stats: StoreStats) -> None:
+        self._log = log
+        self._queues = queues
+        self._stats = stats
+        self._in_memory_bytes = int(memory_bytes() * READ_IN_MEMORY_RATIO)
+
+    # --- messages
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int = MAX_PULL_BYTES,
+        accept: Accept | None = None,
+    ) -> GetResult:
+        """Messages of a queue from ``offset`` on; see ``GetResult``."""
+        self._stats.gets += 1
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        count = max(1, min(max_count, MAX_PULL_MESSAGES))
+        window = max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
+        entries = queue.entries(offset, window)
+        if entries is None:
+            following = min(queue.next_file_offset(offset), high)
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
+        return self._collect(queue, offset, entries, count, min(max_bytes, MAX_PULL_BYTES), accept)
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: memoryview,
+        count: int,
+        max_bytes: int,
+        accept: Accept | None,
+    ) -> GetResult:
+        start, end = self._log.start, self._log.end
+        runs: list[tuple[int, int, int]] = []
+        run_at = run_end = -1
+        total = matched = run_count = scanned = bad = 0
+        for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
+            if matched >= count or (matched and total + size > max_bytes):
+                break
+            scanned += 1
+            if accept is not None and not accept(tags_code):
+                continue
+            if physical_offset < start or size < FIXED_BYTES_V4 or physical_offset + size > end:
+                bad += 1
+                continue
+            if physical_offset != run_end:
+                if run_count:
+                    runs.append((run_at, run_end, run_count))
+                run_at, run_count = physical_offset, 0
+            run_end = physical_offset + size
+            run_count += 1
+            matched += 1
+            total += size
+        if run_count:
+            runs.append((run_at, run_end, run_count))
+        records, found = self._slices(runs)
+        bad += matched - found
+        low, high = queue.min_offset, queue.max_offset
+        if bad:
+            self._stats.bad_entries += bad
+        if not records:
+            status = GetStatus.MESSAGE_WAS_REMOVING if bad else GetStatus.NO_MATCHED_MESSAGE
+            return GetResult(status, offset + scanned, low, high)
+        self._stats.got_messages += found
+        self._stats.got_bytes += total
+        return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found)
+
+    def _slices(self, runs: list[tuple[int, int, int]]) -> tuple[list[memoryview], int]:
+        records = []
+        found = 0
+        for start, end, count in runs:
+            view = self._log.slice(start, end - start)
+            if view is not None:
+                records.append(view)
+                found += count
+        return records, found
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The record that begins at a place of the log; None when none does."""
+        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
+        if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
+            return None
+        (size,) = _SIZE.unpack_from(head)
+        record = self._log.slice(physical_offset, size)
+        if record is None or not isinstance(examine(record, 0, check_crc=False), Found):
+            return None
+        return record
+
+    # --- offsets and times
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Behind the last visible message; 0 for a queue that has none."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message that is still there; 0 for a queue that never had one."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, ms; -1 when it can't be read."""
+        queue = self._queues.get((topic, queue_id))
+        return -1 if queue is None else self._store_time(queue, offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """When the queue's first message was stored, ms; -1 when there is none."""
+        return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        entry = queue.entry(offset)
+        head = None if entry is None else self._log.slice(entry[0], FIXED_BYTES_V4)
+        if head is None:
+            return -1
+        _, sys_flag, behind_v4, behind_v6 = _TIMES.unpack_from(head)
+        return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The message stored nearest to a time, the first of equal ones.
+
+        The last message's number beyond the last time; 0 when there is no message.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._store_time(queue, middle) >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == queue.max_offset:
+            return low - 1
+        if low == queue.min_offset:
+            return low
+        before = timestamp_ms - self._store_time(queue, low - 1)
+        behind = self._store_time(queue, low) - timestamp_ms
+        return low if behind == 0 or before > behind else low - 1
+
+    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is taken to be in the page cache (cf. checkInDiskByConsumeOffset).
+
+        Also true when there is no such message, as the rule for groups without offset wants it.
+        """
+        queue = self._queues.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return entry is None or self._log.end - entry[0] <= self._in_memory_bytes

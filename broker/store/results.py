@@ -1,0 +1,130 @@
+"""What goes into the store and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from broker.store.limits import MAX_NOTES
+
+
+class PutStatus(Enum):
+    """How a put ended (cf. PutMessageStatus)."""
+
+    OK = auto()
+    FLUSH_DISK_TIMEOUT = auto()
+    MESSAGE_ILLEGAL = auto()
+    PROPERTIES_SIZE_EXCEEDED = auto()
+    SERVICE_NOT_AVAILABLE = auto()
+    CREATE_MAPPED_FILE_FAILED = auto()
+
+
+@dataclass(slots=True)
+class PendingMessage:
+    """A message on its way into the log; what the store adds itself is not here.
+
+    Attributes:
+        properties: the encoded text, at most 32767 bytes.
+        tags_code: what the consume-queue entry carries: the tag's hash, or the delivery time of
+            a delayed message.
+        born_host: 8 (IPv4) or 20 (IPv6) packed bytes; empty means the store's own address.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes = b""
+    tags_code: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = b""
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class PutResult(NamedTuple):
+    """Where a message went; ``end_offset`` is what ``when_durable`` takes."""
+
+    status: PutStatus
+    physical_offset: int = -1
+    queue_offset: int = -1
+    store_timestamp_ms: int = 0
+    end_offset: int = -1
+    message: str = ""
+
+
+class BatchPutResult(NamedTuple):
+    """Where the messages of a batch went: consecutive, all or none."""
+
+    status: PutStatus
+    physical_offsets: Sequence[int] = ()
+    queue_offset: int = -1
+    store_timestamp_ms: int = 0
+    end_offset: int = -1
+    message: str = ""
+
+
+class GetStatus(Enum):
+    """How a get ended (cf. GetMessageStatus)."""
+
+    FOUND = auto()
+    NO_MATCHED_MESSAGE = auto()
+    MESSAGE_WAS_REMOVING = auto()
+    OFFSET_FOUND_NULL = auto()
+    OFFSET_OVERFLOW_BADLY = auto()
+    OFFSET_OVERFLOW_ONE = auto()
+    OFFSET_TOO_SMALL = auto()
+    NO_MESSAGE_IN_QUEUE = auto()
+
+
+@dataclass(slots=True)
+class GetResult:
+    """What a get found.
+
+    Attributes:
+        records: slices of the log, adjacent records in one; each pins its file while it lives.
+        count: messages in ``records``.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: Sequence[memoryview] = ()
+    count: int = 0
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a store found and did.
+
+    Attributes:
+        clean: whether the store had been closed properly.
+        scanned_records: good records looked at.
+        damaged_records: places in the middle of the log that were stepped over.
+        end_offset: where the log ends now.
+        cut_bytes: bytes behind the last good record that were given up.
+        rebuilt_entries: consume-queue entries written anew.
+        cut_entries: consume-queue entries of messages that the log does not have.
+        seconds: what it took.
+        notes: sentences for the log of the broker, the first few of their kind.
+    """
+
+    clean: bool = True
+    scanned_records: int = 0
+    damaged_records: int = 0
+    end_offset: int = 0
+    cut_bytes: int = 0
+    rebuilt_entries: int = 0
+    cut_entries: int = 0
+    queues: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence, unless there are many already."""
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(sentence)

@@ -1,0 +1,93 @@
+"""Small state files (``config/*.json``): written so that one whole version is always there.
+
+A new version is written beside the old one and synced, the old one is kept as ``<name>.bak``, then
+the name changes hands. Reading falls back to the backup when the main file is missing, empty or
+can't be parsed (cf. ConfigManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+from broker.store.errors import StoreError
+from broker.store.files import Files, OsFiles
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.errors import BodyError
+
+T = TypeVar("T")
+
+
+class StateFile(NamedTuple, Generic[T]):
+    """What a state file held.
+
+    Attributes:
+        value: as parsed; None when there is nothing to begin with.
+        warning: what was wrong with the main file, in one sentence for the log; None for nothing.
+    """
+
+    value: T | None
+    warning: str | None = None
+
+
+def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None) -> StateFile[T]:
+    """Read a state file, or else its backup.
+
+    Without a good main file and with no backup at all a broker begins with an empty table, as
+    RocketMQ does, and the warning has to be loud.
+
+    Args:
+        path: of the main file.
+        parse: makes the value; raises ``BodyError`` or ``ValueError`` when it can't.
+        files: the disk.
+
+    Raises:
+        StoreError: the backup is needed and damaged, or a file can't be read.
+    """
+    files = OsFiles() if files is None else files
+    backup = path.with_name(path.name + ".bak")
+    text = _read(files, path)
+    wrong = f"{path} is missing" if text is None else f"{path} is empty"
+    if text is not None and text.strip():
+        try:
+            return StateFile(parse(text))
+        except (BodyError, ValueError) as error:
+            wrong = f"{path} is damaged ({error})"
+    old = _read(files, backup)
+    if old is not None and old.strip():
+        try:
+            return StateFile(parse(old), f"{wrong}, so its backup {backup.name} was taken")
+        except (BodyError, ValueError) as error:
+            raise StoreError(
+                f"{wrong} and its backup is damaged too ({error}): put {path.name} back from a"
+                f" copy, or remove it and {backup.name} to begin with an empty one"
+            ) from error
+    if text is None and old is None:
+        return StateFile(None)
+    return StateFile(None, f"{wrong} and has no backup, so an empty one was taken")
+
+
+def load_json(path: Path, *, files: Files | None = None) -> StateFile[object]:
+    """Read a state file as JSON in any of its dialects; see ``load``."""
+    return load(path, relaxed_json.loads, files=files)
+
+
+def save_json(path: Path, text: bytes, *, files: Files | None = None) -> None:
+    """Write a state file and keep the old version as its backup.
+
+    Raises:
+        OSError: the disk refuses; the old version is still there.
+    """
+    files = OsFiles() if files is None else files
+    files.make_directory(path.parent)
+    files.replace(path, text, backup=True)
+
+
+def _read(files: Files, path: Path) -> bytes | None:
+    try:
+        return files.read(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} can't be read ({error.strerror or error}): check the owner of the file"
+        ) from error
