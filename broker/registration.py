@@ -1,0 +1,429 @@
+"""The broker at its name servers: registered with each of them, independently of the others.
+
+One task per name server. It registers at start, on change and each period, and after a failure or a
+closed connection again and again with a growing pause, so that a name server that comes back knows
+the broker within some 2 s. What is asked for meanwhile is merged: one registration
+tells everything.
+
+How much is told: all topics, as a rule. A change by an administrator tells only its topics, if the
+name server is known to have all others: it takes a registration's data version for its own, so one
+that missed something must be told everything (cf. RouteInfoManager.isBrokerTopicConfigChanged).
+Topics that sends and heartbeats make are told oneway, whose loss the next period repairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from msgspec import structs
+
+from broker.config import BrokerConfig
+from remoting.addresses import address_text
+from remoting.clock import Clock, SystemClock
+from remoting.connection import Connection
+from remoting.errors import RemotingError
+from remoting.pool import ConnectionPool
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.registration import (
+    RegisterBrokerBody,
+    body_crc32,
+    encode_compressed,
+)
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.registration import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.tasks import Supervisor
+
+RETRY_FIRST_SECONDS: Final = 0.1
+RETRY_MAX_SECONDS: Final = 0.5
+"""Pause before a failed registration is tried again, doubled each time. It can be this short, for
+the pool in between connects to a dead address less and less often, at least every 2 s."""
+
+LARGE_BODY_BYTES: Final = 8 * 1024 * 1024
+"""A registration above this is compressed unasked: some 50,000 topics, half of a frame's limit."""
+
+UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
+"""How long a stop waits for a name server (cf. BrokerOuterAPI.unregisterBroker)."""
+
+MAX_MERGED_TOPICS: Final = 1_000
+"""Topics that one incremental registration names; more are a full one."""
+
+SHORTEST_PERIOD_MS: Final = 10_000
+LONGEST_PERIOD_MS: Final = 60_000
+"""``registerNameServerPeriod`` is brought within these (cf. BrokerController.start)."""
+
+TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
+"""Gives the topics of these names, or all, with the table's data version."""
+
+_log = structlog.get_logger("broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What a broker tells about itself, and how."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    permission: int = PERM_READ | PERM_WRITE
+    compressed: bool = False
+    force: bool = True
+    """Register each period; else only when the name server knows another data version."""
+    period: float = 30.0
+    timeout: float = 6.0
+
+    @classmethod
+    def of(cls, config: BrokerConfig, port: int) -> Announcement:
+        """What a broker with this configuration tells that listens on ``port``."""
+        host = config.advertised_host
+        ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
+        period_ms = config.register_name_server_period_ms
+        return cls(
+            cluster=config.cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            address=address_text((host, port)),
+            ha_address=address_text((config.broker_ip2 or host, ha_port)),
+            permission=config.broker_permission,
+            compressed=config.compressed_register,
+            force=config.force_register,
+            period=min(max(period_ms, SHORTEST_PERIOD_MS), LONGEST_PERIOD_MS) / 1000,
+            timeout=config.register_broker_timeout_ms / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerState:
+    """How the broker stands with one name server; for doctor and metrics."""
+
+    address: str
+    registered: bool = False
+    last_success_ms: int | None = None
+    failures: int = 0
+    """In a row; 0 after a success."""
+    last_error: str | None = None
+
+
+class RegistrationRefused(Exception):
+    """A name server answered a registration with an error."""
+
+
+class Registration:
+    """Keeps a broker registered; made and used on the loop's thread.
+
+    Args:
+        name_servers: their addresses.
+        announcement: what to tell of the broker.
+        topics_of: gives the topics.
+        on_order_topics: told the order topics' table that a name server answers.
+    """
+
+    def __init__(
+        self,
+        name_servers: Iterable[str],
+        announcement: Announcement,
+        topics_of: TopicsOf,
+        *,
+        on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
+        clock: Clock | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.told = announcement
+        self._topics_of = topics_of
+        self._on_order_topics = on_order_topics
+        self.clock = clock or SystemClock()
+        self.jitter = jitter
+        self.pool = ConnectionPool(on_close=self._connection_closed, name="registration")
+        self._supervisor = Supervisor("registration")
+        self._links = [_Link(address, self) for address in dict.fromkeys(name_servers)]
+
+    @property
+    def states(self) -> tuple[NameServerState, ...]:
+        """How the broker stands with each name server."""
+        return tuple(link.state for link in self._links)
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Ends with an error when a registering task dies, which nothing from outside can do."""
+        return self._supervisor.failed
+
+    async def start(self, *, patience: float = 1.0) -> None:
+        """Begin; returns when each name server took the broker or failed, or after a while."""
+        if not self._links:
+            return
+        first = [link.ask(None, oneway=False) for link in self._links]
+        for link in self._links:
+            self._supervisor.spawn(link.run(), f"register with {link.state.address}")
+        await asyncio.wait(first, timeout=patience)
+
+    def changed(
+        self, names: Sequence[str] | None = None, *, oneway: bool = False
+    ) -> Awaitable[object]:
+        """Topics were made or changed: tell the name servers now.
+
+        Args:
+            names: only these are told, where that is enough; None for all.
+            oneway: send without asking for an answer.
+
+        Returns an awaitable that ends when each name server has answered, failed or timed out.
+        """
+        return asyncio.gather(*(link.ask(names, oneway=oneway) for link in self._links))
+
+    async def stop(self) -> None:
+        """Unregister from all name servers, then close the connections. May be called twice."""
+        await self._supervisor.close()
+        links, self._links = self._links, []
+        await asyncio.gather(*(link.unregister() for link in links))
+        await self.pool.close()
+
+    def register_command(self, names: Sequence[str] | None, *, oneway: bool) -> Command:
+        """The registration that tells these topics, or all."""
+        told = self.told
+        wrapper = self._topics_of(names)
+        if told.permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
+            wrapper = _with_permission(wrapper, told.permission)
+        content = RegisterBrokerBody(wrapper)
+        body = b"" if told.compressed else encode(content)
+        compressed = told.compressed or len(body) > LARGE_BODY_BYTES
+        if compressed:
+            body = encode_compressed(content)
+        header = RegisterBrokerRequestHeader(
+            broker_name=told.broker_name,
+            broker_addr=told.address,
+            cluster_name=told.cluster,
+            ha_server_addr=told.ha_address,
+            broker_id=told.broker_id,
+            compressed=compressed,
+            body_crc32=body_crc32(body),
+        )
+        return Command.request(RequestCode.REGISTER_BROKER, header, body=body, oneway=oneway)
+
+    def version_command(self) -> Command:
+        """The question whether the name server knows the topics' newest version."""
+        told = self.told
+        header = QueryDataVersionRequestHeader(
+            broker_name=told.broker_name,
+            broker_addr=told.address,
+            cluster_name=told.cluster,
+            broker_id=told.broker_id,
+        )
+        version = self._topics_of(()).data_version
+        return Command.request(RequestCode.QUERY_DATA_VERSION, header, body=encode(version))
+
+    def unregister_command(self) -> Command:
+        """The good-bye."""
+        told = self.told
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=told.broker_name,
+            broker_addr=told.address,
+            cluster_name=told.cluster,
+            broker_id=told.broker_id,
+        )
+        return Command.request(RequestCode.UNREGISTER_BROKER, header)
+
+    def answered(self, reply: Command) -> None:
+        """A name server took the registration; its answer may bring the order topics."""
+        if not reply.body or self._on_order_topics is None:
+            return
+        try:
+            table = decode(KVTable, reply.body).table
+        except ProtocolError as error:
+            _log.warning("order topics of a name server not understood", reason=str(error))
+            return
+        self._on_order_topics(table)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        for link in self._links:
+            link.connection_closed(connection)
+
+
+class _Wanted:
+    """What a name server has to be told next, merged from all who asked."""
+
+    __slots__ = ("all_topics", "answer", "names", "waiters")
+
+    def __init__(self) -> None:
+        self.all_topics = False
+        self.answer = False
+        self.names: dict[str, None] = {}
+        self.waiters: list[asyncio.Future[bool]] = []
+
+    def add(self, names: Sequence[str] | None, *, oneway: bool) -> None:
+        self.answer |= not oneway
+        self.names.update(dict.fromkeys(names or ()))
+        self.all_topics |= names is None or len(self.names) > MAX_MERGED_TOPICS
+
+    @property
+    def nothing(self) -> bool:
+        """Nobody asked: it is the period's turn."""
+        return not self.all_topics and not self.names
+
+    def settle(self, *, success: bool) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(success)
+
+
+class _Link:
+    """The broker's standing with one name server."""
+
+    def __init__(self, address: str, owner: Registration) -> None:
+        self.state = NameServerState(address=address)
+        self._owner = owner
+        self._wanted = _Wanted()
+        self._wake = asyncio.Event()
+        self._connection: Connection | None = None
+        self._has_all = False
+        """It answered a registration of everything, and has missed nothing since."""
+
+    def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
+        """Have it told; the future says whether that succeeded."""
+        self._wanted.add(names, oneway=oneway)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._wanted.waiters.append(waiter)
+        self._wake.set()
+        return waiter
+
+    async def run(self) -> None:
+        """Register whenever it is asked for or due, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            wanted, self._wanted = self._wanted, _Wanted()
+            success = False
+            try:
+                await self._tell(wanted)
+                success = True
+            except (RemotingError, ProtocolError, RegistrationRefused) as error:
+                self._failed(error)
+            finally:
+                wanted.settle(success=success)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Without the connection the name server has forgotten the broker already."""
+        if connection is self._connection and self.state.registered:
+            self._has_all = False
+            self.state = replace(
+                self.state, registered=False, last_error=f"disconnected: {connection.close_reason}"
+            )
+            _log.warning(
+                "name server lost; registering again until it is back",
+                nameserver=self.state.address,
+                reason=connection.close_reason,
+            )
+            self._wake.set()
+
+    async def unregister(self) -> None:
+        """Say good-bye where the broker is known; that it fails changes nothing."""
+        self._wanted.settle(success=False)
+        if not self.state.registered:
+            return
+        try:
+            await self._request(self._owner.unregister_command(), UNREGISTER_TIMEOUT_SECONDS)
+        except (RemotingError, RegistrationRefused) as error:
+            _log.info(
+                "not unregistered; the name server drops the broker by itself",
+                nameserver=self.state.address,
+                reason=str(error),
+            )
+        self.state = replace(self.state, registered=False)
+
+    def _pause(self) -> float:
+        failures = self.state.failures
+        if not failures:
+            return self._owner.told.period if self.state.registered else RETRY_FIRST_SECONDS
+        pause = min(RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
+        return pause * (0.5 + self._owner.jitter() / 2)
+
+    async def _tell(self, wanted: _Wanted) -> None:
+        owner = self._owner
+        if wanted.nothing and self._has_all and not owner.told.force and await self._is_current():
+            self._succeeded()
+            return
+        connection = owner.pool.connected(self.state.address)
+        if connection is not None and self.state.registered and not wanted.nothing:
+            if not wanted.answer:
+                self._has_all = False
+                connection.send_oneway(owner.register_command(None, oneway=True))
+                return
+            if self._has_all and not wanted.all_topics:
+                await self._register(tuple(wanted.names))
+                return
+        await self._register(None)
+
+    async def _register(self, names: Sequence[str] | None) -> None:
+        owner = self._owner
+        self._has_all &= names is not None
+        reply = await self._request(owner.register_command(names, oneway=False), owner.told.timeout)
+        self._has_all = True
+        self._succeeded()
+        owner.answered(reply)
+
+    async def _is_current(self) -> bool:
+        try:
+            reply = await self._request(self._owner.version_command(), self._owner.told.timeout)
+        except RegistrationRefused:
+            return False
+        return not reply.read(QueryDataVersionResponseHeader).changed
+
+    async def _request(self, command: Command, timeout: float) -> Command:
+        address = self.state.address
+        reply = await self._owner.pool.request(address, command, timeout=timeout)
+        self._connection = self._owner.pool.connected(address)
+        if reply.code != ResponseCode.SUCCESS:
+            raise RegistrationRefused(
+                f"name server {address} answered code {reply.code}: {reply.remark}"
+            )
+        return reply
+
+    def _succeeded(self) -> None:
+        was = self.state
+        self.state = NameServerState(
+            address=was.address, registered=True, last_success_ms=self._owner.clock.now_ms()
+        )
+        if not was.registered:
+            _log.info("registered", nameserver=was.address, broker=self._owner.told.broker_name)
+
+    def _failed(self, error: Exception) -> None:
+        was = self.state
+        self._has_all = False
+        self.state = replace(
+            was, registered=False, failures=was.failures + 1, last_error=str(error)
+        )
+        if was.registered or not was.failures:
+            _log.warning(
+                "not registered; trying again until it works",
+                nameserver=was.address,
+                reason=str(error),
+            )
+
+
+def _with_permission(
+    wrapper: TopicConfigSerializeWrapper, permission: int
+) -> TopicConfigSerializeWrapper:
+    """All topics with the broker's own permission, when it lacks reading or writing."""
+    table: dict[str, TopicConfig] = {
+        name: structs.replace(topic, perm=permission)
+        for name, topic in wrapper.topic_config_table.items()
+    }
+    return TopicConfigSerializeWrapper(table, wrapper.data_version)
