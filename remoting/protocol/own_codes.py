@@ -1,9 +1,9 @@
 """Requests that RocketMQ doesn't have: PocketMQ's name server tells clients of changed routes.
 
-A client sends SUBSCRIBE_ROUTE with a ``TopicList`` as its body: all topics it wants to hear about on
-this connection, in place of those it named before. From then on each change of such a topic's route
-brings a oneway ROUTE_CHANGED with the topic, after which the client asks for the route as usual.
-Subscribing comes first and asking second, so that no change falls between. It ends with the
+A client sends SUBSCRIBE_ROUTE with a ``TopicList`` as its body: all topics it wants to hear about
+on this connection, in place of those it named before. From then on each change of such a topic's
+route brings a oneway ROUTE_CHANGED with the topic, after which the client asks for the route as
+usual. Subscribing comes first and asking second, so that no change falls between. It ends with the
 connection.
 
 Apache's name server of 4.x answers no unknown code at all, so a client sends SUBSCRIBE_ROUTE
