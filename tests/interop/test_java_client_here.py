@@ -44,7 +44,12 @@ def test_sends_in_every_way_and_reads_back_what_it_sent(
     sent = java.run("send", server.nameserver, topic, str(COUNT))
     read = java.run("read", server.nameserver, topic, str(EVERYTHING))
 
-    assert Counter(fact[0] for fact in sent) == {"sync": COUNT, "async": COUNT, "batch": 1, "large": 1}
+    assert Counter(fact[0] for fact in sent) == {
+        "sync": COUNT,
+        "async": COUNT,
+        "batch": 1,
+        "large": 1,
+    }
     assert {fact[1] for fact in sent} == {"SEND_OK"}
     assert len(read) == EVERYTHING
     bodies = Counter(fact[8] for fact in read)

@@ -1,0 +1,111 @@
+"""A name server and a broker as two processes that can be killed one by one, and a load on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import client
+from pocketmq.testing import SMALL_STORE, ServerProcess
+from tests.ports import free_port, free_ports
+
+BACK_WITHIN = 3.0
+"""Seconds within which clients go on by themselves once a server is back."""
+
+
+@dataclass
+class Cluster:
+    """Two server processes at addresses that outlive them."""
+
+    nameserver: ServerProcess
+    broker: ServerProcess
+    address: str
+
+
+@contextmanager
+def cluster(store: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Run a name server and a broker; both are killed at the end."""
+    port, broker_port = free_port(), free_ports(3)
+    address = f"127.0.0.1:{port}"
+    options = {**SMALL_STORE, "brokerName": "broker-a", **(settings or {})}
+    nameserver = ServerProcess(
+        ["nameserver", f"--port={port}", f"--set=kvConfigPath={store / 'kvConfig.json'}"]
+    )
+    broker = ServerProcess(
+        [
+            "broker",
+            f"--nameserver={address}",
+            f"--port={broker_port}",
+            f"--store={store / 'broker'}",
+            *(f"--set={key}={value}" for key, value in options.items()),
+        ]
+    )
+    try:
+        nameserver.start()
+        broker.start()
+        yield Cluster(nameserver, broker, address)
+    finally:
+        broker.kill()
+        nameserver.kill()
+
+
+@dataclass
+class Load:
+    """Numbers sent one after the other by several senders, each until it is acknowledged.
+
+    Attributes:
+        acknowledged: The numbers the broker said yes to.
+        problems: Sends that failed for good, with what the client said; the outcome of some is
+            unknown, so their message may or may not be stored.
+    """
+
+    producer: client.Producer[bytes]
+    topic: str
+    senders: int = 8
+    acknowledged: set[int] = field(default_factory=set)
+    problems: list[client.PocketMQError] = field(default_factory=list)
+    _next: int = 0
+    _progress: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.senders):
+                group.create_task(self._send())
+
+    async def wait_for(self, more: int) -> None:
+        """Wait until ``more`` further numbers are acknowledged."""
+        wanted = len(self.acknowledged) + more
+        async with self._progress:
+            await self._progress.wait_for(lambda: len(self.acknowledged) >= wanted)
+
+    async def _send(self) -> None:
+        while True:
+            number, self._next = self._next, self._next + 1
+            try:
+                await self.producer.send(self.topic, b"%d" % number)
+            except client.PocketMQError as problem:
+                self.problems.append(problem)
+                continue
+            self.acknowledged.add(number)
+            async with self._progress:
+                self._progress.notify_all()
+
+
+async def stored_numbers(nameserver: str, topic: str) -> list[int]:
+    """Every number that the broker has, in the order of the queues."""
+    numbers: list[int] = []
+    async with client.PullConsumer(nameserver, group="checker") as consumer:
+        queues = await consumer.queues(topic)
+        consumer.assign(queues)
+        remaining = 0
+        for queue in queues:
+            await consumer.seek(queue, client.BEGIN)
+            remaining += await consumer.end_offset(queue) - await consumer.begin_offset(queue)
+        async with asyncio.timeout(60):
+            while len(numbers) < remaining:
+                numbers += [int(m.body) for m in await consumer.get_many(10_000, timeout=1.0)]
+    return numbers
