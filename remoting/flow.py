@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from enum import IntFlag
+from enum import IntEnum
 from typing import Final
 
 from remoting.errors import ConnectionLost
@@ -17,10 +17,12 @@ from remoting.errors import ConnectionLost
 Buffer = bytes | bytearray | memoryview
 
 
-class Reason(IntFlag):
-    """Why nothing is read from a peer."""
+class Reason(IntEnum):
+    """Why nothing is read from a peer; bits, of which several may be set.
 
-    NONE = 0
+    No ``IntFlag``: its operators are Python code, and these run for every frame.
+    """
+
     BACKLOG = 1
     """It was read faster than it was worked."""
     UNSENT = 2
@@ -41,10 +43,10 @@ class Gate:
 
     def __init__(self, transport: asyncio.ReadTransport) -> None:
         self._transport = transport
-        self._bars = Reason.NONE
+        self._bars = 0
 
     @property
-    def bars(self) -> Reason:
+    def bars(self) -> int:
         """The reasons that hold now."""
         return self._bars
 

@@ -1,0 +1,296 @@
+"""Nobody can make us hold more than we want: not by sending fast, not by reading slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from remoting import connection as connection_module
+from remoting import link
+from remoting.connection import Connection
+from remoting.errors import ConnectionLost, TooManyRequests
+from remoting.limits import ConnectionLimits
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.frame import encode
+from remoting.serving import BUSY
+from tests.unit.remoting.transcripts import Peer, request, turns
+
+SMALL = ConnectionLimits(
+    unsent_high_water_bytes=1000, unsent_low_water_bytes=300, max_unsent_bytes=5000
+)
+
+
+def large_answer(command: Command, _connection: Connection) -> Command:
+    return command.reply(body=bytes(600))
+
+
+async def test_a_peer_that_takes_no_answers_is_not_read_from() -> None:
+    peer = Peer(handler=large_answer, limits=SMALL)
+    peer.transport.stuck = True
+    peer.says(*(request(opaque=n) for n in range(10)))
+    await turns(20)
+    assert not peer.transport.reading
+    assert peer.connection.unsent_bytes < 3 * 1000
+    answered = len(peer.hears())
+    assert 0 < answered < 10
+
+    peer.transport.stuck = False
+    peer.transport.take(100)
+    await turns()
+    assert not peer.transport.reading, "the low-water mark is not reached"
+    peer.transport.take(10_000)
+    await turns(20)
+    assert peer.transport.reading
+    assert [answer.opaque for answer in peer.hears()] == list(range(answered, 10))
+
+
+async def test_a_client_goes_on_reading_while_its_requests_are_stuck() -> None:
+    peer = Peer(serving=False, limits=SMALL)
+    peer.transport.stuck = True
+    future = peer.connection.request_nowait(Command.request(10, body=bytes(2000)), timeout=3)
+    await turns()
+    assert peer.transport.reading
+    peer.says(peer.hears()[0].reply())
+    assert (await future).code == 0
+
+
+async def test_a_client_is_told_when_too_much_is_unsent() -> None:
+    peer = Peer(serving=False, limits=SMALL)
+    peer.transport.stuck = True
+    peer.connection.send_oneway(Command.request(10, body=bytes(2000)))
+    peer.connection.send_oneway(Command.request(10, body=bytes(2000)))
+    with pytest.raises(TooManyRequests, match="5000 unsent bytes"):
+        peer.connection.send_oneway(Command.request(10, body=bytes(2000)))
+    assert not peer.connection.closed
+
+
+async def test_above_the_hard_limit_the_peer_is_dropped() -> None:
+    peer = Peer(limits=SMALL)
+    peer.transport.stuck = True
+    for _ in range(10):
+        peer.connection.send_bytes(bytes(999))
+    await turns()
+    assert peer.transport.aborted
+    assert peer.counters.dropped_slow_reader == 1
+    peer.vanish()
+
+
+async def test_a_peer_that_stays_above_the_mark_is_dropped_in_time() -> None:
+    peer = Peer(limits=SMALL)
+    peer.transport.stuck = True
+    peer.connection.send_bytes(bytes(2000))
+    peer.wait(29.9)
+    assert not peer.connection.closed
+    peer.wait(0.2)
+    assert peer.transport.aborted
+    assert peer.counters.dropped_slow_reader == 1
+
+
+async def test_a_peer_that_catches_up_is_kept() -> None:
+    peer = Peer(limits=SMALL)
+    peer.transport.stuck = True
+    peer.connection.send_bytes(bytes(2000))
+    peer.wait(29)
+    peer.transport.take(2000)
+    peer.wait(29)
+    assert not peer.connection.closed
+
+
+async def test_drain_waits_for_the_low_water_mark() -> None:
+    peer = Peer(limits=SMALL)
+    await peer.connection.drain()
+    peer.transport.stuck = True
+    peer.connection.send_bytes(bytes(2000))
+    draining = [asyncio.ensure_future(peer.connection.drain()) for _ in range(3)]
+    await turns()
+    draining[0].cancel()
+    await turns()
+    peer.transport.take(2000)
+    await turns()
+    assert [waiter.cancelled() for waiter in draining] == [True, False, False]
+    assert all(waiter.done() for waiter in draining)
+
+
+async def test_drain_ends_with_the_connection() -> None:
+    peer = Peer(limits=SMALL)
+    peer.transport.stuck = True
+    peer.connection.send_bytes(bytes(2000))
+    draining = asyncio.ensure_future(peer.connection.drain())
+    cancelled = asyncio.ensure_future(peer.connection.drain())
+    await turns()
+    cancelled.cancel()
+    peer.vanish()
+    with pytest.raises(ConnectionLost):
+        await draining
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+
+async def test_a_close_that_is_not_taken_is_cut_off() -> None:
+    peer = Peer(limits=SMALL)
+    peer.transport.stuck = True
+    peer.connection.send_bytes(bytes(2000))
+    peer.connection.close()
+    peer.wait(4)
+    assert not peer.transport.aborted
+    peer.wait(2)
+    assert peer.transport.aborted
+    assert peer.counters.dropped_slow_close == 1
+
+
+class Slow:
+    """A handler whose answers come when the test says so."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    def __call__(self, command: Command, _connection: Connection) -> Awaitable[Command]:
+        return self.later(command)
+
+    async def later(self, command: Command) -> Command:
+        await self.gate.wait()
+        return command.reply()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ConnectionLimits(max_in_progress_requests=3),
+        ConnectionLimits(max_in_progress_bytes=3 * len(encode(request()))),
+    ],
+)
+async def test_a_peer_that_keeps_too_many_busy_is_not_read_from(limits: ConnectionLimits) -> None:
+    slow = Slow()
+    peer = Peer(handler=slow, limits=limits)
+    peer.says(*(request(opaque=n) for n in range(8)))
+    await turns()
+    assert not peer.transport.reading
+    assert peer.counters.requests_in_progress == 3
+    assert peer.counters.bytes_in_flight == 3 * len(encode(request()))
+    slow.gate.set()
+    await turns(20)
+    assert peer.transport.reading
+    assert sorted(answer.opaque for answer in peer.hears()) == list(range(8))
+    assert peer.counters.bytes_in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("serving", "limits"),
+    [
+        (True, ConnectionLimits(max_total_in_progress_requests=2)),
+        (True, ConnectionLimits(max_total_in_progress_bytes=2 * len(encode(request())))),
+        (False, ConnectionLimits(max_in_progress_requests=2)),
+    ],
+)
+async def test_when_all_together_keep_too_many_busy_more_is_refused(
+    limits: ConnectionLimits, *, serving: bool
+) -> None:
+    slow = Slow()
+    peer = Peer(handler=slow, limits=limits, serving=serving)
+    peer.says(*(request(opaque=n) for n in range(4)))
+    answers = peer.hears()
+    assert [(answer.opaque, answer.code, answer.remark) for answer in answers] == [
+        (2, ResponseCode.SYSTEM_BUSY, BUSY),
+        (3, ResponseCode.SYSTEM_BUSY, BUSY),
+    ]
+    assert peer.counters.requests_refused_busy == 2
+    assert peer.transport.reading
+    slow.gate.set()
+    await turns(6)
+    assert [answer.opaque for answer in peer.hears()] == [0, 1]
+
+
+async def test_a_promise_that_is_refused_is_cancelled() -> None:
+    promised: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+
+    class Other:
+        def __await__(self) -> object:
+            return iter(())
+
+    answers = iter([promised, Other()])
+    peer = Peer(
+        handler=lambda _command, _connection: next(answers),
+        limits=ConnectionLimits(max_total_in_progress_requests=0),
+    )
+    peer.says(request(), request())
+    assert promised.cancelled()
+    assert [answer.code for answer in peer.hears()] == [ResponseCode.SYSTEM_BUSY] * 2
+
+
+async def test_handlers_that_are_cancelled_answer_nothing() -> None:
+    peer = Peer(handler=Slow())
+    peer.says(request(), request())
+    await peer.endpoint.tasks.close()
+    await turns()
+    assert peer.hears() == []
+    assert peer.counters.requests_in_progress == 0
+
+
+async def test_a_request_that_ends_after_its_connection_harms_nothing() -> None:
+    slow = Slow()
+    peer = Peer(handler=slow, limits=ConnectionLimits(max_in_progress_requests=1))
+    peer.says(request())
+    peer.vanish()
+    slow.gate.set()
+    await turns(6)
+    assert peer.counters.requests_in_progress == 0
+
+
+@pytest.fixture
+def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1)
+    monkeypatch.setattr(link, "READ_AHEAD_BYTES", 200)
+
+
+@pytest.mark.usefixtures("tiny_slices")
+async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> None:
+    busy = Peer(handler=lambda command, _: command.reply())
+    other = Peer(handler=lambda command, _: command.reply())
+    busy.says(*(request(opaque=n) for n in range(10)))
+    assert len(busy.transport.writes) == 1
+    assert not busy.transport.reading
+    busy.says(*(request(opaque=n) for n in range(10, 12)))
+    other.says(request())
+    assert len(other.hears()) == 1
+    await turns(20)
+    assert len(busy.transport.writes) == 12, "one write per slice"
+    assert [answer.opaque for answer in busy.hears()] == list(range(12))
+    assert busy.transport.reading
+
+
+@pytest.mark.usefixtures("tiny_slices")
+async def test_a_slice_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1 << 20)
+    peer = Peer()
+
+    def handler(command: Command, _connection: Connection) -> Command:
+        peer.clock.advance(0.0006)
+        return command.reply()
+
+    peer.endpoint.handler = handler
+    peer.says(*(request(opaque=n) for n in range(5)))
+    await turns(10)
+    assert len(peer.transport.writes) == 3, "two requests of 0.6 ms are above 1 ms"
+
+
+@pytest.mark.usefixtures("tiny_slices")
+async def test_the_end_of_the_stream_waits_for_what_was_read() -> None:
+    peer = Peer(handler=lambda command, _: command.reply())
+    peer.says(*(request(opaque=n) for n in range(5)))
+    assert peer.connection.eof_received()
+    await turns(10)
+    assert len(peer.hears()) == 5
+    assert peer.connection.close_reason == "closed by the peer"
+    assert peer.transport.closing
+
+
+@pytest.mark.usefixtures("tiny_slices")
+async def test_slices_end_with_the_connection() -> None:
+    peer = Peer(handler=lambda command, _: command.reply())
+    peer.says(*(request(opaque=n) for n in range(5)))
+    peer.vanish()
+    await turns(10)
+    assert len(peer.hears()) == 1

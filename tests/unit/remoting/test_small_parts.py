@@ -1,0 +1,108 @@
+"""Clock, errors, addresses, complaints, loop: one or two promises each."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import pickle
+import time
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from remoting import errors, loop
+from remoting.addresses import address_text, parse_address
+from remoting.clock import ManualClock, SystemClock
+from remoting.complaints import MAX_PER_SECOND, Complaints
+from remoting.counters import Counters
+
+
+def test_the_system_clock_tells_the_time() -> None:
+    clock = SystemClock()
+    assert abs(clock.now_ms() - time.time() * 1000) < 60_000
+    assert clock.monotonic() <= clock.monotonic()
+
+
+def test_a_manual_clock_moves_both_hands_and_only_forward() -> None:
+    clock = ManualClock(now_ms=5000, monotonic=7)
+    clock.advance(1.5)
+    assert (clock.now_ms(), clock.monotonic()) == (6500, 8.5)
+    with pytest.raises(ValueError, match="back"):
+        clock.advance(-1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ConnectFailed("h:1", "Connection refused"),
+        errors.ConnectFailed("h:1", "Connection refused", "look again"),
+        errors.ConnectionLost("h:1", "closed by the peer"),
+        errors.RequestTimeout("h:1", 10, 2.5),
+        errors.TooManyRequests("h:1", "requests", 65535),
+        errors.BindFailed("h:1", 98, "Address already in use", "choose another"),
+    ],
+)
+def test_an_error_names_the_peer_and_survives_pickling(error: errors.RemotingError) -> None:
+    assert "h:1" in str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
+        ("broker-a.example:0", ("broker-a.example", 0)),
+        ("[::1]:10911", ("::1", 10911)),
+    ],
+)
+def test_an_address_has_two_parts(text: str, parts: tuple[str, int]) -> None:
+    assert parse_address(text) == parts
+    assert address_text(parts) == text
+
+
+@pytest.mark.parametrize("text", ["", "host", ":9876", "host:", "host:x", "host:65536", "h:-1"])
+def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(errors.ConnectFailed, match="this is not host:port"):
+        parse_address(text)
+
+
+def test_complaints_are_bounded_and_say_what_they_left_out() -> None:
+    clock = ManualClock(monotonic=10)
+    complaints = Complaints(clock)
+    with capture_logs() as lines:
+        written = [complaints.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
+        clock.advance(1)
+        complaints.write("dropped", remote="p")
+    assert written.count(True) == MAX_PER_SECOND
+    assert len(lines) == MAX_PER_SECOND + 1
+    assert lines[-1]["left_out_before"] == 5
+
+
+def test_all_drops_add_up() -> None:
+    assert Counters(dropped_idle=1, dropped_bad_frame=2, dropped_slow_reader=4).dropped == 7
+
+
+def test_the_loop_runs_a_coroutine_to_its_result() -> None:
+    async def main() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    assert loop.run(main()) == 7
+
+
+def test_without_uvloop_the_loop_is_asyncios(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordinary = builtins.__import__
+
+    def without_uvloop(name: str, *args: Any, **settings: Any) -> Any:
+        if name == "uvloop":
+            raise ImportError(name)
+        return ordinary(name, *args, **settings)
+
+    monkeypatch.setattr(builtins, "__import__", without_uvloop)
+    made = loop.new_event_loop()
+    made.close()
+    assert type(made).__module__.startswith("asyncio")

@@ -1,0 +1,131 @@
+"""A connection without a socket: byte strings go in, byte strings come out, time stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from remoting.clock import ManualClock
+from remoting.connection import Connection
+from remoting.endpoint import Endpoint
+from remoting.protocol.command import Command
+from remoting.protocol.frame import cut, decode, encode
+
+
+class FakeTransport(asyncio.Transport):
+    """Takes what is written as a kernel would: all at once, or nothing while ``stuck``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.protocol: Connection | None = None
+        self.writes: list[bytes] = []
+        self.unsent = 0
+        self.stuck = False
+        self.reading = True
+        self.blocked = False
+        self.closing = False
+        self.aborted = False
+        self.high = self.low = 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        names = {"peername": ("10.0.0.9", 4711), "sockname": ("10.0.0.1", 10911)}
+        return names.get(name, default)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high, self.low = high or 0, low or 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.aborted
+        self.writes.append(bytes(data))
+        if self.stuck:
+            self.unsent += len(data)
+        if self.unsent > self.high and not self.blocked:
+            self.blocked = True
+            assert self.protocol is not None
+            self.protocol.pause_writing()
+
+    def take(self, count: int) -> None:
+        """The peer reads ``count`` bytes."""
+        self.unsent -= min(count, self.unsent)
+        if self.blocked and self.unsent <= self.low:
+            self.blocked = False
+            assert self.protocol is not None
+            self.protocol.resume_writing()
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = self.aborted = True
+
+
+class Peer:
+    """The other end of a connection under test, and the hands of its clock."""
+
+    def __init__(self, *, serving: bool = True, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.endpoint = Endpoint(name="test", serving=serving, clock=self.clock, **settings)
+        self.transport = FakeTransport()
+        self.connection = Connection(self.endpoint)
+        self.transport.protocol = self.connection
+        self.connection.connection_made(self.transport)
+
+    def says(self, *commands: Command) -> None:
+        """All these commands arrive in one read."""
+        self.connection.data_received(b"".join(encode(command) for command in commands))
+
+    def hears(self) -> list[Command]:
+        """What was written since the last call."""
+        commands = read_all(b"".join(self.transport.writes))
+        self.transport.writes.clear()
+        return commands
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.clock.advance(seconds)
+        self.endpoint.alarms.ring_due()
+
+    def vanish(self, failure: Exception | None = None) -> None:
+        """The transport ends."""
+        self.connection.connection_lost(failure)
+
+    @property
+    def counters(self) -> Any:
+        return self.endpoint.counters
+
+
+def read_all(data: bytes) -> list[Command]:
+    """The commands in ``data``, which has to end with a frame."""
+    commands, position = [], 0
+    while frame := cut(data, position):
+        commands.append(decode(frame))
+        position = frame.end
+    assert position == len(data), "a frame was cut off"
+    return commands
+
+
+def request(code: int = 10, opaque: int = 1, **settings: Any) -> Command:
+    """A request with an opaque of the test's choosing."""
+    command = Command.request(code, **settings)
+    command.opaque = opaque
+    return command
+
+
+async def turns(count: int = 3) -> None:
+    """Let the loop turn a few times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
