@@ -20,7 +20,7 @@ class DiskState:
 
     Attributes:
         trouble: why the store does not take messages, in one sentence; None when it does.
-        final: the trouble is a failed sync: only a restart ends it.
+        final: only a restart ends the trouble: a sync failed, or a thread died.
         refusals: how often the disk refused to allocate.
     """
 
@@ -63,6 +63,15 @@ class DiskState:
             self.trouble = (
                 f"the disk failed to sync {path} ({error.strerror or error}), so the store takes no"
                 " more messages: check the disk, then restart the broker"
+            )
+
+    def thread_died(self, name: str, error: Exception) -> None:
+        """A thread of the store ended by a fault of ours: nothing is written any more."""
+        with self._lock:
+            self.final = True
+            self.trouble = (
+                f"the store's thread {name} died ({error!r}), so it takes no more messages: restart"
+                " the broker and report this"
             )
 
     def _sentence(self, path: Path, error: OSError) -> str:

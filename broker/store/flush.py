@@ -20,9 +20,10 @@ from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.files import Files
-from broker.store.limits import CLOSE_SECONDS, PAGE_BYTES
+from broker.store.limits import PAGE_BYTES
 from broker.store.queue_table import QueueTable
 from broker.store.stats import StoreStats
+from broker.store.threads import Worker
 from remoting.clock import Clock
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
@@ -54,9 +55,7 @@ class LogFlusher:
         self._stats = stats
         self._store_ms = store_ms
         self._syncing = threading.Lock()
-        self._wanted = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("store-flush-log", self._run, disk)
         self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
         self.flushed = log.end
@@ -90,29 +89,24 @@ class LogFlusher:
 
     def request(self) -> None:
         """Have the thread sync soon; all requests made during a sync share the next one."""
-        self._wanted.set()
+        self._worker.wake.set()
 
     def start(self, on_flushed: Callable[[int], None]) -> None:
         """Start the thread; ``on_flushed`` is called in it after each sync or failed one."""
         self._on_flushed = on_flushed
-        self._thread = threading.Thread(target=self._run, name="store-flush-log", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread; a sync that runs is waited for, within bounds."""
-        self._stopping.set()
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
+        self._worker.stop()
 
     def _run(self) -> None:
         interval = self._config.flush_interval_commit_log_ms / 1000
-        while not self._stopping.is_set():
-            requested = self._wanted.wait(interval)
-            self._wanted.clear()
-            if self._stopping.is_set():
-                return
-            if requested or self.is_due():
+        wake, stopping = self._worker.wake, self._worker.stopping
+        while not stopping.is_set():
+            requested = wake.wait(interval)
+            wake.clear()
+            if not stopping.is_set() and (requested or self.is_due()):
                 self.sync()
                 self._on_flushed(self.flushed)
 
@@ -136,6 +130,7 @@ class QueueFlusher:
         queues: QueueTable,
         log_flusher: LogFlusher,
         files: Files,
+        disk: DiskState,
         checkpoint_path: Path,
         checkpoint: Checkpoint,
         config: StoreConfig,
@@ -155,8 +150,7 @@ class QueueFlusher:
         self._stats = stats
         self._dispatched_ms = dispatched_ms
         self._thorough_at = clock.monotonic()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("store-flush-queues", self._run, disk)
 
     def sync(self, *, thorough: bool) -> None:
         """Bring the queues to the disk, all or those with much to bring. Raises ``OSError``."""
@@ -182,18 +176,15 @@ class QueueFlusher:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
-        self._thread.start()
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread; a sync that runs is waited for, within bounds."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
+        self._worker.stop()
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
-        while not self._stopping.wait(interval):
+        while not self._worker.stopping.wait(interval):
             age = self._clock.monotonic() - self._thorough_at
             pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
             try:

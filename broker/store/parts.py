@@ -63,6 +63,7 @@ def join_parts(
         queues,
         log_flusher,
         files,
+        disk,
         paths.checkpoint,
         opened.checkpoint,
         config,

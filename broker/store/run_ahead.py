@@ -8,13 +8,10 @@ close wakes the thread (``CommitLog.wake_at``); one that overtakes it helps itse
 
 from __future__ import annotations
 
-import threading
-
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
 from broker.store.limits import (
     APPENDER_STEP_BYTES,
-    CLOSE_SECONDS,
     NO_SPACE_RETRY_SECONDS,
     RUN_AHEAD_BYTES,
     RUN_AHEAD_FIRST_BYTES,
@@ -22,6 +19,7 @@ from broker.store.limits import (
     RUN_AHEAD_STEP_BYTES,
 )
 from broker.store.mapped_file import MappedFile
+from broker.store.threads import Worker
 
 
 class RunAhead:
@@ -30,37 +28,30 @@ class RunAhead:
     def __init__(self, log: CommitLog, disk: DiskState) -> None:
         self._log = log
         self._disk = disk
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("store-run-ahead", self._run, disk)
 
     def start(self) -> None:
         """Start the thread."""
-        self._log.wake = self._wake.set
-        self._wake.set()
-        self._thread = threading.Thread(target=self._run, name="store-run-ahead", daemon=True)
-        self._thread.start()
+        self._log.wake = self._worker.wake.set
+        self._worker.wake.set()
+        self._worker.start()
 
     def stop(self) -> None:
         """End the thread; a step it is in is waited for, within bounds."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
+        self._worker.stop()
 
     def _run(self) -> None:
-        while True:
+        wake, stopping = self._worker.wake, self._worker.stopping
+        while not stopping.is_set():
             # A disk in trouble is asked again even if nobody appends, so that it heals.
-            self._wake.wait(NO_SPACE_RETRY_SECONDS if self._disk.trouble else None)
-            self._wake.clear()
-            while not self._stopping.is_set() and self._try_step():
+            wake.wait(NO_SPACE_RETRY_SECONDS if self._disk.trouble else None)
+            wake.clear()
+            while not stopping.is_set() and self._try_step():
                 self._pause()
-            if self._stopping.is_set():
-                return
 
     def _pause(self) -> None:
         # Not time.sleep: stop() ends the pause.
-        self._wake.wait(RUN_AHEAD_PAUSE_SECONDS)
+        self._worker.stopping.wait(RUN_AHEAD_PAUSE_SECONDS)
 
     def _try_step(self) -> bool:
         try:

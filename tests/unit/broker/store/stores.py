@@ -1,0 +1,141 @@
+"""Small stores for tests, and disks that fail when they are told to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from broker.store.files import OsFiles, OsRegion, Region
+from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from remoting.clock import Clock
+from remoting.protocol.message.tags import tags_code
+from remoting.protocol.message.view import RecordView, iter_records
+
+LOG_FILE = 16 * 1024
+QUEUE_FILE = 20 * 50
+BORN_HOST = b"\x0a\x01\x02\x03\x00\x00\xd4\x31"
+
+
+def small_config(root: Path, **changes: Any) -> StoreConfig:
+    """Files so small that they roll all the time."""
+    values: dict[str, Any] = {
+        "root": root,
+        "mapped_file_size_commit_log": LOG_FILE,
+        "mapped_file_size_consume_queue": QUEUE_FILE,
+        "store_host": ("10.9.8.7", 10911),
+    }
+    return StoreConfig(**(values | changes))
+
+
+def opened(
+    root: Path, *, files: Any = None, clock: Clock | None = None, **changes: Any
+) -> MessageStore:
+    """A small store, open."""
+    store = MessageStore(small_config(root, **changes), files=files, clock=clock)
+    store.open()
+    return store
+
+
+def message(
+    body: bytes = b"hello",
+    *,
+    topic: str = "TopicTest",
+    queue_id: int = 0,
+    tag: str = "",
+    **more: Any,
+) -> PendingMessage:
+    """A message as a send processor makes it."""
+    properties = f"TAGS\x01{tag}".encode() if tag else b""
+    values: dict[str, Any] = {
+        "properties": properties,
+        "tags_code": tags_code(tag),
+        "born_timestamp_ms": 1_600_000_000_000,
+        "born_host": BORN_HOST,
+    }
+    return PendingMessage(topic, queue_id, body, **(values | more))
+
+
+def read_all(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[RecordView]:
+    """Every message of a queue, pulled in small portions."""
+    found: list[RecordView] = []
+    offset = store.min_offset(topic, queue_id)
+    while True:
+        result = store.get(topic, queue_id, offset, 7)
+        if result.status is GetStatus.FOUND:
+            for run in result.records:
+                found.extend(iter_records(run))
+        elif result.status not in {
+            GetStatus.NO_MATCHED_MESSAGE,
+            GetStatus.MESSAGE_WAS_REMOVING,
+            GetStatus.OFFSET_FOUND_NULL,
+        }:
+            return found
+        offset = result.next_offset
+
+
+def bodies(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[bytes]:
+    """The bodies of a queue's messages."""
+    return [record.body for record in read_all(store, topic, queue_id)]
+
+
+def thread_names() -> list[str]:
+    """The store's threads that run."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("store-")]
+
+
+class FailingRegion:
+    """A region that asks the disk's owner before it writes and syncs."""
+
+    def __init__(self, region: OsRegion, path: Path, disk: FailingFiles) -> None:
+        self._region = region
+        self._path = path
+        self._disk = disk
+
+    @property
+    def view(self) -> memoryview:
+        return self._region.view
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        self._disk.before_write(self._path)
+        self._region.write(position, data)
+
+    def extents(self, position: int) -> Iterator[tuple[int, int]]:
+        return self._region.extents(position)
+
+    def sync(self) -> None:
+        self._disk.before_sync(self._path)
+        self._region.sync()
+
+
+class FailingFiles(OsFiles):
+    """The operating system's disk, with faults."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.full_for = ""
+        self.free = 12345
+        self.sync_error: OSError | None = None
+        self.syncs: list[Path] = []
+        self.on_sync: Callable[[Path], None] = lambda _: None
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        if create:
+            self.before_write(path)
+        return FailingRegion(super().open_mapped(path, size, create=create), path, self)
+
+    def before_write(self, path: Path) -> None:
+        if self.full and self.full_for in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def before_sync(self, path: Path) -> None:
+        self.syncs.append(path)
+        self.on_sync(path)
+        if self.sync_error is not None:
+            raise self.sync_error
+
+    def free_bytes(self, path: Path) -> int:
+        return self.free
