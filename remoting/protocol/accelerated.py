@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isinf
 from typing import Any, NoReturn
 
 try:
@@ -38,7 +39,10 @@ def json_loads_pairs(data: bytes) -> Any:
 def _plain_loads(data: bytes, pairs: type[Pairs] | None = None) -> Any:
     try:
         value = json.loads(
-            str(data, "utf-8"), object_pairs_hook=pairs, parse_constant=_refuse_constant
+            str(data, "utf-8"),
+            object_pairs_hook=pairs,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
         )
         if b"\\u" in data:
             # An escaped lone surrogate would only be noticed when the text is encoded again.
@@ -50,6 +54,13 @@ def _plain_loads(data: bytes, pairs: type[Pairs] | None = None) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
 
 
 def _plain_dumps(value: object) -> bytes:

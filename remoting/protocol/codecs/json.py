@@ -12,6 +12,7 @@ backslashes, unknown keys with nested values) the standard library reads it once
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from remoting.protocol.accelerated import json_dumps, json_loads, json_loads_pairs
@@ -46,10 +47,7 @@ def encode_header(command: Command) -> bytes:
 def decode_header(view: memoryview | bytes) -> Command:
     """The command of a header. Raises ``FrameError``."""
     data = bytes(view)
-    try:
-        header = json_loads(data)
-    except ValueError as error:
-        raise FrameError(f"the JSON header can't be read: {error}") from error
+    header = _parse(data, json_loads)
     _check_depth(data)
     if type(header) is not dict:
         raise FrameError("the JSON header is not an object")
@@ -67,6 +65,13 @@ def decode_header(view: memoryview | bytes) -> Command:
         None,
         pairs,
     )
+
+
+def _parse(data: bytes, loads: Callable[[bytes], Any]) -> Any:
+    try:
+        return loads(data)
+    except ValueError as error:
+        raise FrameError(f"the JSON header can't be read: {error}") from error
 
 
 def _integer(header: dict[str, Any], key: str) -> int:
@@ -92,16 +97,13 @@ def _pairs(data: bytes, header: dict[str, Any]) -> tuple[tuple[str, str], ...] |
     ext_fields = header.get("extFields")
     if ext_fields is not None and type(ext_fields) is not dict:
         raise FrameError("the JSON header's extFields is not an object")
-    if not _strings_match(data, header, ext_fields):
-        try:
-            repeated = dict(json_loads_pairs(data)).get("extFields")
-        except ValueError as error:
-            raise FrameError(f"the JSON header can't be read: {error}") from error
-        members = repeated
-    else:
-        members = None if ext_fields is None else ext_fields.items()
-    if members is None:
+    if ext_fields is None:
         return None
+    members = (
+        ext_fields.items()
+        if _strings_match(data, header, ext_fields)
+        else dict(_parse(data, json_loads_pairs))["extFields"]
+    )
     if len(members) > MAX_EXT_FIELDS:
         raise FrameError(f"{len(members)} ext fields are above {MAX_EXT_FIELDS}")
     return tuple(
@@ -113,18 +115,16 @@ def _pairs(data: bytes, header: dict[str, Any]) -> tuple[tuple[str, str], ...] |
     )
 
 
-def _strings_match(data: bytes, header: dict[str, Any], ext_fields: dict[str, Any] | None) -> bool:
+def _strings_match(data: bytes, header: dict[str, Any], ext_fields: dict[str, Any]) -> bool:
     if b"\\\\" in data:
         return False
-    strings = len(header)
+    strings = len(header) + len(ext_fields)
     for value in header.values():
         if type(value) is str:
             strings += 1
-    if ext_fields is not None:
-        strings += len(ext_fields)
-        for value in ext_fields.values():
-            if type(value) is str:
-                strings += 1
+    for value in ext_fields.values():
+        if type(value) is str:
+            strings += 1
     return data.count(b'"') - data.count(b'\\"') == 2 * strings
 
 

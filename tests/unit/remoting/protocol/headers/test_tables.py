@@ -1,0 +1,85 @@
+"""The tables of header types are complete and every header in them works."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+from remoting.protocol import headers
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import HeaderError
+from remoting.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
+from remoting.protocol.headers.base import wire_names_of
+
+
+def all_header_types() -> set[type[Header]]:
+    found: set[type[Header]] = set()
+    for info in pkgutil.iter_modules(headers.__path__):
+        module = importlib.import_module(f"remoting.protocol.headers.{info.name}")
+        found |= {
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, Header) and value is not Header
+        }
+    return found
+
+
+HEADER_TYPES = sorted(all_header_types(), key=lambda header_type: header_type.__name__)
+
+
+def test_the_catalogue_is_complete() -> None:
+    assert len(HEADER_TYPES) == 115
+    in_tables = {*REQUEST_HEADERS.values(), *RESPONSE_HEADERS.values()}
+    assert in_tables == set(HEADER_TYPES)
+    assert {*REQUEST_HEADERS, *RESPONSE_HEADERS} <= set(RequestCode)
+
+
+@pytest.mark.parametrize("header_type", HEADER_TYPES)
+def test_every_header_round_trips_with_all_its_fields(header_type: type[Header]) -> None:
+    texts = {
+        field.name: "true" if "bool" in str(field.type) else "7"
+        for field in dataclasses.fields(header_type)  # type: ignore[arg-type]  # all are dataclasses
+    }
+    fields = dict(zip(wire_names_of(header_type), texts.values(), strict=True))
+    full = header_type.from_fields(fields)
+    assert dict(full.pairs()) == fields
+    assert header_type.from_values(full.values()) == full
+    assert header_type.__doc__
+
+
+@pytest.mark.parametrize("header_type", HEADER_TYPES)
+def test_every_required_field_is_missed(header_type: type[Header]) -> None:
+    required = [
+        name
+        for name, field in zip(
+            wire_names_of(header_type),
+            dataclasses.fields(header_type),  # type: ignore[arg-type]  # all are dataclasses
+            strict=True,
+        )
+        if field.default is dataclasses.MISSING
+    ]
+    for reading in (lambda: header_type.from_fields({}), lambda: header_type.from_values(())):
+        if required:
+            with pytest.raises(HeaderError, match=f"the field {required[0]} is missing"):
+                reading()
+        else:
+            assert reading() is not None
+
+
+def test_the_package_has_only_what_it_names() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'RESPONSES'"):
+        _ = headers.RESPONSES
+
+
+def test_a_server_does_not_import_headers_it_has_no_use_for() -> None:
+    program = (
+        "import sys; import remoting.protocol.frame, remoting.protocol.headers.send;"
+        "assert 'remoting.protocol.headers.access' not in sys.modules;"
+        "from remoting.protocol.headers import REQUEST_HEADERS; assert REQUEST_HEADERS[10]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,74 @@
+"""Commands: requests, replies, and reading typed headers."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.codes import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    VERSION,
+    Language,
+    RequestCode,
+    ResponseCode,
+    SerializeType,
+)
+from remoting.protocol.command import Command
+from remoting.protocol.errors import HeaderError
+from remoting.protocol.headers.offset import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+)
+
+HEADER = GetMaxOffsetRequestHeader(topic="t", queue_id=1)
+
+
+def test_a_request_is_ours() -> None:
+    request = Command.request(RequestCode.GET_MAX_OFFSET, HEADER, body=b"x", extra={"a": "b"})
+    assert (request.code, request.flag, request.body) == (30, 0, b"x")
+    assert (request.language, request.version) == (Language.PYTHON, VERSION)
+    assert request.fields == {"topic": "t", "queueId": "1", "a": "b"}
+    assert not request.is_response
+    assert not request.is_oneway
+
+
+def test_a_oneway_request_says_so() -> None:
+    request = Command.request(40, oneway=True)
+    assert request.flag == FLAG_ONEWAY
+    assert request.is_oneway
+    assert request.pairs is None
+    assert request.fields == {}
+    assert request.all_pairs() is None
+
+
+def test_a_reply_has_the_requests_opaque_and_codec() -> None:
+    request = Command(30, 77, FLAG_ONEWAY, Language.GO, 399, serialize=SerializeType.MSGPACK)
+    reply = request.reply(header=GetMaxOffsetResponseHeader(offset=5), extra=[("a", "b")])
+    assert (reply.code, reply.opaque, reply.flag) == (ResponseCode.SUCCESS, 77, FLAG_RESPONSE)
+    assert (reply.language, reply.version) == (Language.JAVA, VERSION)
+    assert reply.serialize is SerializeType.MSGPACK
+    assert reply.is_response
+    assert list(reply.all_pairs() or ()) == [("offset", "5"), ("a", "b")]
+    assert request.reply(ResponseCode.SYSTEM_BUSY, "later").remark == "later"
+
+
+def test_a_decoded_command_is_read_typed_and_the_last_repeat_wins() -> None:
+    command = Command(30, pairs=(("queueId", "1"), ("topic", "t"), ("queueId", "2")))
+    assert command.read(GetMaxOffsetRequestHeader) == GetMaxOffsetRequestHeader(
+        topic="t", queue_id=2
+    )
+    with pytest.raises(HeaderError, match="SearchOffsetRequestHeader: the field timestamp is"):
+        command.read(SearchOffsetRequestHeader)
+
+
+def test_a_command_of_ours_is_read_without_coding() -> None:
+    request = Command.request(30, HEADER)
+    assert request.read(GetMaxOffsetRequestHeader) is HEADER
+    with pytest.raises(HeaderError):
+        request.read(SearchOffsetRequestHeader)
+
+
+def test_a_command_without_fields_lacks_all_of_them() -> None:
+    with pytest.raises(HeaderError, match="topic is missing"):
+        Command(30).read(GetMaxOffsetRequestHeader)
