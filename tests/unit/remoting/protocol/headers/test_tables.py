@@ -63,12 +63,13 @@ def test_every_required_field_is_missed(header_type: type[Header]) -> None:
         )
         if field.default is dataclasses.MISSING
     ]
-    for reading in (lambda: header_type.from_fields({}), lambda: header_type.from_values(())):
-        if required:
-            with pytest.raises(HeaderError, match=f"the field {required[0]} is missing"):
-                reading()
-        else:
-            assert reading() is not None
+    if not required:
+        assert header_type.from_fields({}) == header_type.from_values(())
+        return
+    with pytest.raises(HeaderError, match=f"the field {required[0]} is missing"):
+        header_type.from_fields({})
+    with pytest.raises(HeaderError, match=f"the field {required[0]} is missing"):
+        header_type.from_values(())
 
 
 def test_the_package_has_only_what_it_names() -> None:
