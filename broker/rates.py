@@ -17,9 +17,15 @@ class Totals(NamedTuple):
     """Counts since the start."""
 
     put: int = 0
+    """Messages stored."""
     found: int = 0
+    """Pulls that found messages."""
     missed: int = 0
+    """Pulls that found none."""
+    asked: int = 0
+    """Pulls."""
     transferred: int = 0
+    """Messages handed out."""
 
 
 class DayTotals(NamedTuple):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Changes(Protocol):
     """Persists and registers what requests change."""
 
-    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[None]:
-        """Topics were made, changed or deleted; ends when that is on disk.
+    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
+        """Topics were made, changed or deleted; whether that got to the disk, once it is known.
 
         Args:
             names: the topics that alone are registered; None for all.
@@ -36,12 +36,12 @@ class Changes(Protocol):
         ...
 
     @property
-    def topics_pending(self) -> Awaitable[None] | None:
-        """Ends when the topics are on disk; None when they are."""
+    def topics_pending(self) -> Awaitable[bool] | None:
+        """Ends when the newest topics have been written; None when they have."""
         ...
 
-    def groups_changed(self) -> Awaitable[None]:
-        """Group settings were made, changed or deleted; ends when that is on disk."""
+    def groups_changed(self) -> Awaitable[bool]:
+        """Group settings were made, changed or deleted; whether that got to the disk."""
         ...
 
 

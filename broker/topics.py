@@ -10,9 +10,11 @@ Pure: who persists and registers the changes is told by ``version``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from msgspec import structs
 
 from broker.errors import LimitReached
 from broker.limits import MAX_TOPICS
@@ -172,6 +174,18 @@ class TopicTable:
             return False
         self.data_version = self.data_version.next(now_ms)
         return True
+
+    def set_order_topics(self, ordered: Container[str], now_ms: int) -> bool:
+        """Mark the topics that a name server says are in order, no others; False: no change.
+
+        Those the broker doesn't have are not looked at (cf. updateOrderTopicConfig).
+        """
+        wrong = [config for name, config in self.table.items() if config.order != (name in ordered)]
+        for config in wrong:
+            self.table[config.topic_name] = structs.replace(config, order=not config.order)
+        if wrong:
+            self.data_version = self.data_version.next(now_ms)
+        return bool(wrong)
 
     def _insert(self, config: TopicConfig, now_ms: int, limit: int) -> None:
         if config.topic_name not in self.table and len(self.table) >= limit:

@@ -39,7 +39,7 @@ class FigureProcessor:
         version = encode(self._state.config_version).decode()
         return command.reply(
             header=GetBrokerConfigResponseHeader(version=version),
-            body=self._state.config.as_text().encode(),
+            body=self._state.config.as_text(),
         )
 
     def runtime(self, command: Command, _: Connection) -> Command:

@@ -13,7 +13,7 @@ import structlog
 from broker.errors import Refused
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_PER_TOPIC
-from broker.processors.remarks import check_group
+from broker.processors.remarks import NOT_SAVED, check_group
 from broker.state import BrokerState
 from remoting.protocol.bodies import clients, decode, encode
 from remoting.protocol.bodies.group import (
@@ -132,8 +132,8 @@ class GroupProcessor:
         return self._saved(command)
 
     async def _saved(self, command: Command) -> Command:
-        await self._state.changes.groups_changed()
-        return command.reply()
+        saved = await self._state.changes.groups_changed()
+        return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
 
 def _connections(channels: Iterable[ClientChannel]) -> list[clients.Connection]:

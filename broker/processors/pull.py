@@ -92,7 +92,7 @@ class PullProcessor:
                 reply = self._run(held, suspend=False)
             except Refused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever fails is answered
                 _log.exception("parked pull failed", topic=parked.topic, queue=parked.queue_id)
                 reply = held.command.reply(
                     ResponseCode.SYSTEM_ERROR, "the broker failed to serve this pull; see its log"
@@ -110,7 +110,8 @@ class PullProcessor:
         result = self._get(header, accept)
         code = _code_of(result.status, header.queue_offset)
         if code == ResponseCode.SUCCESS:
-            return self._found(held, result)
+            self._found(held, result)
+            return None
         self._state.counters.pulls_missed += 1
         if (
             code == ResponseCode.PULL_NOT_FOUND

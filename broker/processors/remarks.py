@@ -15,6 +15,11 @@ from remoting.protocol.codes import ResponseCode
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """How RocketMQ ends remarks that need explaining (cf. FAQUrl)."""
 
+NOT_SAVED: Final = (
+    "the change is in effect but could not be written to the broker's disk, so a restart would "
+    "undo it; the broker's log says why"
+)
+
 NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
 
 

@@ -33,7 +33,6 @@ from remoting.protocol.headers.send import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import batch, ids, properties, sys_flag
 from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.tags import tags_code_of
@@ -53,6 +52,12 @@ _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 _CLUSTER: Final = properties.CLUSTER.encode()
 _TRANSACTION_BITS: Final = 0xC
 _HALF_OR_ROLLBACK: Final = frozenset({0x4, 0xC})
+
+_CODES: Final = {
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
 
 Reply = Command | Awaitable[Command | None] | None
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
@@ -109,12 +114,11 @@ class SendProcessor:
         text = properties.append(properties.remove(text, _WAIT), _CLUSTER, self._cluster)
         if target.dead:
             text = properties.append(properties.remove(text, _DELAY), _DELAY, b"0")
-        self._check_size(len(command.body), len(text))
         result = self._state.store.put(
             self._message(connection, header, target, command.body, text)
         )
         if result.status is not PutStatus.OK:
-            raise _store_refusal(result.status, result.message, self._state.config.max_message_size)
+            raise _store_refusal(result.status, result.message)
         self._count(1, len(command.body))
         if command.is_oneway:
             return None
@@ -153,22 +157,18 @@ class SendProcessor:
         target = self._admit(command, connection, header)
         text = (header.properties or "").encode("utf-8", "replace")
         self._check_kind(header, text, dead=target.dead)
-        self._check_size(len(command.body), len(text))
         wait = _waits(text)
         # All elements get the batch's own text behind theirs, WAIT included: so does 4.9.
         text = properties.append(text, _CLUSTER, self._cluster)
         messages = []
         for element in batch.iter_elements(command.body):
             joined = properties.join(bytes(element.properties), text)
-            self._check_size(len(element.body), len(joined))
             messages.append(
                 self._message(connection, header, target, element.body, joined, element.flag)
             )
-        if not messages:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds no message")
         result = self._state.store.put_batch(messages)
         if result.status is not PutStatus.OK:
-            raise _store_refusal(result.status, result.message, self._state.config.max_message_size)
+            raise _store_refusal(result.status, result.message)
         self._count(len(messages), len(command.body))
         if command.is_oneway:
             return None
@@ -281,11 +281,6 @@ class SendProcessor:
                 "a delay level",
             )
 
-    def _check_size(self, body_length: int, properties_length: int) -> None:
-        most = self._state.config.max_message_size
-        if body_length > most or properties_length > MAX_PROPERTIES_BYTES:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, _illegal(most))
-
     # answers
 
     def _reply(
@@ -328,12 +323,12 @@ class SendProcessor:
         counters.bytes_sent += size
 
 
-async def _after(saved: Awaitable[None], reply: Command) -> Command:
+async def _after(saved: Awaitable[bool], reply: Command) -> Command:
     await saved
     return reply
 
 
-async def _both(saved: Awaitable[None], flushed: Awaitable[Command | None]) -> Command | None:
+async def _both(saved: Awaitable[bool], flushed: Awaitable[Command | None]) -> Command | None:
     await saved
     return await flushed
 
@@ -361,22 +356,8 @@ def _is_transactional(header: SendHeader, text: bytes) -> bool:
     return value is not None and value.lower() == b"true"
 
 
-def _illegal(most: int) -> str:
-    return (
-        "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {most}B, msg properties length limit 32KB."
-    )
-
-
-def _store_refusal(status: PutStatus, message: str | None, most: int) -> Refused:
-    if status in {PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED}:
-        return Refused(ResponseCode.MESSAGE_ILLEGAL, message or _illegal(most))
-    if status is PutStatus.SERVICE_NOT_AVAILABLE:
-        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, message or "the store can't be written")
-    if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
-        text = "create mapped file failed, server is busy or broken."
-        return Refused(ResponseCode.SYSTEM_ERROR, f"{text} {message}" if message else text)
-    return Refused(ResponseCode.SYSTEM_ERROR, message or status.name)
+def _store_refusal(status: PutStatus, sentence: str) -> Refused:
+    return Refused(_CODES.get(status, ResponseCode.SYSTEM_ERROR), sentence)
 
 
 def _report_made(topic: TopicConfig, asked: int) -> None:

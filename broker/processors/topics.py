@@ -12,7 +12,7 @@ import structlog
 
 from broker.errors import Refused
 from broker.limits import MAX_QUEUES_PER_TOPIC
-from broker.processors.remarks import check_topic
+from broker.processors.remarks import NOT_SAVED, check_topic
 from broker.state import BrokerState
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
@@ -121,8 +121,8 @@ class TopicProcessor:
         return self._saved(command, [config.topic_name for config in configs])
 
     async def _saved(self, command: Command, registered: list[str] | None) -> Command:
-        await self._state.changes.topics_changed(registered, oneway=False)
-        return command.reply()
+        saved = await self._state.changes.topics_changed(registered, oneway=False)
+        return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
     def _check_name(self, name: str) -> None:
         check_topic(name)

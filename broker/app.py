@@ -1,0 +1,373 @@
+"""A broker: the store, the tables, the processors, and the sockets before them.
+
+The start goes: listen (so that a port in use is found before anything else, and a port that was
+left to chance is known), open the store in a thread, read the tables, serve, register. Requests
+that come before all that is done are answered SYSTEM_BUSY.
+
+The stop goes the other way round: unregister, answer the parked pulls, take no more requests and
+finish those at work, write the tables, close the store. Nothing acknowledged is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Self
+
+import structlog
+
+from broker.announcement import Announcement
+from broker.config import BrokerConfig
+from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
+from broker.errors import BrokerError
+from broker.processors.table import Dispatcher, Processors
+from broker.rates import SAMPLE_SECONDS, Rates, Totals
+from broker.registration import Registration
+from broker.saved_tables import SavedTables
+from broker.state import BrokerState
+from broker.store.files import Files, OsFiles
+from broker.store.message_store import MessageStore, StoreConfig
+from remoting.addresses import address_text
+from remoting.clock import Clock, SystemClock
+from remoting.connection import Connection
+from remoting.counters import Counters
+from remoting.errors import BindFailed
+from remoting.limits import ServerLimits
+from remoting.protocol.bodies.topic import DataVersion
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.message.hosts import host_bytes, ip_bytes
+from remoting.server import Server
+from remoting.tasks import Supervisor
+
+_log = structlog.get_logger("broker")
+
+VIP_STEP: Final = 2
+"""The VIP port is the listen port less this; clients with vipChannelEnabled send there."""
+
+SCAN_SECONDS: Final = 10.0
+"""How often connections without heartbeats are looked for (cf. ClientHousekeepingService)."""
+
+REGISTRATION_PATIENCE: Final = 2.0
+"""How long an administrator's change waits for the name servers."""
+
+CONFIG_DIRECTORY: Final = "config"
+
+
+class Broker:
+    """A broker in this process's event loop.
+
+    Args:
+        config: its settings.
+        files: the disk, another than the system's in tests.
+        clock: the time, likewise.
+
+    Attributes:
+        counters: what happened on the sockets.
+        store: the messages; once it is started.
+        state: what it knows; once it is started.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        config.check()
+        self.config = config
+        self.counters = Counters()
+        self.store: MessageStore
+        self.state: BrokerState
+        self._files = files or OsFiles()
+        self._clock = clock or SystemClock()
+        self._host = config.advertised_host
+        self._server = self._make_server(config.listen_port)
+        self._vip: Server | None = None
+        self._tables: SavedTables
+        self._processors: Processors
+        self._registration: Registration | None = None
+        self._rates = Rates()
+        self._supervisor = Supervisor("broker")
+        self._woken: list[ParkedPull] = []
+        self._store_open = False
+        self._serving = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        """What clients connect to: ``host:port``."""
+        return address_text((self._host, self.port))
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Ends with an error when one of its tasks dies."""
+        return self._supervisor.failed
+
+    @property
+    def registration(self) -> Registration | None:
+        """How it stands with its name servers; None before the start."""
+        return self._registration
+
+    # start
+
+    async def start(self) -> None:
+        """Serve.
+
+        Raises:
+            BindFailed: the port can't be had.
+            StoreError, BrokerError: the store or a table can't be used.
+        """
+        await self._server.start()
+        await self._open_store()
+        self._tables = SavedTables(
+            self.config, self.store.paths.root / CONFIG_DIRECTORY, self._files
+        )
+        self.state = self._make_state()
+        self._processors = Processors.of(self.state, self._rates)
+        self._check_offsets()
+        self.store.on_arrival = self._arrived
+        self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
+        self._serving = True
+        await self._start_vip()
+        self._tables.save_all()
+        self._spawn_tasks()
+        await self._register()
+        self._log_ready()
+
+    def _make_server(self, port: int) -> Server:
+        return Server(
+            _not_ready,
+            host=self.config.bind_host,
+            port=port,
+            limits=ServerLimits(
+                max_connections=self.config.max_connections,
+                idle_timeout=self.config.server_channel_max_idle_time_s,
+            ),
+            on_close=self._connection_closed,
+            counters=self.counters,
+            clock=self._clock,
+            name="broker",
+        )
+
+    async def _open_store(self) -> None:
+        config = self.config
+        ip = await _numeric(self._host)
+        self.store = MessageStore(
+            StoreConfig(
+                root=config.store_path_root_dir,
+                commit_log_path=config.store_path_commit_log,
+                mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+                mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+                flush_disk_type="SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
+                flush_interval_commit_log_ms=config.flush_interval_commit_log_ms,
+                flush_interval_consume_queue_ms=config.flush_interval_consume_queue_ms,
+                sync_flush_timeout_ms=config.sync_flush_timeout_ms,
+                max_message_size=config.max_message_size,
+                store_host=(ip, self.port),
+                check_crc_on_recover=config.check_crc_on_recover,
+            ),
+            files=self._files,
+            clock=self._clock,
+        )
+        loop = asyncio.get_running_loop()
+        report = await loop.run_in_executor(None, self.store.open)
+        self._store_open = True
+        self.store.start(loop)
+        for note in report.notes:
+            _log.warning("store recovered", note=note)
+        _log.info(
+            "store open",
+            store=str(config.store_path_root_dir),
+            clean=report.clean,
+            end_offset=report.end_offset,
+            queues=report.queues,
+            seconds=round(report.seconds, 3),
+        )
+
+    def _make_state(self) -> BrokerState:
+        tables, now_ms = self._tables, self._clock.now_ms()
+        return BrokerState(
+            config=self.config,
+            host=self._host,
+            packed_host=host_bytes(*self.store.config.store_host),
+            store=self.store,
+            clock=self._clock,
+            random=random.Random(),  # noqa: S311 - spreads messages over queues
+            changes=tables,
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            long_polls=LongPolls(self._clock.monotonic(), limit=self.config.max_parked_pulls),
+            config_version=DataVersion(timestamp=now_ms),
+            started_ms=now_ms,
+        )
+
+    def _check_offsets(self) -> None:
+        if self._tables.lost_offsets and self.store.end_offset > 0:
+            _log.warning(
+                "the store has messages but no consumer offsets: config/consumerOffset.json is "
+                "missing, so every group starts over by the rule for new groups; if that is not "
+                "intended, stop this broker and put the file back",
+                store=str(self.config.store_path_root_dir),
+            )
+
+    async def _start_vip(self) -> None:
+        if self.config.listen_port <= VIP_STEP:
+            return
+        vip = self._make_server(self.config.listen_port - VIP_STEP)
+        vip.endpoint.handler = self._server.endpoint.handler
+        try:
+            await vip.start()
+        except BindFailed as error:
+            _log.warning("clients with vipChannelEnabled can't send here", reason=str(error))
+            await vip.stop()
+        else:
+            self._vip = vip
+
+    def _spawn_tasks(self) -> None:
+        offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
+        for name, seconds, action in (
+            ("long polls", TICK_SECONDS, self._expire_pulls),
+            ("save tables", offsets_seconds, self._tables.save_changes),
+            ("scan clients", SCAN_SECONDS, self._scan),
+            ("sample rates", SAMPLE_SECONDS, self._sample),
+        ):
+            self._supervisor.spawn(_each(seconds, action), name)
+
+    async def _register(self) -> None:
+        self._registration = Registration(
+            self.config.namesrv_addr,
+            Announcement.of(self.config, self.port),
+            self._tables.topic_wrapper,
+            on_order_topics=self._set_order_topics,
+            clock=self._clock,
+        )
+        self._tables.on_topics = self._register_topics
+        self._supervisor.spawn(_surface(self._registration), "registration")
+        await self._registration.start()
+
+    def _log_ready(self) -> None:
+        if self.config.ignored_keys:
+            _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
+        _log.info("broker ready", name=self.config.broker_name, address=self.address)
+
+    # what happens while it serves
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
+        if woken:
+            if not self._woken:
+                # Behind all messages of this read: a pull gets as many of them as it wants.
+                asyncio.get_running_loop().call_soon(self._wake)
+            self._woken += woken
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken, []
+        self._processors.pull.wake(woken)
+
+    def _expire_pulls(self) -> None:
+        expired = self.state.long_polls.expired(self._clock.monotonic())
+        if expired:
+            self._processors.pull.wake(expired)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        if self._serving and not self.state.stopping:
+            self._processors.clients.closed(connection)
+
+    def _scan(self) -> None:
+        self._processors.clients.scan()
+        self.state.locks.sweep(self._clock.now_ms())
+
+    def _sample(self) -> None:
+        counters = self.state.counters
+        totals = Totals(
+            put=counters.messages_sent,
+            found=counters.pulls_found,
+            missed=counters.pulls_missed,
+            asked=counters.pulls_found + counters.pulls_missed,
+            transferred=counters.messages_pulled,
+        )
+        day = time.localtime(self._clock.now_ms() / 1000).tm_yday
+        self._rates.sample(self._clock.monotonic(), day, totals)
+
+    def _register_topics(
+        self, names: Sequence[str] | None, oneway: bool
+    ) -> Awaitable[object] | None:
+        assert self._registration is not None
+        told = asyncio.ensure_future(self._registration.changed(names, oneway=oneway))
+        return None if oneway else asyncio.wait([told], timeout=REGISTRATION_PATIENCE)
+
+    def _set_order_topics(self, table: Mapping[str, str]) -> None:
+        if self.state.topics.set_order_topics(table, self._clock.now_ms()):
+            self._tables.topics_changed(None, oneway=True)
+
+    # stop
+
+    async def stop(self) -> None:
+        """Stop cleanly; also after a failed start. May be called twice."""
+        if self._registration is not None:
+            await self._registration.stop()
+        if self._serving:
+            self.state.stopping = True
+            self._wake()
+            self._processors.pull.wake(self.state.long_polls.drain())
+        await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
+        await self._supervisor.close()
+        if self._serving:
+            self._serving = False
+            await self._tables.flush()
+        if self._store_open:
+            self._store_open = False
+            self.store.close()
+            _log.info("broker stopped", name=self.config.broker_name)
+
+
+def _not_ready(command: Command, _: Connection) -> Command:
+    return command.reply(
+        ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]the broker is starting, try again in a moment"
+    )
+
+
+async def _each(seconds: float, action: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        action()
+
+
+async def _surface(registration: Registration) -> None:
+    """Fail when a task of the registration does."""
+    await asyncio.shield(registration.failed)
+
+
+async def _numeric(host: str) -> str:
+    """The address that the store's records carry for the advertised host, IPv4 if it has one."""
+    try:
+        ip_bytes(host)
+    except ValueError:
+        pass
+    else:
+        return host
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BrokerError(
+            f"the advertised host {host} has no address ({error}): set brokerIP1 to an address "
+            "that clients can reach"
+        ) from error
+    return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])

@@ -1,0 +1,124 @@
+"""The table of GET_BROKER_RUNTIME_INFO: what administration tools print about a broker.
+
+The keys are RocketMQ's, all of them, because its tools stop at the first one they miss. Thread
+pools do not exist here; their queues are always empty.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from broker.rates import Rates
+from broker.state import BrokerState
+from remoting.protocol.codes import VERSION
+from remoting.protocol.message.view import RecordView
+from remoting.protocol.versions import name_of
+
+_POOLS: Final = {
+    "sendThreadPoolQueueCapacity": "10000",
+    "pullThreadPoolQueueCapacity": "100000",
+    "queryThreadPoolQueueCapacity": "20000",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    "sendThreadPoolQueueSize": "0",
+    "queryThreadPoolQueueSize": "0",
+    "EndTransactionQueueSize": "0",
+    "sendThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "pageCacheLockTimeMills": "0",
+    "dispatchMaxBuffer": "0",
+    "dispatchBehindBytes": "0",
+    "putMessageDistributeTime": "null",
+    "putMessageEntireTimeMax": "0",
+    "getMessageEntireTimeMax": "0",
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "remainTransientStoreBufferNumbs": "2147483647",
+}
+"""What has no counterpart here: empty queues of threads, and their capacities in 4.9."""
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
+    """All keys with their values."""
+    return {
+        **_POOLS,
+        "pullThreadPoolQueueSize": str(len(state.long_polls)),
+        **_about(state),
+        **_messages(state, rates),
+        **_disk(state),
+    }
+
+
+def _about(state: BrokerState) -> dict[str, str]:
+    now_ms = state.clock.now_ms()
+    seconds = max(now_ms - state.started_ms, 0) // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    opens_ms = state.config.start_accept_send_request_timestamp_ms
+    return {
+        "bootTimestamp": str(state.started_ms),
+        "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]",
+        "brokerVersionDesc": name_of(VERSION),
+        "brokerVersion": str(VERSION),
+        "startAcceptSendRequestTimeStamp": str(opens_ms),
+    }
+
+
+def _messages(state: BrokerState, rates: Rates) -> dict[str, str]:
+    counters, stats = state.counters, state.store.stats
+    days = rates.days
+    return {
+        "putMessageTimesTotal": str(stats.puts),
+        "putMessageFailedTimes": str(stats.refused_puts),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(stats.put_bytes / stats.puts if stats.puts else 0.0),
+        "putTps": rates.per_second("put"),
+        "getFoundTps": rates.per_second("found"),
+        "getMissTps": rates.per_second("missed"),
+        "getTotalTps": rates.per_second("asked"),
+        "getTransferedTps": rates.per_second("transferred"),
+        "getTransferredTps": rates.per_second("transferred"),
+        "msgPutTotalTodayNow": str(counters.messages_sent),
+        "msgPutTotalTodayMorning": str(days.today_morning.put),
+        "msgPutTotalYesterdayMorning": str(days.yesterday_morning.put),
+        "msgGetTotalTodayNow": str(counters.messages_pulled),
+        "msgGetTotalTodayMorning": str(days.today_morning.transferred),
+        "msgGetTotalYesterdayMorning": str(days.yesterday_morning.transferred),
+    }
+
+
+def _disk(state: BrokerState) -> dict[str, str]:
+    store = state.store
+    log, queues = store.paths.commit_log, store.paths.consume_queues
+    usage = shutil.disk_usage(log)
+    return {
+        "commitLogMinOffset": str(store.start_offset),
+        "commitLogMaxOffset": str(store.end_offset),
+        "remainHowManyDataToFlush": _human(store.end_offset - store.durable_offset),
+        "earliestMessageTimeStamp": str(_first_record_ms(state)),
+        "commitLogDiskRatio": _ratio(log),
+        f"commitLogDiskRatio_{log}": _ratio(log),
+        "consumeQueueDiskRatio": _ratio(queues),
+        "commitLogDirCapacity": f"Total : {_human(usage.total)}, Free : {_human(usage.free)}.",
+    }
+
+
+def _first_record_ms(state: BrokerState) -> int:
+    record = state.store.record_at(state.store.start_offset)
+    return -1 if record is None else RecordView(record).store_timestamp_ms
+
+
+def _ratio(path: Path) -> str:
+    usage = shutil.disk_usage(path)
+    return f"{usage.used / usage.total if usage.total else 0.0:.2f}"
+
+
+def _human(size: int) -> str:
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"

@@ -1,0 +1,191 @@
+"""The broker's tables as they lie in ``config/``: read at the start, written as they change.
+
+========================  ======================================  ===========================
+file                      what                                    written
+========================  ======================================  ===========================
+topics.json               topics                                  on every change
+subscriptionGroup.json    settings of groups                      on every change
+consumerOffset.json       how far groups are                      each 5 s if changed, at stop
+========================  ======================================  ===========================
+
+The forms are RocketMQ's, so either can start on the other's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from broker.config import BrokerConfig
+from broker.errors import BrokerError
+from broker.groups.offsets import ConsumerOffsets
+from broker.groups.subscriptions import SubscriptionGroups
+from broker.state_files import StateFile
+from broker.store.files import Files
+from broker.store.state_file import load_json, save_json
+from broker.topics import TopicRules, TopicTable
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.group import SubscriptionGroupWrapper
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+
+_log = structlog.get_logger("broker")
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+
+BodyT = TypeVar("BodyT", bound=msgspec.Struct)
+OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
+
+
+class SavedTables:
+    """The tables with their files.
+
+    Args:
+        config: which topics and groups exist at boot, and how many there may be.
+        directory: ``config/`` of the store.
+        files: the disk.
+
+    Attributes:
+        topics, groups, offsets: the tables.
+        lost_offsets: whether there was no file of offsets.
+        on_topics: told which topics changed (None: any) and whether to register them oneway;
+            what it returns ends when they are registered.
+
+    Raises:
+        StoreError: a file can't be read, or it and its backup are damaged.
+        BrokerError: a file holds something else than it should.
+    """
+
+    def __init__(self, config: BrokerConfig, directory: Path, files: Files) -> None:
+        self._directory = directory
+        self._files = files
+        topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
+        self.topics = TopicTable(
+            _topic_rules(config),
+            topics.topic_config_table,
+            topics.data_version,
+            client_limit=config.max_topics,
+        )
+        groups = self._load(GROUPS, SubscriptionGroupWrapper) or SubscriptionGroupWrapper()
+        self.groups = SubscriptionGroups(
+            groups.subscription_group_table,
+            groups.data_version,
+            auto_create=config.auto_create_subscription_group,
+            client_limit=config.max_groups,
+        )
+        offsets = self._load(OFFSETS, ConsumerOffsetSerializeWrapper)
+        self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
+        self.lost_offsets = offsets is None
+        self.on_topics: OnTopics | None = None
+        self._topic_file = StateFile(TOPICS, self._copy_topics, self._writer(TOPICS))
+        self._group_file = StateFile(GROUPS, self._copy_groups, self._writer(GROUPS))
+        self._offset_file = StateFile(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
+        self._offsets_written = -1 if self.lost_offsets else self.offsets.version
+
+    # what requests change
+
+    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
+        """Write the topics and register them; see ``Changes``."""
+        saved = self._topic_file.changed()
+        registered = None if self.on_topics is None else self.on_topics(names, oneway)
+        return saved if oneway or registered is None else _first_after(saved, registered)
+
+    @property
+    def topics_pending(self) -> asyncio.Future[bool] | None:
+        """See ``Changes``."""
+        return self._topic_file.pending
+
+    def groups_changed(self) -> asyncio.Future[bool]:
+        """Write the groups' settings; see ``Changes``."""
+        return self._group_file.changed()
+
+    # what goes on by itself
+
+    def save_changes(self) -> None:
+        """Write the offsets if they changed, and try again what failed."""
+        self._topic_file.retry()
+        self._group_file.retry()
+        if self.offsets.version != self._offsets_written:
+            self._offsets_written = self.offsets.version
+            self._offset_file.changed()
+        else:
+            self._offset_file.retry()
+
+    def save_all(self) -> None:
+        """Write everything: at the first start, so that a missing file means a lost one later."""
+        self._topic_file.changed()
+        self._group_file.changed()
+        self.save_changes()
+
+    async def flush(self) -> None:
+        """Write what changed and wait for it."""
+        self.save_changes()
+        for file in (self._topic_file, self._group_file, self._offset_file):
+            await file.flush()
+
+    def topic_wrapper(self, names: Sequence[str] | None) -> TopicConfigSerializeWrapper:
+        """The topics of these names, or all, for a registration."""
+        table = self.topics.table
+        if names is not None:
+            table = {name: table[name] for name in names if name in table}
+        return TopicConfigSerializeWrapper(
+            topic_config_table=table, data_version=self.topics.data_version
+        )
+
+    # files
+
+    def _load(self, name: str, kind: type[BodyT]) -> BodyT | None:
+        path = self._directory / name
+        loaded = load_json(path, files=self._files)
+        if loaded.warning is not None:
+            _log.warning("state file", problem=loaded.warning)
+        if loaded.value is None:
+            return None
+        try:
+            return msgspec.convert(loaded.value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise BrokerError(
+                f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
+                "and its backup to begin with an empty one"
+            ) from error
+
+    def _writer(self, name: str) -> Callable[[bytes], None]:
+        return partial(save_json, self._directory / name, files=self._files)
+
+    def _copy_topics(self) -> Callable[[], bytes]:
+        return partial(encode, self.topic_wrapper(list(self.topics.table)), pretty=True)
+
+    def _copy_groups(self) -> Callable[[], bytes]:
+        body = SubscriptionGroupWrapper(
+            subscription_group_table=dict(self.groups.table), data_version=self.groups.data_version
+        )
+        return partial(encode, body, pretty=True)
+
+    def _copy_offsets(self) -> Callable[[], bytes]:
+        table = {key: queues.copy() for key, queues in self.offsets.table.items()}
+        return partial(encode, ConsumerOffsetSerializeWrapper(offset_table=table), pretty=True)
+
+
+async def _first_after(first: Awaitable[bool], then: Awaitable[object]) -> bool:
+    await then
+    return await first
+
+
+def _topic_rules(config: BrokerConfig) -> TopicRules:
+    return TopicRules(
+        cluster_name=config.cluster_name,
+        broker_name=config.broker_name,
+        default_queue_nums=config.default_topic_queue_nums,
+        auto_create=config.auto_create_topic_enable,
+        cluster_topic=config.cluster_topic_enable,
+        broker_topic=config.broker_topic_enable,
+        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
+    )
