@@ -34,6 +34,7 @@ from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
 from remoting.protocol.bodies.topic import DataVersion
@@ -123,6 +124,12 @@ class Broker:
     def registration(self) -> Registration | None:
         """How it stands with its name servers; None before the start."""
         return self._registration
+
+    def measure(self, around: Callable[[Handler], Handler]) -> None:
+        """Have each request done by ``around(handler)`` from now on; for metrics, once started."""
+        for server in (self._server, self._vip):
+            if server is not None and server.endpoint.handler is not None:
+                server.endpoint.handler = around(server.endpoint.handler)
 
     # start
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from nameserver.state import State
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
 from remoting.protocol.command import Command
 from remoting.server import Server
@@ -104,6 +106,10 @@ class NameServer:
         await self._server.stop()
         if self._state is not None:
             _log.info("name server stopped", address=self.address)
+
+    def measure(self, around: Callable[[Handler], Handler]) -> None:
+        """Have each request done by ``around(handler)`` from now on; for metrics."""
+        self._server.endpoint.handler = around(self._handle)
 
     async def __aenter__(self) -> Self:
         try:

@@ -1,23 +1,31 @@
-"""The servers as parts of a process: a name server, a broker, both, and what stands beside them."""
+"""The servers as parts of a process: a name server, a broker, or both.
+
+A server's code is imported when its part is made: a name server doesn't carry a broker's code.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from broker.app import Broker
-from broker.config import BrokerConfig
-from nameserver.app import NameServer
-from nameserver.config import NameServerConfig
+from pocketmq.serving import Part
+
+if TYPE_CHECKING:
+    from broker.app import Broker
+    from broker.config import BrokerConfig
+    from nameserver.app import NameServer
+    from nameserver.config import NameServerConfig
 
 
 class NameServerPart:
     """A name server of its own."""
 
     def __init__(self, config: NameServerConfig) -> None:
-        self.server = NameServer(config)
+        from nameserver.app import NameServer  # noqa: PLC0415 - see above
+
+        self.server: NameServer = NameServer(config)
 
     async def start(self) -> None:
         """Begin to serve."""
@@ -40,11 +48,13 @@ class BrokerPart:
     """A broker.
 
     Args:
-        config: What it was told.
+        config: what it was told.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
-        self.server = Broker(config)
+        from broker.app import Broker  # noqa: PLC0415 - see above
+
+        self.server: Broker = Broker(config)
 
     async def start(self) -> None:
         """Open the store and begin to serve."""
@@ -67,21 +77,13 @@ class StandalonePart:
     """A name server and a broker that registers with it, in one event loop.
 
     Args:
-        nameserver: The name server's settings.
-        file: A ``broker.conf``.
-        settings: RocketMQ's broker keys, over the file's and the environment's.
-
-    Raises:
-        ConfigError: The broker's settings can't be used.
+        nameserver: the name server's settings.
+        broker: the broker's; where it registers is filled in here.
     """
 
-    def __init__(
-        self, nameserver: NameServerConfig, *, file: Path | None, settings: Mapping[str, str]
-    ) -> None:
-        self._file = file
-        self._settings = settings
-        self._broker_config(nameserver.bind_host)
+    def __init__(self, nameserver: NameServerConfig, broker: BrokerConfig) -> None:
         self.nameserver = NameServerPart(nameserver)
+        self._broker_config = broker
         self._broker: BrokerPart | None = None
 
     @property
@@ -93,7 +95,8 @@ class StandalonePart:
     async def start(self) -> None:
         """Start the name server, then the broker."""
         await self.nameserver.start()
-        self._broker = BrokerPart(self._broker_config(self.nameserver.server.address))
+        address = self.nameserver.server.address
+        self._broker = BrokerPart(replace(self._broker_config, namesrv_addr=(address,)))
         await self._broker.start()
 
     async def stop(self) -> None:
@@ -110,7 +113,17 @@ class StandalonePart:
         """Ends when a task of one of them dies."""
         return [*self.nameserver.failures(), *self.broker.failures()]
 
-    def _broker_config(self, nameserver: str) -> BrokerConfig:
-        return BrokerConfig.from_sources(
-            self._file, os.environ, {**self._settings, "namesrvAddr": nameserver}
-        )
+
+def servers_of(parts: Sequence[Part]) -> tuple[list[NameServer], list[Broker]]:
+    """The name servers and the brokers in parts that were started."""
+    name_servers: list[NameServer] = []
+    brokers: list[Broker] = []
+    for part in parts:
+        if isinstance(part, NameServerPart):
+            name_servers.append(part.server)
+        elif isinstance(part, BrokerPart):
+            brokers.append(part.server)
+        elif isinstance(part, StandalonePart):
+            name_servers.append(part.nameserver.server)
+            brokers.append(part.broker.server)
+    return name_servers, brokers

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 
@@ -85,7 +85,8 @@ class Serving:
         stopped = asyncio.ensure_future(stop.wait())
         failures = [failure for part in self.parts for failure in part.failures()]
         try:
-            await asyncio.wait([stopped, *failures], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [stopped, *failures]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
         for failure in failures:

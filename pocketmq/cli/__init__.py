@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 import pocketmq
+from pocketmq.lean import import_structlog
 
 COMMANDS: Final = {
     "standalone": ("pocketmq.cli.servers:standalone", "Run a name server and a broker in one."),
@@ -41,6 +42,7 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
+        import_structlog()
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)

@@ -10,10 +10,8 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.store.errors import StoreError
-from nameserver.config import NameServerConfig
 from nameserver.state_files import StateFileError
 from pocketmq import logs
 from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
@@ -98,6 +96,9 @@ def standalone(
     settings = _settings(
         options, listenPort=broker_port, storePathRootDir=store, pocketmqBindHost=options["host"]
     )
+    from broker.config import BrokerConfig  # noqa: PLC0415 - a name server carries no broker
+    from nameserver.config import NameServerConfig  # noqa: PLC0415 - and the other way round
+
     with _errors():
         broker = BrokerConfig.from_sources(options["file"], os.environ, settings)
         nameserver = NameServerConfig.from_sources(
@@ -107,8 +108,7 @@ def standalone(
                 "kvConfigPath": str(broker.store_path_root_dir / "namesrv" / "kvConfig.json"),
             }
         )
-        both = StandalonePart(nameserver, file=options["file"], settings=settings)
-        _serve([both], options)
+        _serve([StandalonePart(nameserver, broker)], options)
 
 
 @click.command(epilog="Example: pocketmq nameserver --port 9876")
@@ -117,6 +117,8 @@ def standalone(
 def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
     """Run a name server: it knows which broker holds which queue."""
     settings = _settings(options, listenPort=port, pocketmqBindHost=options["host"])
+    from nameserver.config import NameServerConfig  # noqa: PLC0415 - see standalone
+
     with _errors():
         config = NameServerConfig.from_sources(options["file"], os.environ, settings)
         _serve([NameServerPart(config)], options)
@@ -152,6 +154,8 @@ def broker(
         storePathRootDir=store,
         pocketmqBindHost=options["host"],
     )
+    from broker.config import BrokerConfig  # noqa: PLC0415 - see standalone
+
     with _errors():
         config = BrokerConfig.from_sources(options["file"], os.environ, settings)
         _serve([BrokerPart(config)], options)

@@ -1,0 +1,72 @@
+"""Reading a blocking source, such as a terminal or a pipe, for a program that runs a loop.
+
+A thread reads ahead up to a bound and hands over what it has in lists: many items at a time when
+the source is fast, each at once when it is slow. The thread is a daemon: a read that never ends
+doesn't keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+READ_AHEAD: Final = 2000
+"""Items read and not yet taken."""
+
+
+class BackgroundReader(Generic[T]):
+    """Takes items from an iterator in a thread.
+
+    Args:
+        items: may block; is used by the thread alone.
+    """
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()
+        self._room = threading.Condition()
+        self._pending: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = False
+        threading.Thread(target=self._read, name="input", daemon=True).start()
+
+    async def take(self) -> list[T]:
+        """What has been read since the last call, at least one item; empty at the end.
+
+        Raises:
+            Exception: whatever the iterator raised, after all items before it.
+        """
+        await self._ready.wait()
+        with self._room:
+            items, self._pending = self._pending, []
+            if not self._ended or items:
+                if not self._ended:
+                    self._ready.clear()
+                self._room.notify()
+                return items
+        if self._error is not None:
+            raise self._error
+        return []
+
+    def _read(self) -> None:
+        try:
+            for item in self._items:
+                with self._room:
+                    self._pending.append(item)
+                    if len(self._pending) == 1:
+                        self._announce()
+                    self._room.wait_for(lambda: len(self._pending) < READ_AHEAD)
+        except BaseException as error:  # noqa: BLE001 - raised again by take
+            self._error = error
+        with self._room:
+            self._ended = True
+            self._announce()
+
+    def _announce(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._ready.set)

@@ -1,0 +1,61 @@
+"""Running a client command: the loop, the signals, and errors as one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from client.errors import PocketMQError
+from pocketmq.sources import SourceError
+from remoting import loop
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; an expected error is shown without a traceback, exit code 1."""
+    quiet()
+    try:
+        return loop.run(main)
+    except (PocketMQError, SourceError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    except OSError as problem:
+        if isinstance(problem, BrokenPipeError):
+            raise
+        raise click.ClickException(_os_text(problem)) from problem
+
+
+def quiet() -> None:
+    """Keep the client's own log out of the output: a command says itself what went wrong."""
+    import structlog  # noqa: PLC0415 - hidden from rich first, see pocketmq.lean
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    logging.getLogger().setLevel(logging.ERROR)
+
+
+def stop_signal() -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set, once; the second one ends the process as usual."""
+    stop = asyncio.Event()
+    running = asyncio.get_running_loop()
+
+    def first() -> None:
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        running.add_signal_handler(number, first)
+    return stop
+
+
+def _os_text(problem: OSError) -> str:
+    where = f"{problem.filename}: " if problem.filename else ""
+    return f"{where}{problem.strerror or problem}"

@@ -1,0 +1,331 @@
+"""``pocketmq send``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.background import BackgroundReader
+from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.running import run, stop_signal
+from pocketmq.sources import FORMATS, Entry, Fields, SourceError, entries
+
+WINDOW: Final = 10_000
+"""Messages sent and not yet acknowledged: enough for any network, small in memory."""
+
+ERRORS_SHOWN: Final = 5
+"""Further failures are only counted."""
+
+PACE_STEP: Final = 0.02
+"""With ``--rate`` messages leave in portions of so many seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What every message of a run gets, unless its line says otherwise."""
+
+    topic: str
+    tag: str | None
+    keys: tuple[str, ...]
+    sharding_key: str | None
+    properties: dict[str, str]
+    queue: client.MessageQueue | None
+
+    def message(self, entry: Entry) -> client.Message[bytes]:
+        """The message for an entry of the input."""
+        return client.Message(
+            self.topic,
+            entry.body,
+            tag=entry.tag or self.tag,
+            keys=entry.keys or self.keys,
+            properties=self.properties,
+            sharding_key=entry.sharding_key or self.sharding_key,
+            queue=self.queue,
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages."""
+
+    sent: int = 0
+    failed: int = 0
+    size: int = 0
+    in_flight: int = 0
+    errors: list[str] = field(default_factory=list)
+    last: client.Receipt | None = None
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _split_property(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    table: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        table[name] = value
+    return table
+
+
+@click.command(
+    epilog="Example: pocketmq send orders --file orders.jsonl --format jsonl --key-field id"
+)
+@click.argument("topic")
+@click.argument("text", required=False)
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Read this, not stdin.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="A message a line (text), a JSON object a line, rows under a header, or all as one.",
+)
+@click.option("--body-field", metavar="NAME", help="The field or column that is the body.")
+@click.option("--key-field", metavar="NAME", help="The field or column with the keys.")
+@click.option("--tag-field", metavar="NAME", help="The field or column with the tag.")
+@click.option("--sharding-field", metavar="NAME", help="Equal values keep their order.")
+@click.option("--tag", help="One word that consumers can filter by.")
+@click.option("--key", "keys", multiple=True, help="A word to find the message by.")
+@click.option("--sharding-key", help="Messages with the same one keep their order.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    callback=_split_property,
+    metavar="NAME=VALUE",
+    help="A property; may be given often.",
+)
+@click.option("--queue", metavar="BROKER/ID", help="Send to this queue only.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
+@nameserver_option
+@json_option
+def send(
+    topic: str,
+    text: str | None,
+    path: Path | None,
+    form: str,
+    body_field: str | None,
+    key_field: str | None,
+    tag_field: str | None,
+    sharding_field: str | None,
+    tag: str | None,
+    keys: tuple[str, ...],
+    sharding_key: str | None,
+    properties: dict[str, str],
+    queue: str | None,
+    rate: float | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Send TEXT, or the lines of stdin or of a file, to TOPIC.
+
+    Ends with exit code 1 when a message was not acknowledged.
+    """
+    fields = Fields(body_field, key_field, tag_field, sharding_field)
+    if fields.named and form not in {"jsonl", "csv"}:
+        raise click.UsageError("fields are chosen from --format jsonl or csv")
+    if text is not None and (path is not None or form != "text"):
+        raise click.UsageError("give either TEXT or a file to read")
+    attributes = Attributes(
+        topic=topic,
+        tag=tag,
+        keys=keys,
+        sharding_key=sharding_key,
+        properties=properties,
+        queue=_queue(topic, queue),
+    )
+    with _input(text, path, form, fields) as items:
+        complete = run(_send(nameserver, attributes, items, rate, as_json=as_json))
+    sys.exit(0 if complete else 1)
+
+
+def _queue(topic: str, text: str | None) -> client.MessageQueue | None:
+    if text is None:
+        return None
+    broker, _, number = text.rpartition("/")
+    if not broker or not number.isdecimal():
+        raise click.UsageError(f"--queue {text!r} is not BROKER/ID, such as broker-a/0")
+    return client.MessageQueue(topic, broker, int(number))
+
+
+@contextlib.contextmanager
+def _input(
+    text: str | None, path: Path | None, form: str, fields: Fields
+) -> Iterator[Iterator[Entry]]:
+    if text is not None:
+        yield iter([Entry(text.encode("utf-8", "surrogateescape"))])
+        return
+    if path is None or str(path) == "-":
+        yield entries(sys.stdin.buffer, form, fields)
+        return
+    try:
+        stream: IO[bytes] = path.open("rb")
+    except OSError as problem:
+        raise click.ClickException(f"{path}: {problem.strerror}") from problem
+    with stream:
+        yield entries(stream, form, fields)
+
+
+async def _send(
+    nameserver: str,
+    attributes: Attributes,
+    items: Iterator[Entry],
+    rate: float | None,
+    *,
+    as_json: bool,
+) -> bool:
+    """Send all; whether each one was acknowledged and the input was read to its end."""
+    stop = stop_signal()
+    tally = Tally()
+    started = time.monotonic()
+    problem: SourceError | None = None
+    async with client.Producer(nameserver, group="pocketmq-send") as producer:
+        with output.progress(f"sending to {attributes.topic}", None) as bar:
+            sending = _Sending(producer, attributes, tally, bar)
+            try:
+                await sending.all(BackgroundReader(items), stop, rate)
+            except SourceError as error:
+                problem = error
+            await sending.settled()
+    _report(tally, time.monotonic() - started, attributes.topic, as_json=as_json)
+    if problem is not None:
+        raise problem
+    return tally.failed == 0 and not stop.is_set()
+
+
+class _Sending:
+    """Sends what is read, with a window of messages in flight."""
+
+    def __init__(
+        self,
+        producer: client.Producer[bytes],
+        attributes: Attributes,
+        tally: Tally,
+        bar: output.Progress,
+    ) -> None:
+        self._producer = producer
+        self._attributes = attributes
+        self._tally = tally
+        self._bar = bar
+
+    async def all(
+        self, reader: BackgroundReader[Entry], stop: asyncio.Event, rate: float | None
+    ) -> None:
+        """Send until the input ends or a signal says stop."""
+        pace = _Pace(rate)
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            while not stop.is_set():
+                taking = asyncio.ensure_future(reader.take())
+                await asyncio.wait([taking, stopped], return_when=asyncio.FIRST_COMPLETED)
+                if not taking.done():
+                    taking.cancel()
+                    return
+                if not (items := taking.result()):
+                    return
+                for item in items:
+                    if stop.is_set():
+                        return
+                    await pace.wait()
+                    await self._one(self._attributes.message(item))
+        finally:
+            stopped.cancel()
+
+    async def settled(self) -> None:
+        """Wait for the acknowledgements that are still to come."""
+        await self._room(1)
+
+    async def _one(self, message: client.Message[bytes]) -> None:
+        await self._room(WINDOW)
+        while True:
+            try:
+                future = self._producer.send_nowait(message)
+            except client.BufferFull:
+                await self._room(self._tally.in_flight)
+                continue
+            except client.UsageError as error:
+                self._failed(error)
+                return
+            break
+        self._tally.in_flight += 1
+        size = len(message.body)
+        future.add_done_callback(lambda done: self._acknowledged(done, size))
+
+    async def _room(self, limit: int) -> None:
+        tally = self._tally
+        while tally.in_flight >= max(limit, 1):
+            tally.moved.clear()
+            await tally.moved.wait()
+
+    def _acknowledged(self, future: asyncio.Future[client.Receipt], size: int) -> None:
+        tally = self._tally
+        tally.in_flight -= 1
+        tally.moved.set()
+        error = None if future.cancelled() else future.exception()
+        if error is not None or future.cancelled():
+            self._failed(error)
+            return
+        tally.sent += 1
+        tally.size += size
+        tally.last = future.result()
+        self._bar.advance(1)
+
+    def _failed(self, error: BaseException | None) -> None:
+        self._tally.failed += 1
+        if len(self._tally.errors) < ERRORS_SHOWN:
+            self._tally.errors.append(str(error or "cancelled"))
+
+
+class _Pace:
+    """Lets so many through a second, in small portions."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._count = 0
+        self._started = time.monotonic()
+
+    async def wait(self) -> None:
+        """Wait for the next one's turn."""
+        if self._rate is None:
+            return
+        ahead = self._count / self._rate - (time.monotonic() - self._started)
+        self._count += 1
+        if ahead > 0 and (ahead >= PACE_STEP or self._rate < 1 / PACE_STEP):
+            await asyncio.sleep(ahead)
+
+
+def _report(tally: Tally, seconds: float, topic: str, *, as_json: bool) -> None:
+    for text in tally.errors:
+        click.echo(f"not sent: {text}", err=True)
+    facts: dict[str, object] = {
+        "topic": topic,
+        "sent": tally.sent,
+        "failed": tally.failed,
+        "bytes": tally.size,
+        "seconds": round(seconds, 3),
+    }
+    if tally.last is not None and tally.sent == 1:
+        facts |= {
+            "queue": str(tally.last.queue),
+            "offset": tally.last.offset,
+            "id": tally.last.id,
+        }
+        text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
+    else:
+        text = f"sent {tally.sent} messages, {tally.size} bytes, to {topic} in {seconds:.2f} s"
+    if tally.failed:
+        text += f"; {tally.failed} not acknowledged"
+    output.done(text, facts, as_json=as_json)

@@ -1,0 +1,244 @@
+"""The metrics themselves: what each number is called, its unit, and where it is read.
+
+Names follow Prometheus: base units (seconds, bytes), counters end in ``_total``. Rates are left to
+Prometheus (``rate(pocketmq_messages_in_total[1m])``). Reading is done in another thread than the
+loop's: single numbers, and copies of what can grow meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+import pocketmq
+from broker.store.stats import SYNC_BUCKETS_SECONDS
+from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
+from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
+
+if TYPE_CHECKING:
+    from broker.app import Broker
+    from nameserver.app import NameServer
+    from remoting.counters import Counters
+
+DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "slow_close")
+"""``Counters.dropped_<reason>``."""
+
+
+class Page(Collector):
+    """Makes all metrics of a process at each scrape.
+
+    Args:
+        name_servers, brokers: the servers of the process.
+        times: of their requests.
+        stalls: of their loop.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[NameServer],
+        brokers: Sequence[Broker],
+        times: RequestTimes,
+        stalls: Stalls,
+    ) -> None:
+        self._name_servers = name_servers
+        self._brokers = brokers
+        self._times = times
+        self._stalls = stalls
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of this moment."""
+        yield InfoMetricFamily(
+            "pocketmq", "The version that runs.", value={"version": pocketmq.__version__}
+        )
+        servers: list[tuple[str, Counters]] = [
+            *(("nameserver", server.counters) for server in self._name_servers),
+            *(("broker", server.counters) for server in self._brokers),
+        ]
+        yield from _sockets(servers)
+        yield self._requests()
+        yield from _loop(self._stalls)
+        for name_server in self._name_servers:
+            yield from _routes(name_server)
+        for broker in self._brokers:
+            yield from _messages(broker)
+            yield from _store(broker)
+            yield from _tables(broker)
+            yield _registration(broker)
+
+    def _requests(self) -> Metric:
+        family = HistogramMetricFamily(
+            "pocketmq_request_seconds",
+            "How long handlers worked on requests, without waiting for disk or messages.",
+            labels=["family"],
+        )
+        for name, times in list(self._times.families.items()):
+            family.add_metric([name], _cumulated(LATENCY_BUCKETS, times.buckets), times.total)
+        return family
+
+
+def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
+    rows = list(servers)
+    gauges = {
+        "connections": ("Open connections.", _open_connections),
+        "requests_in_progress": (
+            "Requests whose handlers are at work.",
+            lambda counters: counters.requests_in_progress,
+        ),
+        "in_flight_bytes": (
+            "Bytes of the frames of these requests.",
+            lambda counters: counters.bytes_in_flight,
+        ),
+    }
+    for name, (text, read) in gauges.items():
+        gauge = GaugeMetricFamily(f"pocketmq_{name}", text, labels=["server"])
+        for server, counters in rows:
+            gauge.add_metric([server], read(counters))
+        yield gauge
+    for name, attribute, text in (
+        ("connections_accepted", "connections_accepted", "Connections accepted."),
+        ("connections_refused", "connections_refused", "Connections beyond the limit."),
+        ("frames_received", "frames_in", "Frames received."),
+        ("received_bytes", "bytes_in", "Bytes received."),
+        ("sent_bytes", "bytes_out", "Bytes sent."),
+        ("requests_failed", "requests_failed", "Requests whose handler failed."),
+        ("requests_refused_busy", "requests_refused_busy", "Requests answered SYSTEM_BUSY."),
+    ):
+        counter = CounterMetricFamily(f"pocketmq_{name}", text, labels=["server"])
+        for server, counters in rows:
+            counter.add_metric([server], getattr(counters, attribute))
+        yield counter
+    dropped = CounterMetricFamily(
+        "pocketmq_peers_dropped",
+        "Connections dropped for what the peer did or did not do.",
+        labels=["server", "reason"],
+    )
+    for server, counters in rows:
+        for reason in DROP_REASONS:
+            dropped.add_metric([server, reason], getattr(counters, f"dropped_{reason}"))
+    yield dropped
+
+
+def _open_connections(counters: Counters) -> int:
+    return counters.connections_accepted - counters.connections_closed
+
+
+def _loop(stalls: Stalls) -> Iterator[Metric]:
+    yield HistogramMetricFamily(
+        "pocketmq_loop_stall_seconds",
+        "How late the event loop called a timer: how long it was busy with one thing.",
+        buckets=_cumulated(STALL_BUCKETS, stalls.buckets),
+        sum_value=stalls.total,
+    )
+    yield GaugeMetricFamily(
+        "pocketmq_loop_stall_longest_seconds", "The longest such delay.", value=stalls.longest
+    )
+
+
+def _routes(server: NameServer) -> Iterator[Metric]:
+    routes = server.state.routes
+    yield GaugeMetricFamily(
+        "pocketmq_routed_brokers", "Brokers in the route table.", value=len(routes.brokers())
+    )
+    yield GaugeMetricFamily(
+        "pocketmq_routed_topics", "Topics in the route table.", value=len(routes.topics())
+    )
+
+
+def _messages(broker: Broker) -> Iterator[Metric]:
+    counters, stats = broker.state.counters, broker.store.stats
+    yield CounterMetricFamily("pocketmq_messages_in", "Messages stored.", value=stats.puts)
+    yield CounterMetricFamily(
+        "pocketmq_messages_in_bytes", "Bytes of the records stored.", value=stats.put_bytes
+    )
+    yield CounterMetricFamily(
+        "pocketmq_sends_failed", "Send requests that stored nothing.", value=counters.sends_failed
+    )
+    yield CounterMetricFamily(
+        "pocketmq_messages_out", "Messages handed to consumers.", value=stats.got_messages
+    )
+    yield CounterMetricFamily(
+        "pocketmq_messages_out_bytes", "Bytes of the records handed out.", value=stats.got_bytes
+    )
+    pulls = CounterMetricFamily(
+        "pocketmq_pulls", "Pull requests by what became of them.", labels=["outcome"]
+    )
+    pulls.add_metric(["found"], counters.pulls_found)
+    pulls.add_metric(["missed"], counters.pulls_missed)
+    pulls.add_metric(["parked"], counters.pulls_parked)
+    yield pulls
+    yield CounterMetricFamily(
+        "pocketmq_commits_backwards",
+        "Consumer offsets that went back.",
+        value=counters.commits_backwards,
+    )
+    yield CounterMetricFamily(
+        "pocketmq_requests_not_supported",
+        "Requests with a code that is not served.",
+        value=counters.requests_not_supported,
+    )
+
+
+def _store(broker: Broker) -> Iterator[Metric]:
+    store, stats = broker.store, broker.store.stats
+    yield HistogramMetricFamily(
+        "pocketmq_fsync_seconds",
+        "How long fdatasync of the commit log took.",
+        buckets=_cumulated(SYNC_BUCKETS_SECONDS, stats.sync_buckets),
+        sum_value=stats.sync_seconds,
+    )
+    yield CounterMetricFamily(
+        "pocketmq_fsync_timeouts",
+        "Messages whose sync took longer than syncFlushTimeout.",
+        value=stats.sync_timeouts,
+    )
+    offset = GaugeMetricFamily(
+        "pocketmq_commit_log_offset_bytes",
+        "The commit log's first, last and last durable physical offset.",
+        labels=["place"],
+    )
+    offset.add_metric(["start"], store.start_offset)
+    offset.add_metric(["end"], store.end_offset)
+    offset.add_metric(["durable"], store.durable_offset)
+    yield offset
+    yield GaugeMetricFamily(
+        "pocketmq_store_writable",
+        "1 while messages can be stored, 0 while the disk is full or broken.",
+        value=int(store.writable),
+    )
+
+
+def _tables(broker: Broker) -> Iterator[Metric]:
+    state = broker.state
+    for name, text, value in (
+        ("topics", "Topics, the system's included.", len(state.topics.table)),
+        ("groups", "Subscription groups.", len(state.groups.table)),
+        ("consumer_groups_online", "Consumer groups with members.", len(state.consumers.groups)),
+        ("parked_pulls", "Pulls that wait for a message.", len(state.long_polls)),
+    ):
+        yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
+
+
+def _registration(broker: Broker) -> Metric:
+    gauge = GaugeMetricFamily(
+        "pocketmq_registered",
+        "1 while the broker is registered with this name server.",
+        labels=["nameserver"],
+    )
+    for standing in broker.registration.states if broker.registration is not None else ():
+        gauge.add_metric([standing.address], int(standing.registered))
+    return gauge
+
+
+def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    names = [*(str(bound) for bound in bounds), "+Inf"]
+    return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]

@@ -1,0 +1,185 @@
+"""Messages to send, read one after the other from lines, JSON lines, CSV or one blob.
+
+Reading is lazy and bounded: nothing longer than a message may be is ever held, however long a line
+of the input is.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+from remoting.protocol.accelerated import json_dumps, json_loads
+from remoting.protocol.limits import MAX_MESSAGE_BYTES
+
+FORMATS: Final = ("text", "jsonl", "csv", "raw")
+
+
+class SourceError(ValueError):
+    """The input can't be read as what it is said to be; the text names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What becomes one message."""
+
+    body: bytes
+    keys: tuple[str, ...] = ()
+    tag: str | None = None
+    sharding_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which fields of an object or columns of a row become which part of the message.
+
+    Attributes:
+        body: None: the whole line.
+        key, tag, sharding_key: None: the message has none.
+    """
+
+    body: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    sharding_key: str | None = None
+
+    @property
+    def named(self) -> list[str]:
+        """The fields that have to be there."""
+        names = (self.body, self.key, self.tag, self.sharding_key)
+        return [name for name in names if name is not None]
+
+
+def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[Entry]:
+    """The messages in ``stream``.
+
+    Args:
+        form: one of ``FORMATS``.
+        fields: for ``jsonl`` and ``csv``.
+
+    Raises:
+        SourceError: something in it can't be read.
+    """
+    readers: dict[str, Callable[[], Iterator[Entry]]] = {
+        "text": lambda: (Entry(_chomp(line)) for _, line in _lines(stream)),
+        "jsonl": lambda: _json_lines(stream, fields),
+        "csv": lambda: _rows(stream, fields),
+        "raw": lambda: iter([_blob(stream)]),
+    }
+    return readers[form]()
+
+
+def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines with their ends."""
+    number = 0
+    while line := stream.readline(MAX_MESSAGE_BYTES + 2):
+        number += 1
+        if len(line) > MAX_MESSAGE_BYTES and not line.endswith(b"\n"):
+            raise SourceError(
+                f"line {number} is longer than {MAX_MESSAGE_BYTES} bytes, "
+                "the most that a message holds"
+            )
+        yield number, line
+
+
+def _chomp(line: bytes) -> bytes:
+    if line.endswith(b"\n"):
+        return line[: -2 if line.endswith(b"\r\n") else -1]
+    return line
+
+
+def _blob(stream: IO[bytes]) -> Entry:
+    body = stream.read(MAX_MESSAGE_BYTES + 1)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise SourceError(
+            f"the input is longer than {MAX_MESSAGE_BYTES} bytes, the most that a message holds"
+        )
+    return Entry(body)
+
+
+def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[Entry]:
+    for number, line in _lines(stream):
+        text = _chomp(line)
+        if not text.strip():
+            continue
+        try:
+            value = json_loads(text)
+        except ValueError as error:
+            raise SourceError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise SourceError(f"line {number} is not a JSON object")
+        yield _entry(value, fields, text, number)
+
+
+def _rows(stream: IO[bytes], fields: Fields) -> Iterator[Entry]:
+    csv.field_size_limit(MAX_MESSAGE_BYTES)
+    record = _Record(_lines(stream))
+    reader = csv.reader(record, strict=True)
+    try:
+        header = next(reader, None)
+        record.take()
+        for row in reader:
+            text = record.take()
+            if header is None or not row:
+                continue
+            if len(row) != len(header):
+                raise SourceError(
+                    f"line {reader.line_num} has {len(row)} columns; the header has {len(header)}"
+                )
+            yield _entry(dict(zip(header, row, strict=True)), fields, text, reader.line_num)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SourceError(f"line {reader.line_num + 1} is not CSV in UTF-8: {error}") from error
+
+
+class _Record(Iterable[str]):
+    """Lines for the CSV reader, remembered until its record is complete."""
+
+    def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
+        self._lines = lines
+        self._taken: list[bytes] = []
+        self._size = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in self._lines:
+            self._taken.append(line)
+            self._size += len(line)
+            if self._size > MAX_MESSAGE_BYTES:
+                raise SourceError(
+                    f"the row that ends in line {number} is longer than {MAX_MESSAGE_BYTES} bytes"
+                )
+            yield line.decode()
+
+    def take(self) -> bytes:
+        """The bytes of the record that was read."""
+        text = _chomp(b"".join(self._taken))
+        self._taken.clear()
+        self._size = 0
+        return text
+
+
+def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -> Entry:
+    for name in fields.named:
+        if name not in value:
+            raise SourceError(f"line {number} has no {name!r}; it has {', '.join(value)}")
+    return Entry(
+        text if fields.body is None else _as_body(value[fields.body]),
+        tuple((_as_word(value, fields.key) or "").split()),
+        _as_word(value, fields.tag),
+        _as_word(value, fields.sharding_key),
+    )
+
+
+def _as_body(value: object) -> bytes:
+    return value.encode() if isinstance(value, str) else json_dumps(value)
+
+
+def _as_word(value: Mapping[str, Any], name: str | None) -> str | None:
+    """A field as a key, tag or sharding key; an empty one is none."""
+    if name is None or value[name] is None:
+        return None
+    word = value[name]
+    if isinstance(word, list):
+        word = " ".join(str(part) for part in word)
+    return str(word) or None
