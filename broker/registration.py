@@ -1,9 +1,8 @@
 """The broker at its name servers: registered with each of them, independently of the others.
 
 One task per name server. It registers at start, on change and each period, and after a failure or a
-closed connection again and again with a growing pause, so that a name server that comes back knows
-the broker within some 2 s. What is asked for meanwhile is merged: one registration
-tells everything.
+closed connection again and again, so that a name server that comes back knows the broker within
+some 2 s. What is asked for meanwhile is merged: one registration tells everything.
 
 How much is told: all topics, as a rule. A change by an administrator tells only its topics, if the
 name server is known to have all others: it takes a registration's data version for its own, so one
@@ -20,32 +19,19 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
-from msgspec import structs
 
-from broker.config import BrokerConfig
-from remoting.addresses import address_text
+from broker.announcement import Announcement
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
-from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.registration import (
-    RegisterBrokerBody,
-    body_crc32,
-    encode_compressed,
-)
+from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.tables import KVTable
-from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.headers.registration import (
-    QueryDataVersionRequestHeader,
-    QueryDataVersionResponseHeader,
-    RegisterBrokerRequestHeader,
-    UnRegisterBrokerRequestHeader,
-)
-from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.protocol.headers.registration import QueryDataVersionResponseHeader
 from remoting.tasks import Supervisor
 
 RETRY_FIRST_SECONDS: Final = 0.1
@@ -53,59 +39,16 @@ RETRY_MAX_SECONDS: Final = 0.5
 """Pause before a failed registration is tried again, doubled each time. It can be this short, for
 the pool in between connects to a dead address less and less often, at least every 2 s."""
 
-LARGE_BODY_BYTES: Final = 8 * 1024 * 1024
-"""A registration above this is compressed unasked: some 50,000 topics, half of a frame's limit."""
-
 UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
 """How long a stop waits for a name server (cf. BrokerOuterAPI.unregisterBroker)."""
 
 MAX_MERGED_TOPICS: Final = 1_000
 """Topics that one incremental registration names; more are a full one."""
 
-SHORTEST_PERIOD_MS: Final = 10_000
-LONGEST_PERIOD_MS: Final = 60_000
-"""``registerNameServerPeriod`` is brought within these (cf. BrokerController.start)."""
-
 TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
 """Gives the topics of these names, or all, with the table's data version."""
 
 _log = structlog.get_logger("broker")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """What a broker tells about itself, and how."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    ha_address: str
-    permission: int = PERM_READ | PERM_WRITE
-    compressed: bool = False
-    force: bool = True
-    """Register each period; else only when the name server knows another data version."""
-    period: float = 30.0
-    timeout: float = 6.0
-
-    @classmethod
-    def of(cls, config: BrokerConfig, port: int) -> Announcement:
-        """What a broker with this configuration tells that listens on ``port``."""
-        host = config.advertised_host
-        ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
-        period_ms = config.register_name_server_period_ms
-        return cls(
-            cluster=config.cluster_name,
-            broker_name=config.broker_name,
-            broker_id=config.broker_id,
-            address=address_text((host, port)),
-            ha_address=address_text((config.broker_ip2 or host, ha_port)),
-            permission=config.broker_permission,
-            compressed=config.compressed_register,
-            force=config.force_register,
-            period=min(max(period_ms, SHORTEST_PERIOD_MS), LONGEST_PERIOD_MS) / 1000,
-            timeout=config.register_broker_timeout_ms / 1000,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +87,7 @@ class Registration:
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self.told = announcement
+        self.announcement = announcement
         self._topics_of = topics_of
         self._on_order_topics = on_order_topics
         self.clock = clock or SystemClock()
@@ -192,50 +135,13 @@ class Registration:
         await asyncio.gather(*(link.unregister() for link in links))
         await self.pool.close()
 
-    def register_command(self, names: Sequence[str] | None, *, oneway: bool) -> Command:
+    def registration_of(self, names: Sequence[str] | None, *, oneway: bool) -> Command:
         """The registration that tells these topics, or all."""
-        told = self.told
-        wrapper = self._topics_of(names)
-        if told.permission & (PERM_READ | PERM_WRITE) != PERM_READ | PERM_WRITE:
-            wrapper = _with_permission(wrapper, told.permission)
-        content = RegisterBrokerBody(wrapper)
-        body = b"" if told.compressed else encode(content)
-        compressed = told.compressed or len(body) > LARGE_BODY_BYTES
-        if compressed:
-            body = encode_compressed(content)
-        header = RegisterBrokerRequestHeader(
-            broker_name=told.broker_name,
-            broker_addr=told.address,
-            cluster_name=told.cluster,
-            ha_server_addr=told.ha_address,
-            broker_id=told.broker_id,
-            compressed=compressed,
-            body_crc32=body_crc32(body),
-        )
-        return Command.request(RequestCode.REGISTER_BROKER, header, body=body, oneway=oneway)
+        return self.announcement.register(self._topics_of(names), oneway=oneway)
 
-    def version_command(self) -> Command:
+    def version_question(self) -> Command:
         """The question whether the name server knows the topics' newest version."""
-        told = self.told
-        header = QueryDataVersionRequestHeader(
-            broker_name=told.broker_name,
-            broker_addr=told.address,
-            cluster_name=told.cluster,
-            broker_id=told.broker_id,
-        )
-        version = self._topics_of(()).data_version
-        return Command.request(RequestCode.QUERY_DATA_VERSION, header, body=encode(version))
-
-    def unregister_command(self) -> Command:
-        """The good-bye."""
-        told = self.told
-        header = UnRegisterBrokerRequestHeader(
-            broker_name=told.broker_name,
-            broker_addr=told.address,
-            cluster_name=told.cluster,
-            broker_id=told.broker_id,
-        )
-        return Command.request(RequestCode.UNREGISTER_BROKER, header)
+        return self.announcement.query_version(self._topics_of(()).data_version)
 
     def answered(self, reply: Command) -> None:
         """A name server took the registration; its answer may bring the order topics."""
@@ -339,7 +245,7 @@ class _Link:
         if not self.state.registered:
             return
         try:
-            await self._request(self._owner.unregister_command(), UNREGISTER_TIMEOUT_SECONDS)
+            await self._request(self._owner.announcement.unregister(), UNREGISTER_TIMEOUT_SECONDS)
         except (RemotingError, RegistrationRefused) as error:
             _log.info(
                 "not unregistered; the name server drops the broker by itself",
@@ -351,20 +257,25 @@ class _Link:
     def _pause(self) -> float:
         failures = self.state.failures
         if not failures:
-            return self._owner.told.period if self.state.registered else RETRY_FIRST_SECONDS
+            return self._owner.announcement.period if self.state.registered else RETRY_FIRST_SECONDS
         pause = min(RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
         return pause * (0.5 + self._owner.jitter() / 2)
 
     async def _tell(self, wanted: _Wanted) -> None:
         owner = self._owner
-        if wanted.nothing and self._has_all and not owner.told.force and await self._is_current():
+        if (
+            wanted.nothing
+            and self._has_all
+            and not owner.announcement.force
+            and await self._is_current()
+        ):
             self._succeeded()
             return
         connection = owner.pool.connected(self.state.address)
         if connection is not None and self.state.registered and not wanted.nothing:
             if not wanted.answer:
                 self._has_all = False
-                connection.send_oneway(owner.register_command(None, oneway=True))
+                connection.send_oneway(owner.registration_of(None, oneway=True))
                 return
             if self._has_all and not wanted.all_topics:
                 await self._register(tuple(wanted.names))
@@ -374,14 +285,18 @@ class _Link:
     async def _register(self, names: Sequence[str] | None) -> None:
         owner = self._owner
         self._has_all &= names is not None
-        reply = await self._request(owner.register_command(names, oneway=False), owner.told.timeout)
+        reply = await self._request(
+            owner.registration_of(names, oneway=False), owner.announcement.timeout
+        )
         self._has_all = True
         self._succeeded()
         owner.answered(reply)
 
     async def _is_current(self) -> bool:
         try:
-            reply = await self._request(self._owner.version_command(), self._owner.told.timeout)
+            reply = await self._request(
+                self._owner.version_question(), self._owner.announcement.timeout
+            )
         except RegistrationRefused:
             return False
         return not reply.read(QueryDataVersionResponseHeader).changed
@@ -402,7 +317,9 @@ class _Link:
             address=was.address, registered=True, last_success_ms=self._owner.clock.now_ms()
         )
         if not was.registered:
-            _log.info("registered", nameserver=was.address, broker=self._owner.told.broker_name)
+            _log.info(
+                "registered", nameserver=was.address, broker=self._owner.announcement.broker_name
+            )
 
     def _failed(self, error: Exception) -> None:
         was = self.state
@@ -416,14 +333,3 @@ class _Link:
                 nameserver=was.address,
                 reason=str(error),
             )
-
-
-def _with_permission(
-    wrapper: TopicConfigSerializeWrapper, permission: int
-) -> TopicConfigSerializeWrapper:
-    """All topics with the broker's own permission, when it lacks reading or writing."""
-    table: dict[str, TopicConfig] = {
-        name: structs.replace(topic, perm=permission)
-        for name, topic in wrapper.topic_config_table.items()
-    }
-    return TopicConfigSerializeWrapper(table, wrapper.data_version)

@@ -1,0 +1,45 @@
+"""Who hears about which topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameserver.watches import Watches, WatchLimitError
+
+
+def test_only_who_asked_for_a_topic_is_concerned() -> None:
+    watches = Watches[str]()
+    watches.set("c1", ["a", "b"])
+    watches.set("c2", ["b"])
+    assert set(watches.concerned(["b", "x"])) == {("c1", "b"), ("c2", "b")}
+    assert len(watches) == 3
+
+
+def test_a_later_wish_replaces_the_former() -> None:
+    watches = Watches[str]()
+    watches.set("c", ["a"])
+    watches.set("c", ["b", "b"])
+    assert list(watches.concerned(["a", "b"])) == [("c", "b")]
+    watches.set("c", [])
+    assert len(watches) == 0
+
+
+def test_a_forgotten_connection_hears_nothing() -> None:
+    watches = Watches[str]()
+    watches.set("c", ["a"])
+    watches.forget("c")
+    watches.forget("c")
+    assert not list(watches.concerned(["a"]))
+
+
+def test_wishes_are_bounded_and_a_refused_one_changes_nothing() -> None:
+    watches = Watches[str](max_topics=2, max_watches=3)
+    watches.set("c1", ["a", "b"])
+    with pytest.raises(WatchLimitError, match="3 topics are more than the 2"):
+        watches.set("c1", ["a", "b", "c"])
+    with pytest.raises(WatchLimitError, match="3 topics are watched already"):
+        watches.set("c2", ["a", "b"])
+    assert list(watches.concerned(["a"])) == [("c1", "a")]
+    watches.set("c1", ["c", "d"])
+    watches.set("c2", ["a"])
+    assert len(watches) == 3
