@@ -180,6 +180,7 @@ class BlockingConnection:
         """
         if self._ready:
             return self._ready.popleft()
+        self._check_open()
         if not self._codes:
             raise ValueError("nothing was submitted, so nothing can be received")
         timeout = self._timeout if timeout is None else timeout

@@ -1,0 +1,265 @@
+"""The blocking connection, as a thread or a Spark task uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from remoting import blocking
+from remoting.blocking import BlockingConnection
+from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout, TooManyRequests
+from remoting.protocol.codes import FLAG_RESPONSE
+from remoting.protocol.command import Command
+from remoting.protocol.frame import cut, decode, encode
+from remoting.server import Server
+from tests.integration.remoting.peers import CALL_BACK, ECHO, LARGE, LARGE_BYTES, SLOW, Services
+
+
+async def with_server(work: Callable[[BlockingConnection, Services], Any]) -> Any:
+    """Run ``work`` in a thread beside a server."""
+    services = Services()
+    async with Server(services) as server:
+
+        def in_thread() -> Any:
+            with BlockingConnection(server.address, timeout=10) as connection:
+                return work(connection, services)
+
+        return await asyncio.to_thread(in_thread)
+
+
+@contextmanager
+def script(*steps: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that takes one connection and one request, then does its steps and leaves."""
+
+    def play() -> None:
+        with listener.accept()[0] as peer:
+            peer.recv(65536)
+            for step in steps:
+                if callable(step):
+                    step(peer)
+                else:
+                    peer.sendall(step)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=play)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
+async def test_a_request_is_answered() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        for n in range(100):
+            answer = connection.request(Command.request(ECHO, body=b"%d" % n))
+            assert bytes(answer.body) == b"%d" % n
+        assert connection.in_flight == 0
+
+    await with_server(work)
+
+
+async def test_pipelined_requests_are_answered_in_the_order_they_are_done() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        opaques = [connection.submit(Command.request(ECHO, body=b"%d" % n)) for n in range(50)]
+        assert connection.in_flight == 50
+        for n, opaque in enumerate(opaques):
+            answer = connection.receive()
+            assert (answer.opaque, bytes(answer.body)) == (opaque, b"%d" % n)
+
+    await with_server(work)
+
+
+async def test_a_request_between_pipelined_ones_keeps_their_answers() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        for n in range(3):
+            connection.submit(Command.request(ECHO, body=b"%d" % n))
+        assert bytes(connection.request(Command.request(ECHO, body=b"mine")).body) == b"mine"
+        assert connection.in_flight == 3
+        assert [bytes(connection.receive().body) for _ in range(3)] == [b"0", b"1", b"2"]
+        with pytest.raises(ValueError, match="nothing was submitted"):
+            connection.receive()
+
+    await with_server(work)
+
+
+async def test_answers_larger_than_the_buffer_arrive_whole_and_the_buffer_is_reused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking, "RECEIVE_BUFFER_BYTES", 1000)
+
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        for _ in range(3):
+            assert len(connection.request(Command.request(LARGE)).body) == LARGE_BYTES
+        grown = connection._buffer._view
+        for _ in range(5):
+            for _ in range(4):
+                connection.submit(Command.request(ECHO, body=bytes(100_000)))
+            for _ in range(4):
+                assert len(connection.receive().body) == 100_000
+        assert connection._buffer._view is grown
+
+    await with_server(work)
+
+
+async def test_a_timeout_leaves_the_connection_usable_and_a_late_answer_is_dropped() -> None:
+    loop = asyncio.get_running_loop()
+
+    def work(connection: BlockingConnection, services: Services) -> None:
+        with pytest.raises(RequestTimeout, match="request 11 within 0.05 s"):
+            connection.request(Command.request(SLOW), timeout=0.05)
+        connection.submit(Command.request(SLOW))
+        with pytest.raises(RequestTimeout, match="request 11"):
+            connection.receive(timeout=0.05)
+        loop.call_soon_threadsafe(services.gate.set)
+        assert connection.receive().code == 0
+        assert bytes(connection.request(Command.request(ECHO, body=b"x")).body) == b"x"
+        assert connection.in_flight == 0
+
+    await with_server(work)
+
+
+async def test_what_a_server_asks_of_it_is_passed_over() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        connection.submit(Command.request(CALL_BACK))
+        assert bytes(connection.request(Command.request(ECHO, body=b"x")).body) == b"x"
+
+    await with_server(work)
+
+
+async def test_a_oneway_request_waits_for_nothing() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        connection.send_oneway(Command.request(ECHO, oneway=True))
+        assert connection.in_flight == 0
+        connection.request(Command.request(ECHO))
+
+    await with_server(work)
+
+
+async def test_a_closed_connection_says_so() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        assert not connection.closed
+        connection.close()
+        connection.close()
+        assert connection.closed
+        with pytest.raises(ConnectionLost, match="closed by us"):
+            connection.request(Command.request(ECHO))
+
+    await with_server(work)
+
+
+async def test_no_more_than_the_limit_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "MAX_PENDING_REQUESTS", 2)
+
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        for _ in range(2):
+            connection.submit(Command.request(ECHO))
+        with pytest.raises(TooManyRequests, match="2 requests wait"):
+            connection.submit(Command.request(ECHO))
+
+    await with_server(work)
+
+
+async def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        opaques = [connection.submit(Command.request(ECHO))]
+        connection._next_opaque = 0x7FFF_FFFF
+        opaques += [connection.submit(Command.request(ECHO)) for _ in range(2)]
+        assert opaques == [0, 0x7FFF_FFFF, 1]
+
+    await with_server(work)
+
+
+def test_where_nobody_listens_connecting_fails_with_a_sentence() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+    with pytest.raises(ConnectFailed, match=f"{address}: Connection refused; check that it runs"):
+        BlockingConnection(address)
+    with pytest.raises(ConnectFailed, match="this is not host:port"):
+        BlockingConnection("nowhere")
+
+
+def test_where_nobody_answers_connecting_takes_no_longer_than_it_may() -> None:
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for sock in (first, second):
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        with pytest.raises(ConnectFailed, match=r"no answer within 0\.1 s"):
+            BlockingConnection(f"127.0.0.1:{listener.getsockname()[1]}", connect_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((), "closed by the peer"),
+        ((encode(Command(0, 0, FLAG_RESPONSE))[:10],), "closed by the peer"),
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "can't be understood"),
+        ((b"\0\0\0\x08\0\0\0\x04{[[[",), "can't be understood"),
+    ],
+)
+def test_a_server_that_leaves_or_talks_nonsense_ends_the_connection(
+    steps: tuple[bytes, ...], reason: str
+) -> None:
+    with script(*steps) as address, BlockingConnection(address, timeout=10) as connection:
+        with pytest.raises(ConnectionLost, match=reason):
+            connection.request(Command.request(ECHO))
+        assert connection.closed
+        with pytest.raises(ConnectionLost, match=reason):
+            connection.submit(Command.request(ECHO))
+
+
+def test_a_reset_ends_the_connection() -> None:
+    def reset(peer: socket.socket) -> None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with script(reset) as address, BlockingConnection(address, timeout=10) as connection:
+        connection.submit(Command.request(ECHO))
+        with pytest.raises(ConnectionLost, match="reset"):
+            connection.receive()
+
+
+def test_an_answer_may_come_in_any_pieces() -> None:
+    answers = b"".join(encode(Command(0, n, FLAG_RESPONSE, body=b"%d" % n)) for n in range(3))
+    dribble = [answers[start : start + 7] for start in range(0, len(answers), 7)]
+    with script(*dribble) as address, BlockingConnection(address, timeout=10) as connection:
+        for _ in range(3):
+            connection.submit(Command.request(ECHO))
+        assert [bytes(connection.receive().body) for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+def test_a_server_that_reads_nothing_ends_the_connection_in_time() -> None:
+    done = threading.Event()
+    with script(lambda _peer: None if done.wait(10) else None) as address:
+        with BlockingConnection(address) as connection:
+            with pytest.raises(RequestTimeout):
+                for _ in range(10):
+                    connection.submit(Command.request(ECHO, body=bytes(8 << 20)), timeout=0.1)
+            with pytest.raises(ConnectionLost, match="could not be sent in time"):
+                connection.receive()
+        done.set()
+
+
+def test_sending_to_a_server_that_has_left_ends_the_connection() -> None:
+    with script() as address, BlockingConnection(address, timeout=10) as connection:
+        connection.submit(Command.request(ECHO))
+        with pytest.raises(ConnectionLost):
+            connection.receive()
+
+    with script() as address, BlockingConnection(address, timeout=10) as connection:
+        with pytest.raises(ConnectionLost):
+            for _ in range(100):
+                connection.submit(Command.request(ECHO, body=bytes(1 << 20)))
+        assert connection.closed
+
+
+def test_transcripts_and_the_connection_speak_the_same_protocol() -> None:
+    frame = cut(encode(Command.request(ECHO)))
+    assert frame is not None
+    assert decode(frame).code == ECHO
