@@ -73,7 +73,7 @@ def unregister_broker(state: State, request: Command, peer: Peer) -> Command:
     """UNREGISTER_BROKER: a broker stops in an orderly way."""
     header = request.read(UnRegisterBrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-    state.apply(change, f"it said good-bye from {peer.remote_text}")
+    state.apply(change, f"it said good-bye from {peer.remote_text}", expected=True)
     return request.reply()
 
 

@@ -78,10 +78,11 @@ class State:
         """Drop the brokers that were silent for too long."""
         self.apply(self.routes.scan(self.now_ms), "nothing was heard of it for too long")
 
-    def apply(self, change: Change, why: str) -> None:
+    def apply(self, change: Change, why: str, *, expected: bool = False) -> None:
         """Do what a change of the routes asks for: tell who watches, close who is dead."""
         for address in change.addresses_gone:
-            _log.warning("broker gone", broker=address, why=why)
+            log = _log.info if expected else _log.warning
+            log("broker gone", broker=address, why=why)
         for peer in change.connections_to_close:
             cast("Peer", peer).close(why)
         for peer, topic in self.watches.concerned(change.topics):

@@ -1,0 +1,294 @@
+"""A broker and its name servers over real sockets: registering, losing and finding each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from broker.registration import MAX_MERGED_TOPICS, Registration
+from nameserver.app import NameServer
+from remoting.pool import ConnectionPool
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import (
+    DeleteTopicFromNamesrvRequestHeader,
+    PutKVConfigRequestHeader,
+)
+from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+from remoting.server import Server
+
+NewServer = Callable[..., Awaitable[NameServer]]
+NewRegistration = Callable[..., Registration]
+Eventually = Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]
+
+NOWHERE = "127.0.0.1:1"
+"""An address where nobody listens."""
+
+
+def registered(registration: Registration) -> list[bool]:
+    return [state.registered for state in registration.states]
+
+
+async def test_a_broker_is_registered_with_every_name_server_when_start_returns(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    servers = [await new_server(), await new_server()]
+    registration = new_registration([server.address for server in servers], topics("t"))
+    await registration.start()
+    for server in servers:
+        route = await client.route(server, "t")
+        assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911"}
+    assert registered(registration) == [True, True]
+    assert all(state.last_success_ms for state in registration.states)
+
+
+async def test_a_name_server_that_is_down_delays_nobody(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    server = await new_server()
+    registration = new_registration([NOWHERE, server.address], topics("t"))
+    await registration.start()
+    assert await client.knows(server, "t")
+    down, up = registration.states
+    assert (down.registered, up.registered) == (False, True)
+    assert down.failures >= 1
+    assert "can't connect" in (down.last_error or "")
+
+
+async def test_without_name_servers_there_is_nothing_to_do(
+    new_registration: NewRegistration, topics: Any
+) -> None:
+    registration = new_registration([], topics())
+    await registration.start()
+    await registration.changed(["t"])
+    assert registration.states == ()
+
+
+async def test_a_change_by_an_administrator_is_known_when_it_returns(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    server = await new_server()
+    table = topics("t")
+    registration = new_registration([server.address], table)
+    await registration.start()
+    table.add("u")
+    await registration.changed(["u"])
+    assert await client.knows(server, "u")
+    assert await client.knows(server, "t")
+
+
+async def test_a_topic_made_by_a_send_becomes_known_without_an_answer(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    client: Any,
+    eventually: Eventually,
+) -> None:
+    server = await new_server()
+    table = topics("t")
+    registration = new_registration([server.address], table)
+    await registration.start()
+    table.add("u")
+    registration.changed(oneway=True)
+    await eventually(lambda: client.knows(server, "u"))
+
+
+async def test_after_a_oneway_registration_a_change_tells_everything(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    # The oneway one may have been lost: an incremental one would hide that for ever.
+    server = await new_server()
+    table = topics("t")
+    registration = new_registration([server.address], table)
+    await registration.start()
+    await registration.changed(oneway=True)
+    await client.ask(
+        server,
+        Command.request(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic="t")
+        ),
+    )
+    table.add("u")
+    await registration.changed(["u"])
+    assert await client.knows(server, "t")
+
+
+async def test_many_changes_at_once_become_one_registration(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    server = await new_server()
+    table = topics("t")
+    registration = new_registration([server.address], table)
+    await registration.start()
+    before = server.counters.frames_in
+    names = [f"n{n}" for n in range(MAX_MERGED_TOPICS + 1)]
+    for name in names:
+        table.add(name)
+    await asyncio.gather(*(registration.changed([name]) for name in names))
+    assert server.counters.frames_in == before + 1
+    assert await client.knows(server, names[-1])
+
+
+async def test_a_stopped_broker_is_gone_everywhere(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    servers = [await new_server(), await new_server()]
+    addresses = [servers[0].address, NOWHERE, servers[1].address]
+    registration = new_registration(addresses, topics("t"))
+    await registration.start()
+    await registration.stop()
+    for server in servers:
+        assert not server.state.routes.brokers()
+        assert not await client.knows(server, "t")
+    await registration.stop()
+
+
+async def test_a_broker_whose_connection_ends_is_gone_at_once(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    eventually: Eventually,
+) -> None:
+    server = await new_server()
+    registration = new_registration([server.address], topics("t"))
+    await registration.start()
+    await registration.pool.close()
+    await eventually(lambda: not server.state.routes.brokers())
+
+
+async def test_a_name_server_that_dies_and_returns_knows_the_broker_again(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    client: Any,
+    eventually: Eventually,
+) -> None:
+    first, second = await new_server(), await new_server()
+    table = topics("t")
+    registration = new_registration([first.address, second.address], table)
+    await registration.start()
+    await first.stop()
+    await eventually(lambda: registered(registration) == [False, True])
+    assert registration.states[0].last_error
+    table.add("u")
+    await registration.changed(["u"])
+    assert await client.knows(second, "u")
+    again = await new_server(listen_port=first.port)
+    await eventually(lambda: registered(registration) == [True, True])
+    assert await client.knows(again, "t")
+    assert await client.knows(again, "u")
+    assert registration.states[0].failures == 0
+
+
+async def test_an_unchanged_version_is_not_registered_again_when_not_forced(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    eventually: Eventually,
+) -> None:
+    server = await new_server()
+    table = topics("t")
+    registration = new_registration([server.address], table, force=False, period=0.05)
+    await registration.start()
+    start = server.counters.bytes_in
+    frames = server.counters.frames_in
+    await eventually(lambda: server.counters.frames_in >= frames + 3)
+    asked = (server.counters.bytes_in - start) // (server.counters.frames_in - frames)
+    body = encode(table(None))
+    assert asked < len(body) + 400
+    table.add("u")
+    await eventually(lambda: server.state.routes.route("u") is not None)
+
+
+async def test_each_period_is_a_sign_of_life(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    eventually: Eventually,
+) -> None:
+    server = await new_server()
+    registration = new_registration([server.address], topics("t"), period=0.02)
+    await registration.start()
+    frames = server.counters.frames_in
+    await eventually(lambda: server.counters.frames_in >= frames + 3)
+    assert registered(registration) == [True]
+
+
+async def test_a_compressed_registration_is_understood(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    server = await new_server()
+    registration = new_registration([server.address], topics("t"), compressed=True)
+    await registration.start()
+    assert await client.knows(server, "t")
+
+
+async def test_order_topics_reach_the_broker(
+    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+) -> None:
+    server = await new_server()
+    header = PutKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="t", value="broker-a:4")
+    await client.ask(server, Command.request(RequestCode.PUT_KV_CONFIG, header))
+    told: list[Any] = []
+    registration = new_registration([server.address], topics("t"), on_order_topics=told.append)
+    await registration.start()
+    assert told == [{"t": "broker-a:4"}]
+
+
+async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
+    new_registration: NewRegistration, topics: Any, eventually: Eventually
+) -> None:
+    answers = iter([(ResponseCode.SYSTEM_ERROR, b""), (ResponseCode.SUCCESS, b"{broken")])
+
+    def answer(command: Command, _: Any) -> Command:
+        code, body = next(answers, (ResponseCode.SUCCESS, b""))
+        return command.reply(code, "not today", body=body)
+
+    async with Server(answer) as server:
+        told: list[Any] = []
+        registration = new_registration([server.address], topics("t"), on_order_topics=told.append)
+        await registration.start()
+        assert "not today" in (registration.states[0].last_error or "")
+        await eventually(lambda: registered(registration) == [True])
+        assert told == []
+        await registration.stop()
+
+
+async def test_a_name_server_that_never_answers_is_given_up_in_time(
+    new_registration: NewRegistration, topics: Any
+) -> None:
+    async with Server(lambda _command, _connection: None) as server:
+        registration = new_registration([server.address], topics("t"), timeout=0.05)
+        await registration.start()
+        assert "did not answer" in (registration.states[0].last_error or "")
+        await registration.stop()
+
+
+async def test_a_client_that_asked_is_told_of_changed_routes(
+    new_server: NewServer,
+    new_registration: NewRegistration,
+    topics: Any,
+    eventually: Eventually,
+) -> None:
+    server = await new_server()
+    told: list[str] = []
+
+    def hear(command: Command, _: Any) -> None:
+        assert command.code == OwnRequestCode.ROUTE_CHANGED
+        told.append(command.read(RouteChangedRequestHeader).topic)
+
+    async with ConnectionPool(hear) as pool:
+        connection = await pool.get(server.address)
+        subscribe = Command.request(
+            OwnRequestCode.SUBSCRIBE_ROUTE, body=encode(TopicList(["t"])), oneway=True
+        )
+        connection.send_oneway(subscribe)
+        registration = new_registration([server.address], topics("t", "u"))
+        await registration.start()
+        await eventually(lambda: told == ["t"])
+        await registration.stop()
+        await eventually(lambda: told == ["t", "t"])
+    await eventually(lambda: not len(server.state.watches))
