@@ -93,7 +93,7 @@ def _messages(state: BrokerState, rates: Rates) -> dict[str, str]:
 def _disk(state: BrokerState) -> dict[str, str]:
     store = state.store
     log, queues = store.paths.commit_log, store.paths.consume_queues
-    usage = shutil.disk_usage(log)
+    usage = shutil.disk_usage(_existing(log))
     return {
         "commitLogMinOffset": str(store.start_offset),
         "commitLogMaxOffset": str(store.end_offset),
@@ -111,8 +111,15 @@ def _first_record_ms(state: BrokerState) -> int:
     return -1 if record is None else RecordView(record).store_timestamp_ms
 
 
+def _existing(path: Path) -> Path:
+    """A directory comes with its first file; until then its disk is that of its parent."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
 def _ratio(path: Path) -> str:
-    usage = shutil.disk_usage(path)
+    usage = shutil.disk_usage(_existing(path))
     return f"{usage.used / usage.total if usage.total else 0.0:.2f}"
 
 

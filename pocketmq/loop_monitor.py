@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Final
 
 PERIOD: Final = 0.05
@@ -60,8 +61,8 @@ class LoopMonitor:
             self._timer = None
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(PERIOD, self._look, loop, loop.time() + PERIOD)
+        self._timer = loop.call_later(PERIOD, self._look, loop, monotonic() + PERIOD)
 
     def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        self.stalls.count(loop.time() - due)
+        self.stalls.count(monotonic() - due)
         self._arm(loop)

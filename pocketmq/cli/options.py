@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
 def nameserver_option(function: F) -> F:
@@ -16,12 +18,17 @@ def nameserver_option(function: F) -> F:
         "--nameserver",
         metavar="HOST:PORT[;…]",
         envvar="NAMESRV_ADDR",
-        default="127.0.0.1:9876",
+        default=DEFAULT_NAMESERVER,
         show_default=True,
         help="The name server, or several of them.",
     )(function)
 
 
 def json_option(function: F) -> F:
-    """``--json``: for a pipe."""
+    """``--json``: for programs."""
     return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+
+
+def yes_option(function: F) -> F:
+    """``--yes``: no question at a terminal."""
+    return click.option("--yes", "-y", is_flag=True, help="Don't ask at a terminal.")(function)

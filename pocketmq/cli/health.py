@@ -1,0 +1,61 @@
+"""``pocketmq health``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from pocketmq import output
+from pocketmq.cli.options import DEFAULT_NAMESERVER, json_option
+from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
+from remoting.protocol.bodies.route import ClusterInfo
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.codes import RequestCode
+
+
+@click.command(epilog="Example: pocketmq health --broker 127.0.0.1:10911")
+@click.option(
+    "--nameserver",
+    metavar="HOST:PORT[;…]",
+    help="A name server.  [default: NAMESRV_ADDR or 127.0.0.1:9876, if no broker is given]",
+)
+@click.option("--broker", metavar="HOST:PORT", help="A broker.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.01),
+    default=TIMEOUT,
+    show_default=True,
+    help="Seconds.",
+)
+@json_option
+def health(nameserver: str | None, broker: str | None, timeout: float, as_json: bool) -> None:
+    """Say in one line whether servers answer; exit code 0 when all do, else 1."""
+    if nameserver is None and broker is None:
+        nameserver = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
+    started = time.perf_counter()
+    try:
+        found = _found(addresses(nameserver or ""), addresses(broker or ""), timeout)
+    except NoAnswer as problem:
+        output.done(f"failed: {problem}", {"healthy": False, "why": str(problem)}, as_json=as_json)
+        sys.exit(1)
+    took_ms = (time.perf_counter() - started) * 1000
+    output.done(
+        f"ok: {', '.join(found)} in {took_ms:.1f} ms",
+        {"healthy": True, "servers": found, "ms": round(took_ms, 3)},
+        as_json=as_json,
+    )
+
+
+def _found(name_servers: list[str], brokers: list[str], timeout: float) -> list[str]:
+    """What answered, in words. Raises NoAnswer for the first that doesn't."""
+    found = []
+    for address in name_servers:
+        info = ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, timeout=timeout)
+        found.append(f"name server {address} with {len(info.broker_addr_table)} brokers")
+    for address in brokers:
+        ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable, timeout=timeout)
+        found.append(f"broker {address}")
+    return found

@@ -1,0 +1,62 @@
+"""One question to one server, without a loop: what health checks and the doctor are made of."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from remoting.blocking import BlockingConnection
+from remoting.errors import RemotingError
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.body import Body
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.base import Header
+
+B = TypeVar("B", bound=Body)
+
+TIMEOUT: Final = 3.0
+"""Seconds to connect, and as many to be answered."""
+
+
+class NoAnswer(Exception):
+    """A server can't be reached, or doesn't answer as it should; the text says which and how.
+
+    Attributes:
+        code: of its answer; None when there was none.
+    """
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def addresses(text: str) -> list[str]:
+    """The addresses in ``host:port;host:port``."""
+    return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+
+
+def ask(
+    address: str,
+    code: RequestCode,
+    kind: type[B],
+    header: Header | None = None,
+    *,
+    timeout: float = TIMEOUT,
+) -> B:
+    """The body of the server's answer.
+
+    Raises:
+        NoAnswer: there is none, or it is a refusal.
+    """
+    try:
+        with BlockingConnection(address, timeout=timeout, connect_timeout=timeout) as connection:
+            answer = connection.request(Command.request(code, header))
+            if answer.code != ResponseCode.SUCCESS:
+                remark = (answer.remark or "no reason given").partition("\n")[0]
+                raise NoAnswer(f"{address} answers with code {answer.code}: {remark}", answer.code)
+            return decode(kind, bytes(answer.body))
+    except (RemotingError, ValueError) as error:
+        raise NoAnswer(str(error)) from error
+    except ProtocolError as error:
+        raise NoAnswer(f"the answer of {address} can't be read: {error}") from error
