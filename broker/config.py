@@ -102,7 +102,6 @@ class BrokerConfig(Settings):
     trace_topic_enable: bool = setting("traceTopicEnable", boolean, False)
     msg_trace_topic_name: str = setting("msgTraceTopicName", name, "RMQ_SYS_TRACE_TOPIC")
     trace_on: bool = setting("traceOn", boolean, True)
-    reject_transaction_message: bool = setting("rejectTransactionMessage", boolean, False)
     notify_consumer_ids_changed_enable: bool = setting(
         "notifyConsumerIdsChangedEnable", boolean, True
     )
@@ -143,9 +142,6 @@ class BrokerConfig(Settings):
         "maxMessageSize", integer(1024, MAX_FRAME_BYTES - MAX_HEADER_BYTES), 4 * 1024 * 1024
     )
     check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
-    message_index_enable: bool = setting("messageIndexEnable", boolean, True)
-    max_hash_slot_num: int = setting("maxHashSlotNum", integer(1, 50_000_000), 5_000_000)
-    max_index_num: int = setting("maxIndexNum", integer(2, 100_000_000), 20_000_000)
 
     # PocketMQ's own limits
     max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)

@@ -47,7 +47,8 @@ _STORE = """
     flushCommitLogThoroughInterval commitCommitLogThoroughInterval
     flushConsumeQueueThoroughInterval maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk
-    maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio messageIndexSafe
+    maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio
+    messageIndexEnable messageIndexSafe maxHashSlotNum maxIndexNum
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
     slaveTimeout messageDelayLevel flushDelayOffsetInterval cleanFileForciblyEnable
@@ -72,7 +73,8 @@ _BEHAVIOUR = """
     autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
     expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
-    filterSupportRetry transactionTimeOut transactionCheckMax transactionCheckInterval
+    filterSupportRetry rejectTransactionMessage transactionTimeOut transactionCheckMax
+    transactionCheckInterval
     maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
     commercialTimerCount commercialTransCount enableScheduleMessageStats isEnableBatchPush
     accountStatsEnable accountStatsPrintZeroValues loadBalancePollNameServerInterval

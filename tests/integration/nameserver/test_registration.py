@@ -267,6 +267,28 @@ async def test_a_name_server_that_never_answers_is_given_up_in_time(
         await registration.stop()
 
 
+async def test_a_name_server_that_refuses_the_question_for_the_version_is_registered_with(
+    new_registration: NewRegistration, topics: Any, eventually: Eventually
+) -> None:
+    asked: list[int] = []
+
+    def answer(command: Command, _: Any) -> Command:
+        asked.append(command.code)
+        refuses = command.code in {
+            RequestCode.QUERY_DATA_VERSION,
+            RequestCode.UNREGISTER_BROKER,
+        }
+        return command.reply(ResponseCode.SYSTEM_ERROR if refuses else ResponseCode.SUCCESS)
+
+    async with Server(answer) as server:
+        registration = new_registration([server.address], topics("t"), force=False, period=0.01)
+        await registration.start()
+        register, question = RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION
+        await eventually(lambda: asked[:3] == [register, question, register])
+        await registration.stop()
+        assert asked[-1] == RequestCode.UNREGISTER_BROKER
+
+
 async def test_a_client_that_asked_is_told_of_changed_routes(
     new_server: NewServer,
     new_registration: NewRegistration,

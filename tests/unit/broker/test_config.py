@@ -63,6 +63,19 @@ def test_a_broker_that_listens_everywhere_advertises_an_address_of_the_machine()
     assert config(pocketmqBindHost="my.host").advertised_host == "my.host"
 
 
+def test_without_any_route_it_advertises_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_route(*_: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", no_route)
+    assert config(pocketmqBindHost="0.0.0.0").advertised_host == "127.0.0.1"
+
+
+def test_a_host_name_that_is_no_broker_name_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "my host!")
+    assert config().broker_name == "broker-a"
+
+
 def test_consume_queue_files_hold_whole_entries() -> None:
     assert config(mappedFileSizeConsumeQueue="2001").mapped_file_size_consume_queue == 2020
 
