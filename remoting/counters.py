@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start, except the two gauges at the end."""
+    """Counts since the start, except the gauges at the end."""
 
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -24,6 +24,8 @@ class Counters:
     """A frame did not arrive whole in time."""
     dropped_slow_reader: int = 0
     """The peer did not take its answers."""
+    dropped_hoarding: int = 0
+    """Held more than its share of what all connections together may hold."""
     dropped_slow_close: int = 0
     """The last bytes were not taken within the close timeout."""
 
@@ -42,6 +44,8 @@ class Counters:
     """Gauge: handlers at work."""
     bytes_in_flight: int = 0
     """Gauge: frames whose handlers are at work."""
+    bytes_held: int = 0
+    """Gauge: frames that are not whole yet, and answers that peers are slow to take."""
 
     @property
     def dropped(self) -> int:
@@ -51,5 +55,6 @@ class Counters:
             + self.dropped_idle
             + self.dropped_slow_frame
             + self.dropped_slow_reader
+            + self.dropped_hoarding
             + self.dropped_slow_close
         )

@@ -1,4 +1,3 @@
-# ruff: noqa: N818 - named for what happened, as the whole public API is
 """What can go wrong between us and a peer, seen from the caller's side.
 
 Each error carries its facts as attributes and says in its text what to do next. All of them survive

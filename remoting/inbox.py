@@ -2,12 +2,18 @@
 
 Reads come in any cut. As long as nothing is left over, a read is worked where it lies, without a
 copy. What is left of an incomplete frame is kept as a list of chunks and joined once, when the
-frame is whole: a frame of 16 MiB in 64 KiB reads is copied once, not 256 times.
+frame is whole: a frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are gathered
+before they become a chunk, or a peer that sends byte by byte would cost forty times what it sends.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from remoting.protocol.frame import needed
+
+_SMALL_READ_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 64 * 1024
 
 
 class Inbox:
@@ -22,7 +28,7 @@ class Inbox:
         self._max_frame_bytes = max_frame_bytes
         self.buffer = b""
         self.position = 0
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._chunks_bytes = 0
         self._need = needed(b"")
 
@@ -32,8 +38,7 @@ class Inbox:
     def add(self, data: bytes) -> None:
         """Take a read."""
         if self._chunks_bytes or self.position < len(self.buffer):
-            self._chunks.append(data)
-            self._chunks_bytes += len(data)
+            self._keep(data)
             if len(self) >= self._need > len(self.buffer) - self.position:
                 self._join()
         else:
@@ -64,6 +69,18 @@ class Inbox:
         self._chunks.clear()
         self._chunks_bytes = 0
         self._need = needed(b"")
+
+    def _keep(self, data: bytes) -> None:
+        chunks = self._chunks
+        self._chunks_bytes += len(data)
+        if len(data) >= _SMALL_READ_BYTES:
+            chunks.append(data)
+            return
+        last = chunks[-1] if chunks else None
+        if isinstance(last, bytearray) and len(last) < _CHUNK_BYTES:
+            last += data
+        else:
+            chunks.append(bytearray(data))
 
     def _join(self) -> None:
         """Make one buffer of the rest and the chunks behind it."""

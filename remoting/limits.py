@@ -38,6 +38,10 @@ UNSENT_LOW_WATER_BYTES: Final = 256 * 1024
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """What we hold for a peer that does not read: four of the largest frames, then it is dropped."""
 
+MAX_TOTAL_HELD_BYTES: Final = 512 * 1024 * 1024
+"""Incomplete frames and untaken answers of all connections together; above it, those that hold
+more than their share are dropped."""
+
 UNSENT_TIMEOUT: Final = 30.0
 """How long a peer may stay above the high-water mark before it is dropped."""
 
@@ -91,6 +95,7 @@ class ConnectionLimits:
     unsent_high_water_bytes: int = UNSENT_HIGH_WATER_BYTES
     unsent_low_water_bytes: int = UNSENT_LOW_WATER_BYTES
     max_unsent_bytes: int = MAX_UNSENT_BYTES
+    max_total_held_bytes: int = MAX_TOTAL_HELD_BYTES
     unsent_timeout: float = UNSENT_TIMEOUT
     max_in_progress_bytes: int = MAX_IN_PROGRESS_BYTES
     max_in_progress_requests: int = MAX_IN_PROGRESS_REQUESTS

@@ -44,6 +44,7 @@ class Link(asyncio.Protocol, ABC):
         "_feed",
         "_flush_scheduled",
         "_gate",
+        "_held",
         "_in_turn",
         "_inbox",
         "_loop",
@@ -80,6 +81,7 @@ class Link(asyncio.Protocol, ABC):
         self._in_turn = False
         self._flush_scheduled = False
         self._eof = False
+        self._held = 0
         self._feed: Feed = self.feed
 
     def __repr__(self) -> str:
@@ -145,6 +147,8 @@ class Link(asyncio.Protocol, ABC):
         self.endpoint.alarms.clear(self._alarm)
         self._inbox.clear()
         self._outbox.clear()
+        self._counters.bytes_held -= self._held
+        self._held = 0
         self._drain_waiters.fail(self.remote_text, self.close_reason)
         self._on_lost()
         if not self._lost.done():
@@ -181,6 +185,7 @@ class Link(asyncio.Protocol, ABC):
         """The transport holds less than the low-water mark."""
         self._watch.blocked_since = inf
         self._drain_waiters.release()
+        self._account()
         self._lift(Reason.UNSENT)
 
     # Reading
@@ -226,11 +231,14 @@ class Link(asyncio.Protocol, ABC):
         self._gate.lift(Reason.BACKLOG)
         if self._eof:
             self.close("closed by the peer")
-        elif not inbox.incomplete:
+            return
+        if not inbox.incomplete:
             self._watch.frame_since = inf
         elif self._watch.frame_since == inf:
             self._watch.frame_since = self._watch.last_in
             self._arm(self._watch.next_at(self._watch.last_in))
+        if self._held or inbox.incomplete:
+            self._account()
 
     def _schedule_work(self) -> None:
         if not self._continuing:
@@ -287,11 +295,24 @@ class Link(asyncio.Protocol, ABC):
         self._counters.bytes_out += len(data)
         self._watch.last_out = self._clock_now()
         self._transport.write(data)
+        if self._watch.blocked_since != inf:
+            if self._transport.get_write_buffer_size() > self.endpoint.limits.max_unsent_bytes:
+                self._drop(Verdict.SLOW_READER)
+            else:
+                self._account()
+
+    def _account(self) -> None:
+        """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
+        held = len(self._inbox) + self._transport.get_write_buffer_size()
+        self._counters.bytes_held += held - self._held
+        self._held = held
+        limit = self.endpoint.limits.max_total_held_bytes
         if (
-            self._watch.blocked_since != inf
-            and self._transport.get_write_buffer_size() > self.endpoint.limits.max_unsent_bytes
+            self._counters.bytes_held > limit
+            and held * len(self.endpoint.connections) > limit
+            and not self.closed
         ):
-            self._drop(Verdict.SLOW_READER)
+            self._drop(Verdict.HOARDING)
 
     # The end
 

@@ -15,6 +15,7 @@ class Verdict(Enum):
     IDLE = "idle for too long"
     SLOW_FRAME = "a frame did not arrive whole in time"
     SLOW_READER = "the peer does not take its answers"
+    HOARDING = "all connections together hold too much, and this one more than its share"
     SLOW_CLOSE = "the peer did not take the last bytes"
 
     def count(self, counters: Counters) -> None:
@@ -26,6 +27,8 @@ class Verdict(Enum):
                 counters.dropped_slow_frame += 1
             case Verdict.SLOW_READER:
                 counters.dropped_slow_reader += 1
+            case Verdict.HOARDING:
+                counters.dropped_hoarding += 1
             case Verdict.SLOW_CLOSE:
                 counters.dropped_slow_close += 1
 

@@ -51,7 +51,7 @@ class Services:
 async def until(true: Callable[[], bool], seconds: float = 10) -> None:
     """Wait until ``true()``."""
     async with asyncio.timeout(seconds):
-        while not true():
+        while not true():  # noqa: ASYNC110 - what is awaited has no event
             await asyncio.sleep(0.005)
 
 

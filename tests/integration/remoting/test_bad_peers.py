@@ -6,7 +6,7 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -16,7 +16,16 @@ from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
 from remoting.server import Server
-from tests.integration.remoting.peers import ECHO, LARGE, LARGE_BYTES, Services, ended, raw, until
+from tests.integration.remoting.peers import (
+    ECHO,
+    LARGE,
+    LARGE_BYTES,
+    Services,
+    ended,
+    raw,
+    read_command,
+    until,
+)
 
 
 @asynccontextmanager
@@ -100,6 +109,20 @@ async def test_a_frame_that_never_ends_is_dropped() -> None:
         assert await dropped
         assert await ended(reader)
         assert server.counters.dropped_slow_frame == 2
+
+
+async def test_many_large_frames_that_never_end_do_not_fill_the_memory() -> None:
+    async with a_server(max_total_held_bytes=1 << 20) as server, AsyncExitStack() as stack:
+        greedy = [await stack.enter_async_context(raw(server.address)) for _ in range(4)]
+        modest_reader, modest = await stack.enter_async_context(raw(server.address))
+        modest.write(encode(Command.request(ECHO))[:-1])
+        unfinished = encode(Command.request(ECHO, body=bytes(1 << 20)))[: 1 << 19]
+        for _, writer in greedy:
+            writer.write(unfinished)
+        await until(lambda: server.counters.dropped_hoarding >= 2)
+        await until(lambda: 0 < server.counters.bytes_held <= 1 << 20)
+        modest.write(encode(Command.request(ECHO))[-1:])
+        assert (await read_command(modest_reader)).code == 0
 
 
 async def test_an_idle_connection_is_closed() -> None:

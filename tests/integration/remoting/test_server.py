@@ -30,6 +30,13 @@ from tests.integration.remoting.peers import (
 )
 
 
+async def connect_for_ever(address: str) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            async with raw(address):
+                await asyncio.sleep(0.01)
+
+
 async def test_many_requests_of_many_clients_are_in_flight_at_once() -> None:
     services = Services()
     async with Server(services) as server:
@@ -220,10 +227,7 @@ async def test_a_stop_lets_handlers_finish_and_their_answers_leave() -> None:
             pool.request(server.address, Command.request(ECHO), timeout=10)
         )
         with pytest.raises(ConnectionRefusedError):
-            async with asyncio.timeout(10):
-                while True:
-                    async with raw(server.address):
-                        await asyncio.sleep(0.01)
+            await connect_for_ever(server.address)
         services.gate.set()
         await stopping
         assert bytes((await asking).body) == b"mine"

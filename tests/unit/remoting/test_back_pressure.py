@@ -99,6 +99,44 @@ async def test_a_peer_that_catches_up_is_kept() -> None:
     assert not peer.connection.closed
 
 
+async def test_what_is_held_is_counted_and_given_back() -> None:
+    peer = Peer(handler=large_answer, limits=SMALL)
+    peer.transport.stuck = True
+    frame = encode(request(body=bytes(500)))
+    peer.connection.data_received(frame[:400])
+    assert peer.counters.bytes_held == 400
+    peer.connection.data_received(frame[400:])
+    assert peer.counters.bytes_held == peer.connection.unsent_bytes
+    peer.connection.send_bytes(bytes(2000))
+    assert peer.counters.bytes_held == peer.connection.unsent_bytes > 2000
+    peer.transport.take(10_000)
+    assert peer.counters.bytes_held == 0
+    peer.connection.send_bytes(bytes(2000))
+    peer.vanish()
+    assert peer.counters.bytes_held == 0
+
+
+async def test_of_all_who_hold_too_much_the_greedy_one_is_dropped() -> None:
+    limits = ConnectionLimits(
+        unsent_high_water_bytes=1000, unsent_low_water_bytes=300, max_total_held_bytes=4000
+    )
+    greedy = Peer(limits=limits)
+    modest = Peer(limits=limits)
+    modest.connection.endpoint = modest.endpoint = greedy.endpoint
+    greedy.endpoint.connections.add(modest.connection)
+    modest.connection._counters = greedy.counters
+    for peer in (greedy, modest):
+        peer.transport.stuck = True
+    greedy.connection.send_bytes(bytes(3000))
+    modest.connection.send_bytes(bytes(1500))
+    assert not modest.connection.closed
+    greedy.connection.send_bytes(bytes(1000))
+    assert greedy.transport.aborted
+    assert greedy.counters.dropped_hoarding == 1
+    greedy.vanish()
+    assert greedy.counters.bytes_held == 1500
+
+
 async def test_drain_waits_for_the_low_water_mark() -> None:
     peer = Peer(limits=SMALL)
     await peer.connection.drain()

@@ -85,6 +85,16 @@ def test_a_large_frame_is_joined_once() -> None:
     assert inbox.buffer == frame
 
 
+def test_byte_by_byte_costs_little_more_than_the_bytes() -> None:
+    inbox = Inbox(1 << 20)
+    frame = a_frame(bytes(range(256)) * 600)
+    for position in range(len(frame)):
+        assert not inbox.ready
+        inbox.add(frame[position : position + 1])
+        assert len(inbox._chunks) <= 3, "64 KiB each"
+    assert work_all(inbox) == [frame[8:]]
+
+
 def test_a_rest_does_not_keep_the_read_it_came_in() -> None:
     inbox = Inbox(1000)
     inbox.add(a_frame(bytes(500)) + b"\0\0")
