@@ -1,1 +1,171 @@
-"""PocketMQ: client."""
+"""PocketMQ's client, for PocketMQ and for Apache RocketMQ 4.x and 5.x (remoting protocol).
+
+    import client
+
+    async with client.Producer("127.0.0.1:9876", group="orders") as producer:
+        receipt = await producer.send("orders", b"...", tag="paid", keys=["o-1"])
+
+    async with client.PullConsumer("127.0.0.1:9876", group="audit") as consumer:
+        consumer.assign(await consumer.queues("orders"))
+        for message in await consumer.get_many(500, timeout=1.0):
+            ...
+
+``client.blocking`` has the same for programs without an event loop. Names are imported at their
+first use, so that ``import client`` itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from client import blocking, serde
+    from client.admin import Admin
+    from client.admin.base import BrokerInfo
+    from client.admin.groups import Lag, QueueLag
+    from client.consumer.pull import PullConsumer
+    from client.consumer.received import ReceivedMessage
+    from client.errors import (
+        BrokerUnreachable,
+        BufferFull,
+        ConsumerStopped,
+        GroupNotFound,
+        MessageIllegal,
+        NoNameServer,
+        NoPermission,
+        NoRoute,
+        NotDurable,
+        NotFound,
+        NotOnline,
+        NotSupported,
+        Outcome,
+        PocketMQError,
+        RemoteError,
+        RequestTimeout,
+        SendError,
+        ServiceNotAvailable,
+        SubscriptionInvalid,
+        SystemBusy,
+        TopicNotFound,
+        Unavailable,
+        UnreadableMessage,
+        UsageError,
+    )
+    from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
+    from client.instance import Instance
+    from client.message import Message
+    from client.places import BEGIN, END, FIRST, LAST, Place
+    from client.producer.producer import Producer
+    from client.receipt import Receipt, SendStatus
+    from remoting.protocol.queue import MessageQueue, PhysicalOffset, QueueOffset
+
+_MODULES = {
+    "client.admin": ("Admin",),
+    "client.admin.base": ("BrokerInfo",),
+    "client.admin.groups": ("Lag", "QueueLag"),
+    "client.consumer.pull": ("PullConsumer",),
+    "client.consumer.received": ("ReceivedMessage",),
+    "client.errors": (
+        "BrokerUnreachable",
+        "BufferFull",
+        "ConsumerStopped",
+        "GroupNotFound",
+        "MessageIllegal",
+        "NoNameServer",
+        "NoPermission",
+        "NoRoute",
+        "NotDurable",
+        "NotFound",
+        "NotOnline",
+        "NotSupported",
+        "Outcome",
+        "PocketMQError",
+        "RemoteError",
+        "RequestTimeout",
+        "SendError",
+        "ServiceNotAvailable",
+        "SubscriptionInvalid",
+        "SystemBusy",
+        "TopicNotFound",
+        "Unavailable",
+        "UnreadableMessage",
+        "UsageError",
+    ),
+    "client.events": ("Event", "OffsetMoved", "QueueResumed", "QueueWaiting"),
+    "client.instance": ("Instance",),
+    "client.message": ("Message",),
+    "client.places": ("BEGIN", "END", "FIRST", "LAST", "Place"),
+    "client.producer.producer": ("Producer",),
+    "client.receipt": ("Receipt", "SendStatus"),
+    "remoting.protocol.queue": ("MessageQueue", "PhysicalOffset", "QueueOffset"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_SUBMODULES = frozenset({"blocking", "serde"})
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "FIRST",
+    "LAST",
+    "Admin",
+    "BrokerInfo",
+    "BrokerUnreachable",
+    "BufferFull",
+    "ConsumerStopped",
+    "Event",
+    "GroupNotFound",
+    "Instance",
+    "Lag",
+    "Message",
+    "MessageIllegal",
+    "MessageQueue",
+    "NoNameServer",
+    "NoPermission",
+    "NoRoute",
+    "NotDurable",
+    "NotFound",
+    "NotOnline",
+    "NotSupported",
+    "OffsetMoved",
+    "Outcome",
+    "PhysicalOffset",
+    "Place",
+    "PocketMQError",
+    "Producer",
+    "PullConsumer",
+    "QueueLag",
+    "QueueOffset",
+    "QueueResumed",
+    "QueueWaiting",
+    "Receipt",
+    "ReceivedMessage",
+    "RemoteError",
+    "RequestTimeout",
+    "SendError",
+    "SendStatus",
+    "ServiceNotAvailable",
+    "SubscriptionInvalid",
+    "SystemBusy",
+    "TopicNotFound",
+    "Unavailable",
+    "UnreadableMessage",
+    "UsageError",
+    "blocking",
+    "serde",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"client.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'client' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,23 @@
+"""Administration: topics, groups, offsets, brokers, as far as brokers serve it."""
+
+from __future__ import annotations
+
+from client.admin.brokers import BrokerAdmin
+from client.admin.groups import GroupAdmin, Lag, QueueLag
+from client.admin.offsets import OffsetAdmin
+from client.admin.topics import TopicAdmin
+
+__all__ = ["Admin", "Lag", "QueueLag"]
+
+
+class Admin(TopicAdmin, GroupAdmin, OffsetAdmin, BrokerAdmin):
+    """Looks after a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
+
+    Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or
+    broker could not be reached; what was done at others stays done) and ``RemoteError`` (it
+    refused).
+
+    Args:
+        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        options: see ``client.config.ClientOptions``.
+    """

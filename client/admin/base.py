@@ -1,0 +1,171 @@
+"""What all parts of the admin share: life, and finding the brokers to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+
+from client.config import Addresses, ClientArguments, check_arguments
+from client.errors import NoRoute, UsageError, remote_error
+from client.lifecycle import Lifecycle, State
+from client.offsets import Offsets
+from client.remote import Remote, name_of
+from client.routes import MASTER_ID
+from remoting.protocol.bodies import Body, decode
+from remoting.protocol.bodies.route import ClusterInfo
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+B = TypeVar("B", bound=Body)
+
+
+class BrokerInfo(NamedTuple):
+    """One broker process.
+
+    Attributes:
+        cluster, name: what it belongs to.
+        id: 0 is the master.
+        address: ``ip:port`` as it is registered.
+    """
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+
+
+class AdminBase:
+    """See ``client.admin.Admin``."""
+
+    def __init__(
+        self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
+    ) -> None:
+        from client.instance import Instance  # noqa: PLC0415 - they make each other
+
+        check_arguments("Admin", options, ClientArguments)
+        self._life = Lifecycle("admin")
+        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
+        self._owns_instance = True
+
+    @classmethod
+    def _of(cls, instance: Instance[Any]) -> Self:
+        """An admin that shares an instance, which is open."""
+        admin = cls.__new__(cls)
+        admin._life = Lifecycle("admin")
+        admin._instance = instance
+        admin._owns_instance = False
+        admin._open()
+        return admin
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Get ready."""
+        self._life.check_process()
+        if self._life.state is State.CLOSED:
+            self._life.check()
+        if self._life.state is State.OPEN:
+            return
+        if self._owns_instance:
+            await self._instance.start()
+        self._open()
+
+    def _open(self) -> None:
+        self._instance._life.check()
+        self._life.state = State.OPEN
+        self._offsets = Offsets(self._instance)
+
+    async def close(self) -> None:
+        """Close its connections, if they are its own."""
+        if self._life.state is not State.OPEN or self._life.forked:
+            return
+        self._life.state = State.CLOSED
+        if self._owns_instance:
+            await self._instance.close()
+
+    @property
+    def _remote(self) -> Remote:
+        self._life.check()
+        self._instance._life.check()
+        return self._instance.remote
+
+    async def cluster(self) -> ClusterInfo:
+        """All brokers by cluster, as the name server knows them."""
+        self._life.check()
+        answer = await self._instance.name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return self._decode(ClusterInfo, answer, RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    async def brokers(
+        self, *, cluster: str | None = None, names: Iterable[str] | None = None
+    ) -> list[BrokerInfo]:
+        """The brokers, sorted by cluster, name and id.
+
+        Args:
+            cluster: only those of this cluster.
+            names: only those with one of these names.
+        """
+        table = (await self.cluster()).broker_addr_table
+        wanted = None if names is None else set(names)
+        unknown = (wanted or set()) - table.keys()
+        if unknown:
+            raise UsageError(
+                f"there is no broker {min(unknown)!r}",
+                hint=f"there are {', '.join(sorted(table)) or 'none at all'}",
+            )
+        return sorted(
+            BrokerInfo(broker.cluster, name, broker_id, address)
+            for name, broker in table.items()
+            if (wanted is None or name in wanted) and cluster in {None, broker.cluster}
+            for broker_id, address in broker.broker_addrs.items()
+        )
+
+    async def _masters(
+        self, cluster: str | None = None, names: Iterable[str] | None = None
+    ) -> dict[str, str]:
+        """Name and address of each master. Raises NoRoute when there is none."""
+        found = {
+            broker.name: broker.address
+            for broker in await self.brokers(cluster=cluster, names=names)
+            if broker.id == MASTER_ID
+        }
+        if not found:
+            raise NoRoute(
+                "no master broker is registered" + (f" in cluster {cluster}" if cluster else ""),
+                hint="start one, or look at Admin.brokers()",
+            )
+        return found
+
+    async def _masters_of(self, topic: str) -> dict[str, str]:
+        """Name and address of each master that has the topic."""
+        self._life.check()
+        route = await self._instance.routes.fresh(topic)
+        found = {name: address for name in route.brokers if (address := route.master(name))}
+        if not found:
+            raise NoRoute("none of its brokers' masters is registered", topic=topic)
+        return found
+
+    def _decode(self, kind: type[B], answer: Command, code: int, broker: str | None = None) -> B:
+        try:
+            return decode(kind, answer.body)
+        except BodyError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR,
+                str(error),
+                f"the answer to {name_of(code)}",
+                broker=broker,
+            ) from error

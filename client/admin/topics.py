@@ -1,0 +1,241 @@
+"""Topics: making, changing, deleting, looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from client.admin.base import AdminBase
+from client.errors import NotSupported, UsageError, remote_error
+from client.names import check_topic_name
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.bodies.stats import TopicOffset, TopicStatsTable
+from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.topic import (
+    TopicConfig,
+    TopicConfigAndQueueMapping,
+    TopicConfigSerializeWrapper,
+)
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    DeleteTopicRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicConfigRequestHeader,
+)
+from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
+from remoting.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    is_system_topic,
+)
+from remoting.protocol.queue import MessageQueue
+
+DEFAULT_QUEUES: Final = 8
+MAX_QUEUES: Final = 65_536
+_LETTERS: Final = {"r": PERM_READ, "w": PERM_WRITE}
+
+
+class TopicAdmin(AdminBase):
+    """The part of ``Admin`` about topics."""
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = DEFAULT_QUEUES,
+        permission: str = "rw",
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Make a topic, or change it to be so, at every master broker.
+
+        Args:
+            queues: to read and write, at each broker.
+            permission: ``rw``, ``r``, ``w`` or nothing.
+            order: its order matters more than its being writable (an order topic).
+            attributes: of 5.x brokers, e.g. ``+message.type=FIFO``.
+            cluster, brokers: only at the masters of this cluster, or with these names.
+        """
+        check_topic_name(topic)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=_queue_count(topic, queues),
+            write_queue_nums=queues,
+            perm=_permission(topic, permission),
+            order=order,
+            attributes=dict(attributes) if attributes else None,
+        )
+        for address in (await self._masters(cluster, brokers)).values():
+            await self._write_topic(address, config)
+        self._instance.routes.table.forget(topic)
+
+    async def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+    ) -> None:
+        """Change what is given, and nothing else, at every broker that has the topic.
+
+        To have fewer queues without loss, lower ``write_queues`` first, and ``read_queues`` when
+        the others have been read to their end.
+        """
+        check_topic_name(topic)
+        configs = await self.topic_config(topic)
+        masters = await self._masters(names=configs)
+        for name, config in configs.items():
+            reads, writes = read_queues or queues, write_queues or queues
+            if reads is not None:
+                config.read_queue_nums = _queue_count(topic, reads)
+            if writes is not None:
+                config.write_queue_nums = _queue_count(topic, writes)
+            if permission is not None:
+                config.perm = _permission(topic, permission)
+            if order is not None:
+                config.order = order
+            await self._write_topic(masters[name], config)
+        self._instance.routes.table.forget(topic)
+
+    async def _write_topic(self, address: str, config: TopicConfig) -> None:
+        attributes = ",".join(
+            f"{name}={value}" for name, value in (config.attributes or {}).items()
+        )
+        header = CreateTopicRequestHeader(
+            topic=config.topic_name,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            topic_sys_flag=config.topic_sys_flag,
+            order=config.order,
+            attributes=attributes or None,
+        )
+        await self._remote.call(
+            address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, topic=config.topic_name
+        )
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages, at every broker and name server."""
+        check_topic_name(topic)
+        for address in (await self._masters(cluster)).values():
+            await self._remote.call(
+                address,
+                RequestCode.DELETE_TOPIC_IN_BROKER,
+                DeleteTopicRequestHeader(topic=topic),
+                topic=topic,
+            )
+        await self._instance.name_servers.ask_all(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV,
+            DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
+        )
+        self._instance.routes.table.forget(topic)
+
+    async def topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted.
+
+        Args:
+            internal: also those of brokers, retries and dead letters.
+        """
+        self._life.check()
+        ask = self._instance.name_servers.ask
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        names = set(self._decode(TopicList, await ask(code), code).topic_list)
+        if not internal:
+            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+            names -= set(self._decode(TopicList, await ask(code), code).topic_list)
+            names = {name for name in names if not _is_internal(name)}
+        return sorted(names)
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """The topic's settings by broker name."""
+        check_topic_name(topic)
+        code = RequestCode.GET_TOPIC_CONFIG
+        found: dict[str, TopicConfig] = {}
+        for name, address in (await self._masters_of(topic)).items():
+            try:
+                answer = await self._remote.call(
+                    address, code, GetTopicConfigRequestHeader(topic=topic), topic=topic
+                )
+                found[name] = self._decode(TopicConfigAndQueueMapping, answer, code, address)
+            except NotSupported:
+                found[name] = await self._listed_config(address, topic)
+        return found
+
+    async def _listed_config(self, address: str, topic: str) -> TopicConfig:
+        """From the list of all: what a 4.x broker can be asked for."""
+        config = (await self.topic_configs(address)).get(topic)
+        if config is None:
+            raise remote_error(
+                ResponseCode.TOPIC_NOT_EXIST,
+                "the broker doesn't have it",
+                "its configuration",
+                topic=topic,
+                broker=address,
+            )
+        return config
+
+    async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
+        """The settings of all topics of one broker."""
+        code = RequestCode.GET_ALL_TOPIC_CONFIG
+        answer = await self._remote.call(address, code)
+        return self._decode(TopicConfigSerializeWrapper, answer, code, address).topic_config_table
+
+    async def topic_route(self, topic: str) -> TopicRouteData:
+        """What the name server tells clients about a topic."""
+        self._life.check()
+        check_topic_name(topic)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        answer = await self._instance.name_servers.ask(code, header, topic=topic)
+        return self._decode(TopicRouteData, answer, code)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset, and the time of the last message, of each queue."""
+        check_topic_name(topic)
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        found: dict[MessageQueue, TopicOffset] = {}
+        for address in (await self._masters_of(topic)).values():
+            answer = await self._remote.call(
+                address, code, GetTopicStatsInfoRequestHeader(topic=topic), topic=topic
+            )
+            found |= self._decode(TopicStatsTable, answer, code, address).offset_table
+        return dict(sorted(found.items()))
+
+    async def system_topics(self, address: str) -> list[str]:
+        """The topics a broker has for itself, sorted."""
+        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+        answer = await self._remote.call(address, code)
+        return sorted(self._decode(TopicList, answer, code, address).topic_list)
+
+
+def _is_internal(name: str) -> bool:
+    return (
+        is_system_topic(name)
+        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        or name.endswith(REPLY_TOPIC_SUFFIX)
+    )
+
+
+def _queue_count(topic: str, queues: int) -> int:
+    if not 0 < queues <= MAX_QUEUES:
+        raise UsageError(f"a topic can't have {queues} queues", topic=topic, hint="use 1 or more")
+    return queues
+
+
+def _permission(topic: str, text: str) -> int:
+    if set(text) - _LETTERS.keys():
+        raise UsageError(f"permission can't be {text!r}", topic=topic, hint="use rw, r, w or ''")
+    return sum(value for letter, value in _LETTERS.items() if letter in text)

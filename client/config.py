@@ -1,0 +1,320 @@
+"""The client's options: keyword arguments over environment over file over defaults.
+
+The environment's names are ``POCKETMQ_CLIENT_<NAME>``, ``POCKETMQ_PRODUCER_<NAME>`` and
+``POCKETMQ_CONSUMER_<NAME>``; name servers also come from ``NAMESRV_ADDR``. A file is TOML with the
+tables ``client``, ``producer`` and ``consumer``; ``POCKETMQ_CLIENT_CONFIG`` names it. An unknown
+name is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict
+
+from client import limits
+from client.errors import UsageError
+from client.events import EventHandler
+from client.places import Duration, Place, seconds
+from remoting.protocol.message.compression import CompressionKind
+from remoting.settings import nearest
+
+Addresses: TypeAlias = str | Sequence[str]
+"""``host:port``, several separated by semicolons, or a sequence of them."""
+
+CodecName: TypeAlias = Literal["json", "rocketmq", "msgpack"]
+
+CONFIG_VARIABLE = "POCKETMQ_CLIENT_CONFIG"
+NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
+MAX_FILE_BYTES = 1024 * 1024
+
+
+class ClientArguments(TypedDict, total=False):
+    """What an Instance, and everything made without one, can be told; see ``ClientOptions``."""
+
+    codec: CodecName
+    connect_timeout: Duration
+    request_timeout: Duration
+    heartbeat_period: Duration
+    route_refresh_period: Duration
+    ip: str | None
+    config: str | Path | None
+
+
+class ProducerArguments(ClientArguments, total=False):
+    """What a Producer can be told; see ``ProducerOptions``."""
+
+    linger: Duration
+    max_batch_messages: int
+    max_batch_bytes: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    timeout: Duration
+    retries: int
+    compress: CompressionKind | None
+    compress_over_bytes: int
+    require_durable: bool
+    default_queues: int
+
+
+class ConsumerArguments(ClientArguments, total=False):
+    """What a PullConsumer can be told; see ``ConsumerOptions``."""
+
+    start_from: Any
+    auto_commit: bool
+    auto_commit_period: Duration
+    prefetch_messages: int
+    prefetch_bytes: int
+    pull_messages: int
+    suspend: Duration
+    on_event: EventHandler | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """Reading options from their sources; subclasses say which there are."""
+
+    SECTION: ClassVar[str] = ""
+
+    @classmethod
+    def gather(cls, given: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> Self:
+        """The options from keyword arguments, the environment and the file.
+
+        Raises:
+            UsageError: an option is unknown or its value is not of its type.
+        """
+        env = os.environ if env is None else env
+        known = {field.name: field for field in fields(cls)}
+        file = given.get("config") or env.get(CONFIG_VARIABLE)
+        values: dict[str, Any] = {}
+        if file:
+            values.update(_checked(_from_file(Path(file), cls.SECTION), known, str(file)))
+        values.update(_checked(_from_environment(env, cls.SECTION), known, "the environment"))
+        values.update({name: value for name, value in given.items() if name in known})
+        types = {name: str(field.type) for name, field in known.items()}
+        return cls(**{name: _typed(name, value, types[name]) for name, value in values.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions(_Options):
+    """Options of an instance, times in seconds.
+
+    Attributes:
+        nameservers: the name servers' addresses.
+        codec: of the requests' headers: ``json`` (what every RocketMQ speaks), ``rocketmq`` (its
+            binary form) or ``msgpack`` (agreed on with each PocketMQ peer, else json).
+        connect_timeout: to open a connection.
+        request_timeout: for requests that are neither sends nor pulls.
+        heartbeat_period: between heartbeats to all brokers of the known routes.
+        route_refresh_period: between refreshes of the routes in use.
+        ip: this machine's address in client and message ids; found out when not given.
+    """
+
+    SECTION: ClassVar[str] = "client"
+
+    nameservers: str = ""
+    codec: CodecName = "json"
+    connect_timeout: float = limits.CONNECT_TIMEOUT
+    request_timeout: float = limits.REQUEST_TIMEOUT
+    heartbeat_period: float = limits.HEARTBEAT_PERIOD
+    route_refresh_period: float = limits.ROUTE_REFRESH_PERIOD
+    ip: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec not in {"json", "rocketmq", "msgpack"}:
+            raise UsageError(f"codec can't be {self.codec!r}", hint="use json, rocketmq or msgpack")
+        _positive(self, "heartbeat_period", "route_refresh_period", "request_timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(_Options):
+    """Options of a producer, times in seconds.
+
+    Attributes:
+        linger: how long a message may wait for company; 0: messages of one turn of the event loop
+            leave together.
+        max_batch_messages, max_batch_bytes: bounds of one automatic batch.
+        max_in_flight, max_in_flight_bytes: accepted and not yet acknowledged; then ``send`` waits
+            and ``send_nowait`` raises ``BufferFull``.
+        timeout: of a send with all its attempts.
+        retries: attempts after the first.
+        compress: ``zlib`` (readable by every client), ``lz4``, ``zstd`` (4.9.4 and later), or None.
+        compress_over_bytes: bodies from this size are compressed.
+        require_durable: raise ``NotDurable`` for a message stored less durably than configured.
+        default_queues: queues a topic gets when a send creates it.
+    """
+
+    SECTION: ClassVar[str] = "producer"
+
+    linger: float = 0.0
+    max_batch_messages: int = limits.MAX_BATCH_MESSAGES
+    max_batch_bytes: int = limits.MAX_BATCH_BYTES
+    max_in_flight: int = limits.MAX_IN_FLIGHT_MESSAGES
+    max_in_flight_bytes: int = limits.MAX_IN_FLIGHT_BYTES
+    timeout: float = limits.SEND_TIMEOUT
+    retries: int = limits.SEND_RETRIES
+    compress: CompressionKind | None = "zlib"
+    compress_over_bytes: int = limits.COMPRESS_OVER_BYTES
+    require_durable: bool = False
+    default_queues: int = limits.DEFAULT_TOPIC_QUEUES
+
+    def __post_init__(self) -> None:
+        if self.compress not in {None, "zlib", "lz4", "zstd"}:
+            raise UsageError(f"compress can't be {self.compress!r}", hint="use zlib, lz4 or zstd")
+        if self.retries < 0:
+            raise UsageError(f"retries can't be {self.retries}")
+        _positive(
+            self,
+            "timeout",
+            "max_batch_messages",
+            "max_batch_bytes",
+            "max_in_flight",
+            "max_in_flight_bytes",
+            "compress_over_bytes",
+            "default_queues",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(_Options):
+    """Options of a pull consumer, times in seconds.
+
+    Attributes:
+        start_from: where a queue starts for which the group has committed nothing: ``FIRST``,
+            ``LAST`` or a datetime.
+        auto_commit: commit by itself what was handed out before the latest call for more, and
+            everything handed out when it is closed without an error.
+        auto_commit_period: between automatic commits.
+        prefetch_messages, prefetch_bytes: read ahead per queue at most so much.
+        pull_messages: asked for with one pull.
+        suspend: how long the broker may hold a pull that finds nothing.
+        on_event: is told of moved offsets and of queues that can't be read.
+    """
+
+    SECTION: ClassVar[str] = "consumer"
+
+    start_from: Any = Place.BEGIN
+    auto_commit: bool = False
+    auto_commit_period: float = limits.AUTO_COMMIT_PERIOD
+    prefetch_messages: int = limits.PREFETCH_MESSAGES
+    prefetch_bytes: int = limits.PREFETCH_BYTES
+    pull_messages: int = limits.PULL_MESSAGES
+    suspend: float = limits.PULL_SUSPEND
+    on_event: EventHandler | None = None
+
+    def __post_init__(self) -> None:
+        _positive(
+            self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages"
+        )
+
+
+def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
+    """Raises UsageError for a keyword argument that ``what`` doesn't have."""
+    names = known.__annotations__
+    for name in given:
+        if name not in names:
+            raise UsageError(f"{what} has no option {name!r}{nearest(name, names)}")
+
+
+def name_servers(addresses: Addresses | None, options: ClientOptions) -> list[str]:
+    """The name servers' addresses from the argument, else the options, else NAMESRV_ADDR.
+
+    Raises:
+        UsageError: there is none, or one is not ``host:port``.
+    """
+    given = addresses or options.nameservers or os.environ.get(NAME_SERVER_VARIABLE) or ()
+    parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
+    found = [part.strip() for part in parts if part.strip()]
+    if not found:
+        raise UsageError(
+            "no name server is given", hint=f"pass 'host:port', or set {NAME_SERVER_VARIABLE}"
+        )
+    for address in found:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UsageError(f"{address!r} is no name server's address", hint="write host:port")
+    return list(dict.fromkeys(found))
+
+
+def _positive(options: _Options, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if not value > 0:
+            raise UsageError(f"{name} can't be {value!r}", hint="give more than zero")
+
+
+def _checked(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
+    for name in values:
+        if name not in known:
+            raise UsageError(f"{where} has an unknown option {name!r}{nearest(name, known)}")
+    return dict(values)
+
+
+def _from_environment(env: Mapping[str, str], section: str) -> dict[str, str]:
+    prefix = f"POCKETMQ_{section.upper()}_"
+    return {
+        name.removeprefix(prefix).lower(): value
+        for name, value in env.items()
+        if name.startswith(prefix) and name != CONFIG_VARIABLE
+    }
+
+
+def _from_file(file: Path, section: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - few have a file
+
+    try:
+        with file.open("rb") as stream:
+            tables = tomllib.loads(stream.read(MAX_FILE_BYTES).decode())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the client's configuration {file} can't be read: {error}") from error
+    unknown = tables.keys() - {"client", "producer", "consumer"}
+    if unknown:
+        raise UsageError(
+            f"{file} has the unknown table {min(unknown)!r}",
+            hint="there are [client], [producer] and [consumer]",
+        )
+    table = tables.get(section, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{section} in {file} is no table", hint=f"write [{section}]")
+    return table
+
+
+_TRUE = {"true": True, "yes": True, "on": True, "1": True}
+_FALSE = {"false": False, "no": False, "off": False, "0": False}
+
+
+def _typed(name: str, value: Any, kind: str) -> Any:
+    """A value in its option's type; texts are converted, as the environment knows nothing else."""
+    try:
+        if name == "start_from":
+            return _start_from(value)
+        if kind == "float":
+            return seconds(float(value) if isinstance(value, str) else value, name)
+        if kind == "int":
+            return _integer(value)
+        if kind == "bool":
+            return value if isinstance(value, bool) else {**_TRUE, **_FALSE}[value.lower()]
+    except UsageError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(f"the option {name} can't be {value!r}") from None
+    if kind.endswith("| None") and value in {"", "none"}:
+        return None
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool | float | timedelta):
+        raise TypeError
+    return int(value)
+
+
+def _start_from(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return {"first": Place.BEGIN, "begin": Place.BEGIN, "last": Place.END, "end": Place.END}[
+        value.lower()
+    ]

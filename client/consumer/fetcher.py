@@ -1,0 +1,248 @@
+"""Reading one queue ahead: one pull after the other, for as long as there is room.
+
+A pull that finds nothing is held by the broker. Whatever goes wrong with the broker or the way to
+it is tried again with growing pauses of at most half a second, so that reading goes on soon after
+it is back; the owner hears when a queue begins and ends waiting. Refusals (no permission, no such
+group) are tried again too, and handed to the owner, who raises them to the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from client.backoff import Backoff
+from client.config import ConsumerOptions
+from client.consumer.prefetch import Prefetch
+from client.consumer.received import ReceivedMessage
+from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
+from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
+from client.limits import COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
+from client.offsets import address_of, pull_header, read_header
+from client.remote import unavailable
+from client.serde import Serde
+from remoting.errors import RemotingError
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import RecordError
+from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("client")
+
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""What one pull may bring, at brokers that let themselves be told (ours; 5.x)."""
+
+MIN_HOLD: Final = 0.02
+"""A held pull answered sooner, with nothing, wasn't held: don't ask again at once."""
+
+
+class Owner(Protocol):
+    """What a fetcher tells its consumer."""
+
+    def fetched(self, prefetch: Prefetch[Any]) -> None:
+        """Messages came."""
+        ...
+
+    def refused(self, queue: MessageQueue, error: RemoteError) -> None:
+        """The broker refuses to be read from."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Something the application may want to know."""
+        ...
+
+
+class Fetcher(Generic[T]):
+    """Reads one queue into its ``Prefetch``.
+
+    Args:
+        find_start: where to begin when no offset was set; may raise PocketMQError.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        prefetch: Prefetch[ReceivedMessage[T]],
+        expression: TagExpression,
+        options: ConsumerOptions,
+        serde: Serde[T],
+        owner: Owner,
+        find_start: Callable[[MessageQueue], Awaitable[int]],
+    ) -> None:
+        self.prefetch = prefetch
+        self.expression = expression
+        self._instance = instance
+        self._group = group
+        self._options = options
+        self._serde = serde
+        self._owner = owner
+        self._find_start = find_start
+        self._queue = prefetch.queue
+        self._broker_id = 0
+        self._room = asyncio.Event()
+        self._backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+        self._waiting = False
+        self._complained_at = float("-inf")
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """There may be room again, or the queue is no longer paused."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            try:
+                await self._step()
+            except PocketMQError as error:
+                await self._trouble(error)
+            else:
+                self._recovered()
+
+    async def _step(self) -> None:
+        prefetch = self.prefetch
+        if prefetch.next_pull is None:
+            prefetch.start(await self._find_start(self._queue))
+        while prefetch.full or prefetch.paused:
+            self._room.clear()
+            await self._room.wait()
+        assert prefetch.next_pull is not None
+        await self._pull(prefetch.next_pull)
+
+    async def _pull(self, offset: int) -> None:
+        began = self._loop.time()
+        answer, address = await self._request(offset)
+        code = answer.code
+        if code == ResponseCode.SUCCESS:
+            self._take(answer, offset, address)
+            return
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            await self._moved(answer, offset, address)
+            return
+        if code not in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
+            raise remote_error(
+                code,
+                answer.remark,
+                "PULL_MESSAGE",
+                queue=self._queue,
+                group=self._group,
+                broker=address,
+            )
+        after = self._header(answer, address).next_begin_offset
+        if after != offset:
+            self.prefetch.put((), (), 0, after)
+        elif self._loop.time() - began < MIN_HOLD:
+            await asyncio.sleep(self._backoff.next())
+            return
+        self._backoff.reset()
+
+    async def _request(self, offset: int) -> tuple[Command, str]:
+        suspend = self._options.suspend
+        header = pull_header(
+            self._queue,
+            self._group,
+            offset,
+            messages=self._options.pull_messages,
+            suspend_ms=int(suspend * 1000),
+            expression=self.expression.text,
+            max_bytes=min(MAX_ANSWER_BYTES, self._options.prefetch_bytes),
+        )
+        route = await self._instance.routes.to_read(self._queue.topic)
+        address = address_of(route, self._queue, self._broker_id)
+        request = self._instance.remote.request(RequestCode.PULL_MESSAGE, header)
+        timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
+        try:
+            connection = await self._instance.connect(address, REQUEST_TIMEOUT)
+            return await connection.request(request, timeout=timeout), address
+        except RemotingError as error:
+            self._broker_id = 0
+            self._instance.routes.suspect(self._queue.topic)
+            raise unavailable(error, address, queue=self._queue, group=self._group) from error
+
+    def _header(self, answer: Command, address: str) -> PullMessageResponseHeader:
+        header = read_header(answer, PullMessageResponseHeader, self._queue, address)
+        self._broker_id = header.suggest_which_broker_id
+        return header
+
+    def _take(self, answer: Command, offset: int, address: str) -> None:
+        header = self._header(answer, address)
+        after = header.next_begin_offset
+        try:
+            messages, offsets = self._messages(answer.body, offset)
+        except RecordError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"a record at or after offset {offset} is damaged: {error}",
+                "the pull's answer",
+                queue=self._queue,
+                group=self._group,
+                broker=address,
+            ) from error
+        if after <= offset:
+            after = offsets[-1] + 1 if offsets else offset + 1
+        self._backoff.reset()
+        self.prefetch.put(messages, offsets, len(answer.body), after)
+        if messages:
+            self._owner.fetched(self.prefetch)
+
+    def _messages(
+        self, body: bytes | memoryview, wanted: int
+    ) -> tuple[Sequence[ReceivedMessage[T]], Sequence[int]]:
+        """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
+        messages: list[ReceivedMessage[T]] = []
+        offsets: list[int] = []
+        queue, serde, limit = self._queue, self._serde, len(body)
+        expression = None if self.expression.is_all else self.expression
+        position = 0
+        while position < limit:
+            message = ReceivedMessage(body, position, queue, serde, limit=limit)
+            position += message.size
+            number = message.queue_offset
+            if number >= wanted and (expression is None or expression.matches(message.tags)):
+                messages.append(message)
+                offsets.append(number)
+        return messages, offsets
+
+    async def _moved(self, answer: Command, wanted: int, address: str) -> None:
+        new = self._header(answer, address).next_begin_offset
+        if new == wanted:
+            await asyncio.sleep(self._backoff.next())
+            return
+        _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
+        self.prefetch.move(new)
+        self._owner.tell(OffsetMoved(self._queue, wanted, new))
+
+    async def _trouble(self, error: PocketMQError) -> None:
+        """Pause after an error, and say so when it is a new one or lasts."""
+        now = self._loop.time()
+        if not isinstance(error, SystemBusy):
+            if not self._waiting or now - self._complained_at >= COMPLAINT_PERIOD:
+                self._complained_at = now
+                _log.warning("queue can't be read", queue=str(self._queue), error=str(error))
+            if not self._waiting:
+                self._waiting = True
+                self._owner.tell(QueueWaiting(self._queue, error))
+            if isinstance(error, RemoteError):
+                self._owner.refused(self._queue, error)
+            elif not isinstance(error, Unavailable):
+                raise error
+        await asyncio.sleep(self._backoff.next())
+
+    def _recovered(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._backoff.reset()
+            _log.info("queue is read again", queue=str(self._queue))
+            self._owner.tell(QueueResumed(self._queue))

@@ -1,0 +1,121 @@
+"""What was read ahead of one queue, and how far it was handed out. A state machine without I/O.
+
+Three offsets walk through the queue: ``next_pull`` (asked for next), ``position`` (handed out
+next, so what a commit says) and ``settled`` (what an automatic commit says: handed out before the
+latest call for more). Answers are kept as they came, one chunk each; a chunk's bytes count until
+its last message was handed out, for so long they are in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from remoting.protocol.queue import MessageQueue
+
+M = TypeVar("M")
+
+
+class _Chunk(Generic[M]):
+    __slots__ = ("end", "index", "messages", "offsets", "size")
+
+    def __init__(self, messages: Sequence[M], offsets: Sequence[int], size: int, end: int) -> None:
+        self.messages = messages
+        self.offsets = offsets
+        self.size = size
+        self.end = end
+        self.index = 0
+
+
+class Prefetch(Generic[M]):
+    """The messages of one queue that wait to be handed out.
+
+    Args:
+        max_messages, max_bytes: no more is pulled while so much waits.
+    """
+
+    def __init__(self, queue: MessageQueue, *, max_messages: int, max_bytes: int) -> None:
+        self.queue = queue
+        self.paused = False
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._chunks: deque[_Chunk[M]] = deque()
+        self.messages = 0
+        self.bytes = 0
+        self.next_pull: int | None = None
+        self.position: int | None = None
+        self.settled: int | None = None
+        self._started_at: int | None = None
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything was handed out, or passed over, since ``start``."""
+        return self.position != self._started_at
+
+    @property
+    def full(self) -> bool:
+        """Whether enough waits."""
+        return self.messages >= self._max_messages or self.bytes >= self._max_bytes
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be handed out."""
+        return self.messages > 0 and not self.paused
+
+    def start(self, offset: int) -> None:
+        """Go to ``offset``: what waits is dropped."""
+        self._chunks.clear()
+        self.messages = 0
+        self.bytes = 0
+        self.next_pull = offset
+        self.position = offset
+        self.settled = None
+        self._started_at = offset
+
+    def put(self, messages: Sequence[M], offsets: Sequence[int], size: int, end: int) -> None:
+        """An answer came; ``end`` is where the next pull begins.
+
+        Args:
+            messages: those that are wanted, in order.
+            offsets: their offsets.
+            size: bytes that the whole answer keeps in memory.
+        """
+        self.next_pull = end
+        if messages:
+            self._chunks.append(_Chunk(messages, offsets, size, end))
+            self.messages += len(messages)
+            self.bytes += size
+        elif not self._chunks:
+            self.position = end
+        else:
+            self._chunks[-1].end = end
+
+    def move(self, offset: int) -> None:
+        """The broker says to go on at ``offset``; what waits is still handed out before."""
+        self.put((), (), 0, offset)
+
+    def take(self, most: int) -> Sequence[M]:
+        """At most ``most`` messages of the first chunk, which are handed out with this."""
+        chunk = self._chunks[0]
+        start = chunk.index
+        end = chunk.index = min(start + most, len(chunk.messages))
+        self.messages -= end - start
+        if end < len(chunk.messages):
+            self.position = chunk.offsets[end - 1] + 1
+        else:
+            self._chunks.popleft()
+            self.bytes -= chunk.size
+            self.position = chunk.end
+        if start == 0 and end == len(chunk.messages):
+            return chunk.messages
+        return chunk.messages[start:end]
+
+    @property
+    def between_chunks(self) -> bool:
+        """Whether the first waiting chunk is untouched: the place to take turns with others."""
+        return not self._chunks or self._chunks[0].index == 0
+
+    def settle(self) -> None:
+        """All that was handed out is done with."""
+        self.settled = self.position

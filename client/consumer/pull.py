@@ -1,0 +1,406 @@
+"""The pull consumer: queues of one's own choice, read ahead and handed out on demand.
+
+It is a member of its group only as far as its heartbeats and committed offsets go: which queues it
+reads is the application's decision (cf. DefaultLitePullConsumer.assign).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+
+import structlog
+
+from client.backoff import Backoff
+from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
+from client.consumer.reader import Reader
+from client.consumer.received import ReceivedMessage
+from client.errors import ConsumerStopped, PocketMQError, UsageError
+from client.lifecycle import Lifecycle, State
+from client.limits import CLOSE_TIMEOUT
+from client.names import check_group, check_topic_name
+from client.offsets import Offsets
+from client.places import Duration, Position, seconds
+from client.routes import Route
+from client.serde import Serde, raw
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("client")
+
+
+class PullConsumer(Generic[T]):
+    """Reads queues; used as ``async with PullConsumer("127.0.0.1:9876", group="audit")``.
+
+    Args:
+        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        group: whose committed offsets it starts from and commits to.
+        serde: turns bodies into ``message.value``; without one values are bytes.
+        options: see ``client.config.ConsumerOptions`` and ``ClientOptions``.
+
+    Raises:
+        UsageError: an argument is wrong, or no name server is given.
+    """
+
+    @overload
+    def __init__(
+        self: PullConsumer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        serde: None = None,
+        **options: Unpack[ConsumerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        serde: Serde[T],
+        **options: Unpack[ConsumerArguments],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[ConsumerArguments],
+    ) -> None:
+        from client.instance import Instance  # noqa: PLC0415 - they make each other
+
+        self._prepare(group, cast("Serde[T]", serde or raw), options)
+        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
+        self._owns_instance = True
+
+    @classmethod
+    def _of(
+        cls, instance: Instance[Any], group: str, serde: Serde[T], options: Mapping[str, Any]
+    ) -> PullConsumer[T]:
+        """A consumer that shares an instance, which is open."""
+        consumer: PullConsumer[T] = cls.__new__(cls)
+        consumer._prepare(group, serde, options)
+        consumer._instance = instance
+        consumer._owns_instance = False
+        return consumer
+
+    def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
+        check_group(group)
+        check_arguments("PullConsumer", options, ConsumerArguments)
+        self.group = group
+        self._serde = serde
+        self._options = ConsumerOptions.gather(options)
+        self._life = Lifecycle("consumer")
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close(CLOSE_TIMEOUT, clean=exc is None)
+        if exc is None and self._failure is not None:
+            raise self._stopped()
+
+    async def start(self) -> None:
+        """Get ready; reading begins with ``assign``."""
+        self._life.check_process()
+        if self._life.state is State.CLOSED:
+            self._life.check()
+        if self._life.state is State.OPEN:
+            return
+        if self._owns_instance:
+            await self._instance.start()
+        self._open()
+
+    def _open(self) -> None:
+        self._instance._life.check()
+        self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
+        self._offsets = Offsets(self._instance)
+        self._reader: Reader[T] = Reader(
+            self._instance, self.group, self._options, self._serde, self._tasks, self._find_start
+        )
+        self._committed: dict[MessageQueue, int] = {}
+        self._failure: BaseException | None = None
+        self._instance._register_consumer(self, self._subscriptions)
+        self._life.state = State.OPEN
+        if self._options.auto_commit:
+            self._tasks.spawn(self._commit_by_time(), "automatic commits")
+
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """Stop reading, commit if ``auto_commit``, leave the group.
+
+        Args:
+            timeout: seconds for the commits.
+        """
+        await self._close(seconds(timeout), clean=True)
+
+    async def _close(self, timeout: float, *, clean: bool) -> None:
+        if self._life.state is not State.OPEN or self._life.forked:
+            return
+        self._life.state = State.CLOSED
+        self._reader.wake()
+        await self._tasks.close()
+        try:
+            if self._options.auto_commit:
+                if clean:
+                    self._reader.settle()
+                async with asyncio.timeout(timeout):
+                    await self._commit_settled()
+        except (PocketMQError, TimeoutError) as error:
+            _log.warning("last commit failed", group=self.group, error=str(error) or "timed out")
+        finally:
+            await self._instance._unregister_consumer(self, self._subscriptions)
+            if self._owns_instance:
+                await self._instance.close()
+
+    def _died(self, _: str, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._reader.wake()
+
+    def _stopped(self) -> ConsumerStopped:
+        if self._failure is None:
+            return ConsumerStopped("the consumer is closed", group=self.group)
+        stopped = ConsumerStopped(
+            f"a background task of the consumer died: {self._failure!r}", group=self.group
+        )
+        stopped.__cause__ = self._failure
+        return stopped
+
+    # Queues
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic, sorted.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            NoNameServer: none could be asked.
+        """
+        self._life.check()
+        check_topic_name(topic)
+        route = await self._instance.routes.fresh(topic)
+        return list(route.readable)
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues it reads, sorted."""
+        self._life.check()
+        return sorted(self._reader.queues)
+
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+        """Read these queues from now on, and no others.
+
+        A queue that was read already goes on where it is, unless its tags are others now. A new one
+        starts at the group's committed offset, else at ``start_from``.
+
+        Args:
+            tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
+
+        Raises:
+            UsageError: ``tags`` names no tag.
+        """
+        self._life.check()
+        try:
+            expression = TagExpression.parse(tags)
+        except ValueError as error:
+            raise UsageError(str(error), group=self.group) from None
+        self._reader.assign(queues, expression)
+        self._instance.heartbeat_soon()
+
+    async def _find_start(self, queue: MessageQueue) -> int:
+        committed = await self._offsets.committed(queue, self.group)
+        if committed is not None:
+            return committed
+        return await self._offsets.find(queue, self._options.start_from, self.group)
+
+    async def seek(self, queue: MessageQueue, to: Position) -> None:
+        """Go on reading an assigned queue at another place; what was read ahead is dropped.
+
+        Args:
+            to: an offset, ``BEGIN``, ``END``, or a datetime: the first message stored at or after.
+
+        Raises:
+            UsageError: the queue isn't assigned, or ``to`` is no place.
+            Unavailable, RemoteError: its broker could not be asked.
+        """
+        self._life.check()
+        self._reader.prefetch(queue)
+        offset = await self._offsets.find(queue, to, self.group)
+        self._life.check()
+        self._reader.seek(queue, offset)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these queues until ``resume``. Raises UsageError."""
+        self._life.check()
+        for queue in queues:
+            self._reader.pause(queue)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with paused queues. Raises UsageError."""
+        self._life.check()
+        for queue in queues:
+            self._reader.resume(queue)
+
+    # Messages
+
+    async def get_many(
+        self, max_messages: int, *, timeout: Duration | None = None
+    ) -> list[ReceivedMessage[T]]:
+        """The next messages, in the order of each queue: as soon as there are any.
+
+        Args:
+            max_messages: at most so many; it doesn't wait for as many.
+            timeout: seconds to wait for the first; None: for ever.
+
+        Returns:
+            An empty list when nothing came in time.
+
+        Raises:
+            ConsumerStopped: it was closed, or a background task died.
+            RemoteError: the broker refuses to be read from (it is tried again).
+        """
+        if max_messages < 1:
+            raise UsageError(f"max_messages can't be {max_messages}")
+        self._life.check_process()
+        if self._life.state is State.NEW:
+            self._life.check()
+        if self._options.auto_commit:
+            self._reader.settle()
+        if not self._reader.ready:
+            self._check_running()
+            await self._reader.wait(None if timeout is None else seconds(timeout))
+        self._check_running()
+        taken = self._reader.take(max_messages)
+        if not taken:
+            self._raise_refusal()
+        return taken
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage[T]:
+        """The next message; iteration ends when the consumer is closed."""
+        self._life.check_process()
+        if self._life.state is State.NEW:
+            self._life.check()
+        if self._options.auto_commit and self._life.state is State.OPEN:
+            self._reader.settle()
+        while True:
+            if self._life.state is State.CLOSED and self._failure is None:
+                raise StopAsyncIteration
+            self._check_running()
+            if self._reader.ready:
+                return self._reader.take(1)[0]
+            self._raise_refusal()
+            await self._reader.wait(None)
+
+    def _check_running(self) -> None:
+        if self._failure is not None or self._life.state is State.CLOSED:
+            raise self._stopped()
+
+    def _raise_refusal(self) -> None:
+        refusal = self._reader.refusal()
+        if refusal is not None:
+            raise refusal
+
+    # What the instance tells
+
+    def _route_changed(self, route: Route) -> None:
+        """The instance learnt a route; queues are the application's own choice."""
+
+    def _broker_answers(self, broker: str) -> None:
+        """The instance's heartbeat was answered; pulls find that out themselves."""
+
+    def _subscriptions(self) -> list[SubscriptionData]:
+        return self._reader.subscriptions(self._instance._clock.now_ms())
+
+    # Offsets
+
+    async def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message to be handed out.
+
+        Raises:
+            UsageError: the queue isn't assigned.
+            Unavailable, RemoteError: where it starts could not be found out.
+        """
+        self._life.check()
+        position = self._reader.prefetch(queue).position
+        return await self._find_start(queue) if position is None else position
+
+    async def committed(
+        self, queues: Iterable[MessageQueue] | None = None
+    ) -> dict[MessageQueue, int | None]:
+        """What the group has committed, by the broker's word; None: nothing.
+
+        Args:
+            queues: which; all assigned ones by default.
+        """
+        self._life.check()
+        wanted = self._reader.queues if queues is None else list(queues)
+        found = await asyncio.gather(
+            *(self._offsets.committed(queue, self.group) for queue in wanted)
+        )
+        return dict(zip(wanted, found, strict=True))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store how far the group has come; brokers have it when this returns.
+
+        Args:
+            offsets: the next offset wanted of each queue; by default all that was handed out.
+
+        Raises:
+            Unavailable, RemoteError: a broker did not take it; others may have.
+        """
+        self._life.check()
+        if offsets is None:
+            offsets = self._uncommitted(self._reader.positions())
+        await self._commit(offsets)
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        outcomes = await asyncio.gather(
+            *(self._offsets.commit(queue, self.group, at) for queue, at in offsets.items()),
+            return_exceptions=True,
+        )
+        for (queue, offset), outcome in zip(offsets.items(), outcomes, strict=True):
+            if outcome is None:
+                self._committed[queue] = offset
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    def _uncommitted(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        return {q: at for q, at in offsets.items() if self._committed.get(q) != at}
+
+    async def _commit_settled(self) -> None:
+        await self._commit(self._uncommitted(self._reader.settled()))
+
+    async def _commit_by_time(self) -> None:
+        backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+        while True:
+            await asyncio.sleep(self._options.auto_commit_period)
+            try:
+                await self._commit_settled()
+            except PocketMQError as error:
+                _log.warning("automatic commit failed", group=self.group, error=str(error))
+                await asyncio.sleep(backoff.next())
+            else:
+                backoff.reset()

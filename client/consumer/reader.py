@@ -1,0 +1,267 @@
+"""The queues a consumer reads, and handing out what was read.
+
+Each queue has a ``Fetcher`` that fills its ``Prefetch``; those that have something stand in a row
+and take turns, answer by answer. Takers wait for the first message, for a refusal that has to be
+raised, or for the end. Nothing is lost when a waiting taker is cancelled: messages leave only in
+``take``, which doesn't wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import structlog
+
+from client.config import ConsumerOptions
+from client.consumer.fetcher import Fetcher
+from client.consumer.prefetch import Prefetch
+from client.consumer.received import ReceivedMessage
+from client.errors import RemoteError, UsageError
+from client.events import Event
+from client.serde import Serde
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("client")
+
+
+class Reader(Generic[T]):
+    """The reading side of one consumer.
+
+    Args:
+        tasks: owns the fetchers' tasks.
+        find_start: where a queue begins for which no offset was set.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        options: ConsumerOptions,
+        serde: Serde[T],
+        tasks: Supervisor,
+        find_start: Callable[[MessageQueue], Awaitable[int]],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._options = options
+        self._serde = serde
+        self._tasks = tasks
+        self._find_start = find_start
+        self._loop = asyncio.get_running_loop()
+        self._fetchers: dict[MessageQueue, Fetcher[T]] = {}
+        self._running: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._ready: deque[Prefetch[ReceivedMessage[T]]] = deque()
+        self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._refusals: dict[MessageQueue, RemoteError] = {}
+
+    # Which queues
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Those that are read."""
+        return list(self._fetchers)
+
+    def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
+        """The state of one. Raises UsageError when it isn't assigned."""
+        return self._fetcher(queue).prefetch
+
+    def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
+        """Read these and no others; one that was read with the same tags goes on."""
+        wanted = dict.fromkeys(queues)
+        for queue in list(self._fetchers):
+            if queue not in wanted or self._fetchers[queue].expression != expression:
+                self._drop(queue)
+        for queue in wanted:
+            if queue not in self._fetchers:
+                self._add(queue, expression)
+
+    def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
+        prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
+            queue,
+            max_messages=self._options.prefetch_messages,
+            max_bytes=self._options.prefetch_bytes,
+        )
+        self._fetchers[queue] = Fetcher(
+            self._instance,
+            self._group,
+            prefetch,
+            expression,
+            self._options,
+            self._serde,
+            self,
+            self._find_start,
+        )
+        self._run(queue)
+
+    def _run(self, queue: MessageQueue) -> None:
+        self._running[queue] = self._tasks.spawn(self._fetchers[queue].run(), f"reading {queue}")
+
+    def _drop(self, queue: MessageQueue) -> None:
+        prefetch = self._fetchers.pop(queue).prefetch
+        self._running.pop(queue).cancel()
+        self._forget(prefetch)
+        self._refusals.pop(queue, None)
+
+    def _forget(self, prefetch: Prefetch[ReceivedMessage[T]]) -> None:
+        if prefetch in self._ready:
+            self._ready.remove(prefetch)
+        if prefetch in self._handed_out:
+            self._handed_out.remove(prefetch)
+
+    def _fetcher(self, queue: MessageQueue) -> Fetcher[T]:
+        try:
+            return self._fetchers[queue]
+        except KeyError:
+            raise UsageError(
+                "the queue is not assigned", queue=queue, group=self._group, hint="assign it first"
+            ) from None
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``; a pull on its way is given up, what was read ahead dropped."""
+        fetcher = self._fetcher(queue)
+        self._running[queue].cancel()
+        self._forget(fetcher.prefetch)
+        fetcher.prefetch.start(offset)
+        self._run(queue)
+
+    def pause(self, queue: MessageQueue) -> None:
+        """Hand out nothing of a queue."""
+        prefetch = self._fetcher(queue).prefetch
+        prefetch.paused = True
+        if prefetch in self._ready:
+            self._ready.remove(prefetch)
+
+    def resume(self, queue: MessageQueue) -> None:
+        """Go on with a paused queue."""
+        fetcher = self._fetcher(queue)
+        fetcher.prefetch.paused = False
+        fetcher.wake()
+        if fetcher.prefetch.ready:
+            self.fetched(fetcher.prefetch)
+
+    def subscriptions(self, version_ms: int) -> list[SubscriptionData]:
+        """What heartbeats say is read."""
+        by_topic = {queue.topic: fetcher.expression for queue, fetcher in self._fetchers.items()}
+        return [
+            SubscriptionData(
+                topic=topic,
+                sub_string=expression.text,
+                tags_set=sorted(expression.tags),
+                code_set=sorted(expression.codes),
+                sub_version=version_ms,
+            )
+            for topic, expression in by_topic.items()
+        ]
+
+    # Handing out
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``take`` has something to give."""
+        return bool(self._ready)
+
+    def take(self, most: int) -> list[ReceivedMessage[T]]:
+        """Hand out at most ``most`` messages."""
+        taken: list[ReceivedMessage[T]] = []
+        ready = self._ready
+        while ready and len(taken) < most:
+            prefetch = ready[0]
+            was_full = prefetch.full
+            taken += prefetch.take(most - len(taken))
+            if was_full and not prefetch.full:
+                self._fetchers[prefetch.queue].wake()
+            if prefetch not in self._handed_out:
+                self._handed_out.append(prefetch)
+            if not prefetch.ready:
+                ready.popleft()
+            elif prefetch.between_chunks:
+                ready.rotate(-1)
+        return taken
+
+    async def wait(self, timeout: float | None) -> None:
+        """Until there is something to take or to raise, ``wake`` is called, or time is over."""
+        if self._ready or self._refusals or timeout == 0:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                await waiter
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters.discard(waiter)
+
+    def wake(self) -> None:
+        """Let those who wait look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def refusal(self) -> RemoteError | None:
+        """The next refusal that the application has to hear of."""
+        return self._refusals.pop(next(iter(self._refusals))) if self._refusals else None
+
+    # How far
+
+    def settle(self) -> None:
+        """The application asks for more: what it was given is done with."""
+        for prefetch in self._handed_out:
+            prefetch.settle()
+        self._handed_out.clear()
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """Where each queue is that was read from: all before was handed out, or not wanted."""
+        return {
+            queue: fetcher.prefetch.position
+            for queue, fetcher in self._fetchers.items()
+            if fetcher.prefetch.position is not None and fetcher.prefetch.moved
+        }
+
+    def settled(self) -> dict[MessageQueue, int]:
+        """The same, up to what is done with."""
+        found: dict[MessageQueue, int] = {}
+        for queue, fetcher in self._fetchers.items():
+            prefetch = fetcher.prefetch
+            if prefetch not in self._handed_out and prefetch.moved:
+                prefetch.settle()
+            if prefetch.settled is not None:
+                found[queue] = prefetch.settled
+        return found
+
+    # What fetchers tell
+
+    def fetched(self, prefetch: Prefetch[Any]) -> None:
+        """Messages of a queue came."""
+        if prefetch.ready and prefetch not in self._ready:
+            self._ready.append(prefetch)
+        if self._refusals:
+            self._refusals.pop(prefetch.queue, None)
+        if self._waiters:
+            self.wake()
+
+    def refused(self, queue: MessageQueue, error: RemoteError) -> None:
+        """A broker refuses to be read from."""
+        self._refusals[queue] = error
+        self.wake()
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on to the application."""
+        if self._options.on_event is None:
+            return
+        try:
+            self._options.on_event(event)
+        except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
+            _log.exception("on_event failed", group=self._group)

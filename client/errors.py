@@ -1,0 +1,239 @@
+"""What can go wrong for a user of the client, in one family.
+
+Three kinds are kept apart: the caller's own mistake (``UsageError``), the state of the world
+(``Unavailable``: trying again helps) and the answer of a broker or name server (``RemoteError``).
+``SendError`` says about one message whether it can have been stored. Every error names the topic,
+queue, group and broker it is about as far as they are known, and says what to do next.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.receipt import Receipt
+
+
+class PocketMQError(Exception):
+    """Base of all errors the client raises.
+
+    Args:
+        message: what happened, one sentence.
+        topic, queue, group, broker: what it happened to.
+        hint: what to do next.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        topic: str | None = None,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+        broker: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.topic = topic if topic is not None or queue is None else queue.topic
+        self.queue = queue
+        self.group = group
+        self.broker = broker
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """The sentence, what it is about, and the hint."""
+        about: list[tuple[str, object]] = []
+        if self.queue is not None:
+            about.append(("queue", self.queue))
+        elif self.topic is not None:
+            about.append(("topic", self.topic))
+        if self.group is not None:
+            about.append(("group", self.group))
+        if self.broker is not None:
+            about.append(("broker", self.broker))
+        text = self.message
+        if about:
+            text += " (" + ", ".join(f"{name} {value}" for name, value in about) + ")"
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class UsageError(PocketMQError, ValueError):
+    """The call itself is wrong: trying it again never helps. Nothing was sent."""
+
+
+class Unavailable(PocketMQError):
+    """Something needed isn't there at the moment: trying again may help."""
+
+
+class NoNameServer(Unavailable):
+    """None of the name servers could be reached."""
+
+
+class NoRoute(Unavailable):
+    """The name servers know no broker that can serve this topic or queue now."""
+
+
+class BrokerUnreachable(Unavailable):
+    """A broker that the route names could not be reached, or closed the connection."""
+
+
+class RequestTimeout(Unavailable):
+    """A request, not a send, was not answered in time."""
+
+
+class BufferFull(Unavailable):
+    """The producer's bound of messages or bytes in flight is reached."""
+
+
+class ConsumerStopped(PocketMQError):
+    """The consumer no longer runs: it was closed, or a background task of it died (see cause)."""
+
+
+class RemoteError(PocketMQError):
+    """A broker or name server refused, with a code and a remark of its own.
+
+    Attributes:
+        code: the response code (``remoting.protocol.codes.ResponseCode``).
+        remark: the peer's own words.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: int = 1,
+        remark: str | None = None,
+        topic: str | None = None,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+        broker: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, topic=topic, queue=queue, group=group, broker=broker, hint=hint)
+        self.code = code
+        self.remark = remark
+
+
+class SystemBusy(RemoteError):
+    """Code 2 or 215: the broker limits its load at the moment."""
+
+
+class NotSupported(RemoteError):
+    """Code 3: the peer doesn't know this kind of request."""
+
+
+class MessageIllegal(RemoteError):
+    """Code 13: the message breaks one of the broker's limits."""
+
+
+class ServiceNotAvailable(RemoteError):
+    """Code 14: the broker can't store now (disk full, shutting down, or a slave)."""
+
+
+class NoPermission(RemoteError):
+    """Code 16: the broker, topic or group doesn't permit this."""
+
+
+class TopicNotFound(RemoteError):
+    """Code 17: no such topic."""
+
+
+class NotFound(RemoteError):
+    """Code 22: no such offset, message or configuration item."""
+
+
+class SubscriptionInvalid(RemoteError):
+    """Code 23: the tag expression can't be parsed."""
+
+
+class GroupNotFound(RemoteError):
+    """Code 26: no such consumer group, and the broker doesn't create it by itself."""
+
+
+class NotOnline(RemoteError):
+    """Code 206: nobody of this group is connected."""
+
+
+class Outcome(Enum):
+    """What is known about a message whose send failed."""
+
+    NOT_SENT = "not sent"
+    """It was certainly not stored by this send."""
+    UNKNOWN = "unknown"
+    """It was written to a broker and no answer came: it may be stored, once or more."""
+
+
+class SendError(PocketMQError):
+    """A message was not acknowledged.
+
+    Attributes:
+        outcome: whether it can have been stored all the same.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        outcome: Outcome = Outcome.NOT_SENT,
+        topic: str | None = None,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+        broker: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, topic=topic, queue=queue, group=group, broker=broker, hint=hint)
+        self.outcome = outcome
+
+
+class NotDurable(SendError):
+    """Stored, but less durably than ``require_durable`` asks for: see ``receipt.status``."""
+
+    receipt: Receipt
+
+
+class UnreadableMessage(PocketMQError):
+    """A received body can't be inflated or turned into a value."""
+
+
+_BY_CODE: Final[dict[int, tuple[type[RemoteError], str | None]]] = {
+    2: (SystemBusy, "try again later, or send more slowly"),
+    215: (SystemBusy, "try again later, or send more slowly"),
+    3: (NotSupported, "the peer's version doesn't serve this request"),
+    13: (MessageIllegal, "make the body or the properties smaller"),
+    14: (ServiceNotAvailable, "look at the broker's disk space and state"),
+    16: (NoPermission, "look at the permission of the broker, the topic and the group"),
+    17: (TopicNotFound, "create it with Admin.create_topic or `pocketmq topic create`"),
+    22: (NotFound, None),
+    23: (SubscriptionInvalid, "write tags as 'A || B', or '*' for all"),
+    26: (GroupNotFound, "create it with Admin.create_group or `pocketmq group create`"),
+    206: (NotOnline, "start a consumer of the group first"),
+}
+
+
+def remote_error(
+    code: int,
+    remark: str | None,
+    what: str,
+    *,
+    topic: str | None = None,
+    queue: MessageQueue | None = None,
+    group: str | None = None,
+    broker: str | None = None,
+) -> RemoteError:
+    """The typed error for a response ``code``; ``what`` names the request that was refused."""
+    kind, hint = _BY_CODE.get(code, (RemoteError, None))
+    words = (remark or "").partition("\n")[0].strip() or "no reason given"
+    return kind(
+        f"{what} was refused with code {code}: {words}",
+        code=code,
+        remark=remark,
+        topic=topic,
+        queue=queue,
+        group=group,
+        broker=broker,
+        hint=hint,
+    )

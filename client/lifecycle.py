@@ -1,0 +1,63 @@
+"""Whether a part of the client may be used now: started, not closed, and in the right process."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum, auto
+
+from client.errors import UsageError
+
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks  # noqa: PLW0603 - the process itself has this state
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class State(Enum):
+    """The life of a part."""
+
+    NEW = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Lifecycle:
+    """The state of one part; ``name`` is how errors call it."""
+
+    __slots__ = ("_forks", "_name", "state")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._forks = _forks
+        self.state = State.NEW
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one it was made in."""
+        return self._forks != _forks
+
+    def check(self) -> None:
+        """Raises UsageError unless it is open, in the process it was made in."""
+        if self.state is State.OPEN and self._forks == _forks:
+            return
+        self.check_process()
+        if self.state is State.NEW:
+            raise UsageError(
+                f"the {self._name} is not started",
+                hint="use `async with`, or await start() first",
+            )
+        raise UsageError(f"the {self._name} is closed", hint="make a new one")
+
+    def check_process(self) -> None:
+        """Raises UsageError in a fork: sockets and loop are the parent's."""
+        if self._forks != _forks:
+            raise UsageError(
+                f"the {self._name} was made before this process was forked",
+                hint="make it in the child process",
+            )

@@ -1,0 +1,101 @@
+"""The client's named limits and periods, each with its reason. Sizes in bytes, times in seconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_IN_FLIGHT_MESSAGES: Final = 20_000
+"""Messages a producer accepted and no broker acknowledged yet: some 200 full batches."""
+
+MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
+"""Their bodies and properties: sixteen messages of the largest size."""
+
+MAX_BATCH_MESSAGES: Final = 1024
+"""Messages of one automatic batch: more no longer costs less per message."""
+
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""Encoded bytes of one automatic batch, well under a broker's ``maxMessageSize``."""
+
+SPREAD_MESSAGES: Final = 64
+"""A burst is spread over a topic's queues in batches of at least so many messages."""
+
+SEND_TIMEOUT: Final = 3.0
+"""One send with all its attempts (cf. sendMsgTimeout)."""
+
+SEND_RETRIES: Final = 2
+"""Attempts after the first (cf. retryTimesWhenSendFailed)."""
+
+COMPRESS_OVER_BYTES: Final = 4096
+"""Bodies from this size are compressed (cf. compressMsgBodyOverHowmuch)."""
+
+DEFAULT_TOPIC_QUEUES: Final = 4
+"""Queues asked for when a send creates its topic (cf. defaultTopicQueueNums)."""
+
+ROUTE_REFRESH_PERIOD: Final = 30.0
+"""Routes in use are asked for again (cf. pollNameServerInterval)."""
+
+FALLBACK_ROUTE_PERIOD: Final = 1.0
+"""The same for a topic that a send is about to create: its real route comes soon."""
+
+ROUTE_RETRY_PERIOD: Final = 1.0
+"""A failing broker makes its topics' routes be asked for again, but not more often."""
+
+NEW_TOPIC_PAUSES: Final = (0.05, 0.1, 0.2)
+"""Between looks for a topic that isn't there: its broker may just be announcing it."""
+
+MAX_ROUTES: Final = 10_000
+"""Topics whose route one instance keeps."""
+
+NAME_SERVER_TIMEOUT: Final = 3.0
+"""One request to a name server (cf. mqClientApiTimeout)."""
+
+PROBE_TIMEOUT: Final = 0.5
+"""An own request that a 4.9 name server leaves unanswered: how long to wait for it."""
+
+REQUEST_TIMEOUT: Final = 5.0
+"""One request to a broker that is not a send or a pull (cf. MQAdmin)."""
+
+CONNECT_TIMEOUT: Final = 3.0
+"""Opening one connection."""
+
+HEARTBEAT_PERIOD: Final = 30.0
+"""Heartbeats to all brokers of the known routes (cf. heartbeatBrokerInterval)."""
+
+HEARTBEAT_TIMEOUT: Final = 3.0
+"""One heartbeat."""
+
+UNREGISTER_TIMEOUT: Final = 1.0
+"""Saying good-bye to a broker at close: a dead one must not hold it up."""
+
+PULL_SUSPEND: Final = 15.0
+"""How long a broker may hold a pull that finds nothing (cf. brokerSuspendMaxTime)."""
+
+PULL_TIMEOUT: Final = 30.0
+"""A held pull's answer (cf. consumerTimeoutMillisWhenSuspend)."""
+
+PULL_MESSAGES: Final = 256
+"""Messages asked for with one pull; an Apache broker gives 32 of them."""
+
+PREFETCH_MESSAGES: Final = 2000
+"""Messages read ahead per queue (cf. pullThresholdForQueue, 1000, for pulls of 32)."""
+
+PREFETCH_BYTES: Final = 8 * 1024 * 1024
+"""Bytes read ahead per queue: two answers of a broker's largest size."""
+
+RETRY_DELAY_FIRST: Final = 0.05
+"""The pause after a first failed attempt; it doubles from there."""
+
+RETRY_DELAY_MAX: Final = 0.5
+"""The longest pause between attempts: a client goes on soon after a broker is back."""
+
+COMPLAINT_PERIOD: Final = 30.0
+"""A lasting trouble of one queue is logged again, but not more often."""
+
+AUTO_COMMIT_PERIOD: Final = 5.0
+"""Between automatic commits (cf. persistConsumerOffsetInterval)."""
+
+CLOSE_TIMEOUT: Final = 10.0
+"""What close waits at most: for messages in flight, commits, good-byes."""
+
+MAX_TIME_WALK: Final = 10_000
+"""Messages of one millisecond looked through to find the first at or after an instant."""

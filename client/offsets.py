@@ -1,0 +1,235 @@
+"""Offsets of queues: what a broker is asked about them, for consumers and admins alike."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from client.errors import NoRoute, UsageError, remote_error
+from client.limits import MAX_TIME_WALK
+from client.places import Place, Position, milliseconds
+from client.routes import Route
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import HeaderError, RecordError
+from remoting.protocol.headers.base import Header
+from remoting.protocol.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from remoting.protocol.message.view import iter_records
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+H = TypeVar("H", bound=Header)
+
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+"""Bits of a pull's sysFlag (cf. PullSysFlag)."""
+
+WALK_MESSAGES: Final = 32
+"""Messages looked at with one pull when a place in time is made exact."""
+
+_FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
+_ANY_PULL: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def pull_header(
+    queue: MessageQueue,
+    group: str,
+    offset: int,
+    *,
+    messages: int,
+    suspend_ms: int,
+    expression: str,
+    max_bytes: int | None = None,
+) -> PullMessageRequestHeader:
+    """The header of a pull that brings its expression and commits nothing."""
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=messages,
+        sys_flag=SUBSCRIPTION | (SUSPEND if suspend_ms else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        subscription=expression,
+        sub_version=0,
+        expression_type="TAG",
+        bname=queue.broker_name,
+        max_msg_bytes=max_bytes,
+    )
+
+
+def read_header(
+    answer: Command, kind: type[H], queue: MessageQueue | None, broker: str | None
+) -> H:
+    """The typed header of an answer. Raises RemoteError when it can't be read."""
+    try:
+        return answer.read(kind)
+    except HeaderError as error:
+        raise remote_error(
+            ResponseCode.SYSTEM_ERROR, str(error), "the answer", queue=queue, broker=broker
+        ) from error
+
+
+class Offsets:
+    """Requests about queues' offsets over one instance."""
+
+    def __init__(self, instance: Instance[Any]) -> None:
+        self._instance = instance
+
+    async def minimum(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        header = GetMinOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
+        return self._read(answer, GetMinOffsetResponseHeader, queue).offset
+
+    async def maximum(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        header = GetMaxOffsetRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
+        return self._read(answer, GetMaxOffsetResponseHeader, queue).offset
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset that the broker finds for a store time: one near it, by its own rules."""
+        header = SearchOffsetRequestHeader(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            timestamp=timestamp_ms,
+            bname=queue.broker_name,
+        )
+        answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return self._read(answer, SearchOffsetResponseHeader, queue).offset
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        """When the oldest message was stored, ms; -1 for none."""
+        header = GetEarliestMsgStoretimeRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
+        )
+        answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
+        return self._read(answer, GetEarliestMsgStoretimeResponseHeader, queue).timestamp
+
+    async def committed(self, queue: MessageQueue, group: str) -> int | None:
+        """How far a group has committed; None: nothing yet."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            bname=queue.broker_name,
+            set_zero_if_not_found=False,
+        )
+        answer = await self._ask(
+            queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=_FOUND_OR_NOT, group=group
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = self._read(answer, QueryConsumerOffsetResponseHeader, queue).offset
+        return offset if offset >= 0 else None
+
+    async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
+        """Store how far a group has come; the broker has it when this returns."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        )
+        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, group=group)
+
+    async def find(self, queue: MessageQueue, place: Position, group: str) -> int:
+        """The offset of a place: an end of the queue, an instant, or an offset as it is.
+
+        An instant means the first message stored at or after it; a broker's search gives one
+        nearby, from which this walks on (cf. ConsumeQueue.getOffsetInQueueByTime).
+        """
+        if isinstance(place, Place):
+            return await (self.minimum(queue) if place is Place.BEGIN else self.maximum(queue))
+        if isinstance(place, datetime):
+            return await self._at_or_after(queue, milliseconds(place), group)
+        if type(place) is not int or place < 0:
+            raise UsageError(
+                f"{place!r} is no place in a queue",
+                queue=queue,
+                hint="use an offset, BEGIN, END or a datetime",
+            )
+        return place
+
+    async def _at_or_after(self, queue: MessageQueue, wanted_ms: int, group: str) -> int:
+        # Of several messages of one millisecond a 4.9 broker finds any: begin one before.
+        offset = await self.search(queue, wanted_ms - 1)
+        for _ in range(MAX_TIME_WALK // WALK_MESSAGES):
+            header = pull_header(
+                queue, group, offset, messages=WALK_MESSAGES, suspend_ms=0, expression="*"
+            )
+            answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=_ANY_PULL)
+            after = self._read(answer, PullMessageResponseHeader, queue).next_begin_offset
+            if answer.code != ResponseCode.SUCCESS:
+                return after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset
+            try:
+                for record in iter_records(answer.body):
+                    if record.store_timestamp_ms >= wanted_ms:
+                        return record.queue_offset
+            except RecordError as error:
+                raise remote_error(
+                    ResponseCode.SYSTEM_ERROR, str(error), "the pull's answer", queue=queue
+                ) from error
+            offset = after
+        return offset
+
+    async def _ask(
+        self,
+        queue: MessageQueue,
+        code: int,
+        header: Header,
+        *,
+        accept: frozenset[int] = frozenset({ResponseCode.SUCCESS}),
+        group: str | None = None,
+    ) -> Command:
+        route = await self._instance.routes.to_read(queue.topic)
+        address = address_of(route, queue)
+        return await self._instance.remote.call(
+            address, code, header, accept=accept, queue=queue, group=group
+        )
+
+    @staticmethod
+    def _read(answer: Command, kind: type[H], queue: MessageQueue) -> H:
+        return read_header(answer, kind, queue, queue.broker_name)
+
+
+def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
+    """Where to ask about a queue. Raises NoRoute."""
+    address = route.address(queue.broker_name, broker_id)
+    if address is None:
+        raise NoRoute(
+            "the queue's broker is not in the route",
+            queue=queue,
+            broker=queue.broker_name,
+            hint="check that it runs and registers at the name server",
+        )
+    return address

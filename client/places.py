@@ -1,0 +1,59 @@
+"""Places in a queue that are known by name, and the durations and instants users write."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final, TypeAlias
+
+from client.errors import UsageError
+
+
+class Place(Enum):
+    """The two ends of a queue."""
+
+    BEGIN = "begin"
+    """The oldest message that is still there."""
+    END = "end"
+    """After the newest message: only what comes from now on."""
+
+
+BEGIN: Final = Place.BEGIN
+END: Final = Place.END
+FIRST: Final = Place.BEGIN
+"""``start_from``: a group without a committed offset starts with the oldest message."""
+LAST: Final = Place.END
+"""``start_from``: a group without a committed offset starts with what comes from now on."""
+
+Position: TypeAlias = int | Place | datetime
+"""Where to go in a queue: an offset, an end, or the first message stored at or after a time."""
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a ``timedelta``."""
+
+
+def seconds(duration: Duration, name: str = "timeout") -> float:
+    """A duration in seconds. Raises UsageError for a negative or non-numeric one."""
+    if isinstance(duration, timedelta):
+        value = duration.total_seconds()
+    elif type(duration) in {int, float}:
+        value = float(duration)
+    else:
+        raise UsageError(f"{name} has to be seconds or a timedelta, not {duration!r}")
+    if not value >= 0:
+        raise UsageError(f"{name} can't be {value}", hint="give zero or more seconds")
+    return value
+
+
+def milliseconds(instant: datetime) -> int:
+    """An instant as the broker counts: ms since 1970. Raises UsageError for a naive one."""
+    if instant.tzinfo is None:
+        raise UsageError(
+            f"{instant.isoformat()} has no time zone", hint="add one, e.g. tzinfo=datetime.UTC"
+        )
+    return int(instant.timestamp() * 1000)
+
+
+def instant(timestamp_ms: int) -> datetime:
+    """The reverse of ``milliseconds``, in UTC."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

@@ -1,0 +1,122 @@
+"""A batch on its way: what was tried, what is known, and what to do after each outcome.
+
+Pure: ``judge`` maps an answer or a failure to one of three verdicts. A failed attempt that was
+written and not answered makes the outcome unknown for good, whatever later attempts say, unless
+one of them succeeds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from client.errors import Outcome, PocketMQError, RemoteError, SendError, remote_error
+from client.producer.accumulator import Batch
+from client.receipt import SendStatus
+from client.remote import name_of, unavailable
+from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.queue import MessageQueue
+
+STORED: Final[frozenset[int]] = frozenset(SendStatus)
+
+BUSY: Final[frozenset[int]] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
+"""The broker sheds load: the same or another may take it a moment later."""
+
+RETRYABLE: Final[frozenset[int]] = BUSY | {
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.NO_PERMISSION,
+    ResponseCode.NO_BUYER_ID,
+    ResponseCode.NOT_IN_CURRENT_UNIT,
+}
+"""Another broker may say otherwise (cf. DefaultMQProducer.retryResponseCodes)."""
+
+
+class Verdict(Enum):
+    """What to do next."""
+
+    STORED = auto()
+    RETRY = auto()
+    FAIL = auto()
+
+
+class Delivery:
+    """The state of one batch.
+
+    Attributes:
+        attempts: requests that were written.
+        queue: where the last went, or is to go.
+        failed_broker: the broker that failed last; another one is to be preferred.
+        unknown: an attempt was written and never answered.
+        settled: all its messages have their receipt or error.
+        error: why the last attempt failed.
+    """
+
+    __slots__ = (
+        "attempts",
+        "batch",
+        "deadline",
+        "error",
+        "failed_broker",
+        "queue",
+        "settled",
+        "started",
+        "unknown",
+    )
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.attempts = 0
+        self.queue: MessageQueue | None = batch.queue
+        self.failed_broker: str | None = None
+        self.unknown = False
+        self.settled = False
+        self.error: PocketMQError | None = None
+        self.started = 0.0
+        self.deadline = batch.items[-1].deadline
+
+    def judge(self, answer: Command, code: int, group: str, address: str) -> Verdict:
+        """What an answer to the request ``code`` means."""
+        if answer.code in STORED:
+            return Verdict.STORED
+        self.error = remote_error(
+            answer.code, answer.remark, name_of(code), queue=self.queue, group=group, broker=address
+        )
+        return Verdict.RETRY if answer.code in RETRYABLE else Verdict.FAIL
+
+    def lost(self, failure: RemotingError, group: str, address: str, *, written: bool) -> Verdict:
+        """What a failure of the connection means."""
+        self.error = unavailable(failure, address, queue=self.queue, group=group)
+        if written and isinstance(failure, ConnectionLost | RequestTimeout):
+            self.unknown = True
+        return Verdict.FAIL if isinstance(failure, RequestTimeout) else Verdict.RETRY
+
+    def failure(self, topic: str, group: str) -> PocketMQError:
+        """The error for one message of the batch; a new one at each call."""
+        cause = self.error
+        broker = cause.broker if cause is not None else None
+        if isinstance(cause, RemoteError) and not self.unknown:
+            # The refusal itself, once per message: each future raises its own.
+            copy = type(cause)(cause.message, code=cause.code, remark=cause.remark)
+            copy.topic, copy.queue, copy.group = topic, cause.queue, group
+            copy.broker, copy.hint = broker, cause.hint
+            return copy
+        why = cause.message if cause is not None else "no broker could be reached in time"
+        error = SendError(
+            f"the message was written to a broker, and no acknowledgement came: {why}"
+            if self.unknown
+            else f"the message was not sent: {why}",
+            outcome=Outcome.UNKNOWN if self.unknown else Outcome.NOT_SENT,
+            topic=topic,
+            queue=self.queue,
+            group=group,
+            broker=broker,
+            hint="it may be stored: send it again only if a duplicate does no harm"
+            if self.unknown
+            else (cause.hint if cause is not None else "try again later"),
+        )
+        error.__cause__ = cause
+        return error

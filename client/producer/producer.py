@@ -1,0 +1,469 @@
+"""The producer: the public face of sending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+
+from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
+from client.errors import Outcome, PocketMQError, SendError, UsageError
+from client.lifecycle import Lifecycle, State
+from client.limits import CLOSE_TIMEOUT
+from client.message import Message
+from client.names import check_group
+from client.places import Duration, seconds
+from client.producer.intake import Intake
+from client.producer.outgoing import ELEMENT_BYTES, Outgoing
+from client.producer.preparer import Preparer
+from client.receipt import Receipt
+from client.routes import Route
+from client.serde import Serde, raw
+from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES
+from remoting.protocol.names import RETRY_PREFIX
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+T = TypeVar("T")
+
+DEFAULT_GROUP = "pocketmq-producer"
+"""The producer group of those who don't name one; it only matters for transactions and lists."""
+
+YIELD_MESSAGES = 256
+"""``send_many`` lets the loop turn after so many, so that sending and preparing overlap."""
+
+
+class Producer(Generic[T]):
+    """Sends messages; used as ``async with Producer("127.0.0.1:9876") as producer``.
+
+    Args:
+        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        group: the producer group.
+        serde: turns values into bodies; without one bodies are bytes.
+        options: see ``client.config.ProducerOptions`` and ``ClientOptions``.
+
+    Raises:
+        UsageError: an argument is wrong, or no name server is given.
+    """
+
+    @overload
+    def __init__(
+        self: Producer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        serde: None = None,
+        **options: Unpack[ProducerArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        serde: Serde[T],
+        **options: Unpack[ProducerArguments],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[ProducerArguments],
+    ) -> None:
+        from client.instance import Instance  # noqa: PLC0415 - they make each other
+
+        self._prepare(group, cast("Serde[T]", serde or raw), options)
+        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
+        self._owns_instance = True
+
+    @classmethod
+    def _of(
+        cls, instance: Instance[Any], group: str, serde: Serde[T], options: Mapping[str, Any]
+    ) -> Producer[T]:
+        """A producer that shares an instance, which is open."""
+        producer: Producer[T] = cls.__new__(cls)
+        producer._prepare(group, serde, options)
+        producer._instance = instance
+        producer._owns_instance = False
+        return producer
+
+    def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
+        check_group(group)
+        check_arguments("Producer", options, ProducerArguments)
+        self.group = group
+        self._serde = serde
+        self._options = ProducerOptions.gather(options)
+        self._life = Lifecycle("producer")
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Get ready to send; name servers and brokers are contacted when they are needed."""
+        self._life.check_process()
+        if self._life.state is State.CLOSED:
+            self._life.check()
+        if self._life.state is State.OPEN:
+            return
+        if self._owns_instance:
+            await self._instance.start()
+        self._open()
+
+    def _open(self) -> None:
+        instance = self._instance
+        instance._life.check()
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Supervisor(f"producer {self.group}")
+        self._intake = Intake(instance, self.group, self._options, self._tasks)
+        self._preparer = Preparer(
+            self._options, self._serde, instance._ids.next, instance._clock.now_ms, self._loop.time
+        )
+        instance._register_producer(self)
+        self._life.state = State.OPEN
+
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """Send what was accepted, then leave. What isn't acknowledged in time fails.
+
+        Args:
+            timeout: seconds to wait for messages in flight.
+        """
+        if self._life.state is not State.OPEN or self._life.forked:
+            return
+        self._life.state = State.CLOSED
+        try:
+            async with asyncio.timeout(seconds(timeout)):
+                await self._intake.flush()
+        except TimeoutError:
+            pass
+        finally:
+            self._intake.abandon()
+            await self._tasks.close()
+            await self._instance._unregister_producer(self)
+            if self._owns_instance:
+                await self._instance.close()
+
+    # Sending
+
+    @overload
+    async def send(self, message: Message[T], /, *, timeout: Duration | None = None) -> Receipt: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> Receipt: ...
+
+    async def send(
+        self,
+        topic: str | Message[T],
+        body: T | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> Receipt:
+        """Send a message and wait for its acknowledgement.
+
+        It takes a ``Message``, or topic, body and the attributes of one. It waits while the bound
+        of messages in flight is reached. Cancelling it doesn't unsend.
+
+        Args:
+            timeout: seconds for everything; the producer's by default.
+
+        Returns:
+            Where it is stored and how durably.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            Unavailable: nothing could be found or reached to send it to.
+            RemoteError: the broker refused it: it is not stored.
+            SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
+        """
+        item = self._item(
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            sharding_key=sharding_key,
+            queue=queue,
+            delay_level=delay_level,
+            timeout=timeout,
+        )
+        await self._intake.wait_for_room((item,))
+        return await self._accepted(item)
+
+    @overload
+    def send_nowait(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> asyncio.Future[Receipt]: ...
+
+    @overload
+    def send_nowait(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> asyncio.Future[Receipt]: ...
+
+    def send_nowait(
+        self,
+        topic: str | Message[T],
+        body: T | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> asyncio.Future[Receipt]:
+        """Accept a message now; the future ends as ``send`` would. The fastest way to send.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            BufferFull: the bound of messages or bytes in flight is reached.
+        """
+        item = self._item(
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            sharding_key=sharding_key,
+            queue=queue,
+            delay_level=delay_level,
+            timeout=timeout,
+        )
+        self._intake.reserve((item,))
+        return self._accepted(item)
+
+    @overload
+    async def send_oneway(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> None: ...
+
+    @overload
+    async def send_oneway(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> None: ...
+
+    async def send_oneway(
+        self,
+        topic: str | Message[T],
+        body: T | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> None:
+        """Write a message that nobody acknowledges: it may be lost without a word.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            Unavailable: there was no connection to write it to.
+        """
+        item = self._item(
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            sharding_key=sharding_key,
+            queue=queue,
+            delay_level=delay_level,
+            timeout=timeout,
+        )
+        await self._intake.sender.write_oneway(item)
+
+    async def send_batch(
+        self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
+    ) -> list[Receipt]:
+        """Send messages of one topic as one request: all are stored, side by side, or none.
+
+        All go to one queue: that of the first one's ``queue`` or ``sharding_key``, if it has any.
+
+        Raises:
+            UsageError: they can't be one batch (topics, delays, size), or there are none.
+        """
+        self._life.check()
+        items = [
+            self._preparer.message(message, timeout, compressing=False) for message in messages
+        ]
+        _check_batch(items)
+        group = object()
+        for item in items:
+            item.group = group
+            item.lane = items[0].lane
+            item.sharding_key = items[0].sharding_key
+        await self._intake.wait_for_room(items)
+        self._intake.accept(items)
+        futures = [cast("asyncio.Future[Receipt]", item.future) for item in items]
+        await asyncio.wait(futures)
+        for failure in [future.exception() for future in futures]:
+            if failure is not None:
+                raise failure
+        return [future.result() for future in futures]
+
+    async def send_many(
+        self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
+    ) -> list[Receipt | SendError]:
+        """Send any number of messages, in batches, many in flight, within the bounds.
+
+        Returns:
+            For each message, in order, its receipt or why it has none. It raises for none of them.
+        """
+        self._life.check()
+        waiting: list[asyncio.Future[Receipt] | SendError] = []
+        for number, message in enumerate(messages, 1):
+            try:
+                item = self._preparer.message(message, timeout)
+                await self._intake.wait_for_room((item,))
+                waiting.append(self._accepted(item))
+            except PocketMQError as error:
+                waiting.append(_as_send_error(error))
+            if number % YIELD_MESSAGES == 0:
+                await asyncio.sleep(0)
+        return [
+            entry if isinstance(entry, SendError) else await _settled(entry) for entry in waiting
+        ]
+
+    async def flush(self) -> None:
+        """Wait until every message accepted before is acknowledged or has failed."""
+        self._life.check()
+        await self._intake.flush()
+
+    def _item(
+        self,
+        topic: str | Message[T],
+        body: T | None,
+        *,
+        timeout: Duration | None,
+        **attributes: Any,
+    ) -> Outgoing:
+        self._life.check()
+        if isinstance(topic, str):
+            return self._preparer.prepare(topic, cast(T, body), timeout=timeout, **attributes)
+        if body is not None or any(attributes.values()):
+            raise UsageError(
+                "a Message has its body and attributes itself",
+                topic=topic.topic,
+                hint="give either a Message, or topic, body and attributes",
+            )
+        return self._preparer.message(topic, timeout)
+
+    def _route_changed(self, route: Route) -> None:
+        """The instance learnt a route; messages that wait for it ask for it themselves."""
+
+    def _broker_answers(self, broker: str) -> None:
+        self._intake.sender.faults.restored(broker)
+
+    def _accepted(self, item: Outgoing) -> asyncio.Future[Receipt]:
+        self._intake.accept((item,))
+        assert item.future is not None
+        return item.future
+
+
+def _check_batch(items: Sequence[Outgoing]) -> None:
+    if not items:
+        raise UsageError("a batch needs at least one message")
+    topic = items[0].topic
+    if any(item.topic != topic for item in items):
+        raise UsageError("a batch has messages of one topic only", topic=topic)
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise UsageError(
+            f"a batch of {len(items)} messages is too large, {MAX_BATCH_MESSAGES} are allowed",
+            topic=topic,
+            hint="use send_many",
+        )
+    size = sum(ELEMENT_BYTES + len(item.body) + len(item.properties.encode()) for item in items)
+    if size > MAX_MESSAGE_BYTES:
+        raise UsageError(
+            f"a batch of {size} bytes is too large, {MAX_MESSAGE_BYTES} are allowed",
+            topic=topic,
+            hint="use send_many, which splits",
+        )
+    if len(items) > 1 and (topic.startswith(RETRY_PREFIX) or any(item.delayed for item in items)):
+        raise UsageError(
+            "delayed messages and retry topics can't be sent as a batch",
+            topic=topic,
+            hint="send them one by one",
+        )
+
+
+async def _settled(future: Awaitable[Receipt]) -> Receipt | SendError:
+    try:
+        return await future
+    except PocketMQError as error:
+        return _as_send_error(error)
+
+
+def _as_send_error(error: PocketMQError) -> SendError:
+    """What ``send`` raises for other reasons, as a result: in each of them nothing is stored."""
+    if isinstance(error, SendError):
+        return error
+    wrapped = SendError(
+        error.message,
+        outcome=Outcome.NOT_SENT,
+        topic=error.topic,
+        queue=error.queue,
+        group=error.group,
+        broker=error.broker,
+        hint=error.hint,
+    )
+    wrapped.__cause__ = error
+    return wrapped

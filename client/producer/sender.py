@@ -1,0 +1,370 @@
+"""From a batch to its receipts: which queue, which connection, and again if need be.
+
+The fast lane: route known and connection open, so a batch is written at once and a callback
+settles its messages; no task. Whatever doesn't go that smoothly becomes one task per batch that
+tries until the batch is stored, refused for good, or out of time or attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from client.backoff import Backoff
+from client.config import ProducerOptions
+from client.errors import (
+    BrokerUnreachable,
+    NoRoute,
+    NotDurable,
+    Outcome,
+    PocketMQError,
+)
+from client.producer.accumulator import Batch
+from client.producer.delivery import BUSY, Delivery, Verdict
+from client.producer.fault_tolerance import FaultTable
+from client.producer.outgoing import Outgoing
+from client.producer.queue_selector import RoundRobin
+from client.receipt import Receipt, SendStatus
+from client.remote import Remote
+from client.route_keeper import RouteKeeper
+from client.routes import Route
+from remoting.connection import Connection
+from remoting.errors import RemotingError
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import HeaderError
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from remoting.protocol.message import batch as batches
+from remoting.protocol.names import AUTO_CREATE_TOPIC
+from remoting.protocol.queue import MessageQueue, QueueOffset
+from remoting.tasks import Supervisor
+
+_log = structlog.get_logger("client")
+
+MAX_TURNS: Final = 10_000
+"""Topics whose turn of round robin is remembered."""
+
+
+class Network(Protocol):
+    """What the sender needs of an instance."""
+
+    remote: Remote
+    routes: RouteKeeper
+
+    def connected(self, address: str) -> Connection | None:
+        """An open connection, if there is one."""
+        ...
+
+    async def connect(self, address: str, timeout: float) -> Connection:
+        """An open connection; raises RemotingError."""
+        ...
+
+
+class Sender:
+    """Delivers the batches of one producer.
+
+    Args:
+        finished: is called with each batch once all its messages are settled.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        group: str,
+        options: ProducerOptions,
+        tasks: Supervisor,
+        finished: Callable[[Batch], None],
+    ) -> None:
+        self._network = network
+        self._group = group
+        self._options = options
+        self._tasks = tasks
+        self._finished = finished
+        self._random = random.Random()  # noqa: S311 - spreads load
+        self._turns: dict[str, RoundRobin] = {}
+        self._now = asyncio.get_running_loop().time
+        self.faults = FaultTable()
+
+    def dispatch(self, batch: Batch) -> None:
+        """Send a batch; returns at once."""
+        delivery = Delivery(batch)
+        try:
+            if not self._write_now(delivery):
+                self._later(delivery)
+        except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
+            _log.exception("batch not sent", topic=batch.items[0].topic)
+            self._broken(delivery, error)
+
+    def request(
+        self, items: list[Outgoing], queue: MessageQueue, *, oneway: bool = False
+    ) -> Command:
+        """The request that carries these messages to this queue."""
+        first = items[0]
+        batched = len(items) > 1
+        header = SendMessageRequestHeaderV2(
+            producer_group=self._group,
+            topic=first.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._options.default_queues,
+            queue_id=queue.queue_id,
+            sys_flag=first.sys_flag,
+            born_timestamp=first.born_ms,
+            flag=0 if batched else first.flag,
+            properties=None if batched else first.properties,
+            reconsume_times=0,
+            batch=batched,
+            bname=queue.broker_name,
+        )
+        if batched:
+            code = RequestCode.SEND_BATCH_MESSAGE
+            body = batches.encode(
+                [(item.flag, item.body, item.properties.encode()) for item in items]
+            )
+        else:
+            code, body = RequestCode.SEND_MESSAGE_V2, first.body
+        return self._network.remote.request(code, header, body=body, oneway=oneway)
+
+    async def write_oneway(self, item: Outgoing) -> None:
+        """Write one message that nobody acknowledges. Raises Unavailable."""
+        route = await self._route(item.topic, item.deadline - self._now())
+        queue = item.queue(route.writable) or self._choose(route, None)
+        address = self._address(route, queue)
+        try:
+            connection = await self._network.connect(address, item.deadline - self._now())
+            connection.send_oneway(self.request([item], queue, oneway=True))
+            await connection.drain()
+        except RemotingError as error:
+            raise BrokerUnreachable(str(error), queue=queue, broker=address) from error
+
+    # The fast lane
+
+    def _write_now(self, delivery: Delivery) -> bool:
+        """Write the first attempt if nothing has to be waited for."""
+        route = self._network.routes.table.get(delivery.batch.items[0].topic)
+        if route is None or not route.writable:
+            return False
+        queue = delivery.batch.queue or self._choose(route, None)
+        address = route.master(queue.broker_name)
+        connection = self._network.connected(address) if address is not None else None
+        if connection is None or address is None:
+            return False
+        delivery.queue = queue
+        now = self._now()
+        command = self.request(list(delivery.batch.items), queue)
+        try:
+            future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
+        except RemotingError:
+            return False
+        delivery.attempts += 1
+        delivery.started = now
+        future.add_done_callback(partial(self._answered, delivery, command.code, address))
+        return True
+
+    def _answered(
+        self, delivery: Delivery, code: int, address: str, future: asyncio.Future[Command]
+    ) -> None:
+        if future.cancelled():
+            self._broken(delivery, asyncio.CancelledError("the request was cancelled"))
+            return
+        failure = future.exception()
+        if failure is None:
+            verdict = self._judge(delivery, future.result(), code, address)
+        elif isinstance(failure, RemotingError):
+            verdict = self._lost(delivery, failure, address, written=True)
+        else:
+            self._broken(delivery, failure)
+            return
+        if verdict is Verdict.RETRY and delivery.attempts <= self._options.retries:
+            self._later(delivery)
+        elif verdict is not Verdict.STORED:
+            self._fail(delivery)
+
+    # One task per batch
+
+    def _later(self, delivery: Delivery) -> None:
+        try:
+            self._tasks.spawn(self._persist(delivery), "delivery")
+        except RuntimeError:
+            self._fail(delivery)
+
+    async def _persist(self, delivery: Delivery) -> None:
+        """Try until the batch is settled."""
+        backoff = Backoff(self._random)
+        settled = False
+        try:
+            while not settled:
+                settled = await self._attempt(delivery, backoff)
+        except BaseException as error:
+            self._broken(delivery, error)
+            raise
+
+    async def _attempt(self, delivery: Delivery, backoff: Backoff) -> bool:
+        """One attempt, with the pause before it. True when the batch is settled."""
+        if delivery.failed_broker is not None and not await self._pause(delivery, backoff):
+            self._fail(delivery)
+            return True
+        verdict = await self._try(delivery)
+        out_of_attempts = (
+            delivery.attempts > self._options.retries
+            if delivery.attempts
+            else self._options.retries == 0
+        )
+        if verdict is Verdict.STORED:
+            return True
+        if verdict is Verdict.FAIL or out_of_attempts or self._now() >= delivery.deadline:
+            self._fail(delivery)
+            return True
+        return False
+
+    async def _try(self, delivery: Delivery) -> Verdict:
+        topic = delivery.batch.items[0].topic
+        try:
+            route = await self._route(topic, delivery.deadline - self._now())
+            queue = delivery.batch.queue or self._choose(route, delivery.failed_broker)
+            delivery.queue = queue
+            address = self._address(route, queue)
+        except PocketMQError as error:
+            delivery.error = error
+            delivery.failed_broker = delivery.failed_broker or ""
+            retry = isinstance(error, NoRoute) and delivery.queue is not None
+            return Verdict.RETRY if retry else Verdict.FAIL
+        written = False
+        try:
+            connection = await self._network.connect(address, delivery.deadline - self._now())
+            command = self.request(list(delivery.batch.items), queue)
+            delivery.started = self._now()
+            remaining = max(delivery.deadline - delivery.started, 0.0)
+            future = connection.request_nowait(command, timeout=remaining)
+            written = True
+            delivery.attempts += 1
+            answer = await future
+        except RemotingError as failure:
+            return self._lost(delivery, failure, address, written=written)
+        return self._judge(delivery, answer, command.code, address)
+
+    async def _pause(self, delivery: Delivery, backoff: Backoff) -> bool:
+        """Wait before another attempt, unless another broker can be tried; False: out of time."""
+        route = self._network.routes.table.get(delivery.batch.items[0].topic)
+        if route is not None and delivery.batch.queue is None:
+            now = self._now()
+            others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
+            if any(self.faults.available(broker, now) for broker in others):
+                return True
+        pause = backoff.next()
+        if self._now() + pause >= delivery.deadline:
+            return False
+        await asyncio.sleep(pause)
+        return True
+
+    # Both
+
+    async def _route(self, topic: str, timeout: float) -> Route:
+        return await self._network.routes.to_write(topic, self._options.default_queues, timeout)
+
+    def _choose(self, route: Route, avoid: str | None) -> MessageQueue:
+        turn = self._turns.get(route.topic)
+        if turn is None:
+            if len(self._turns) >= MAX_TURNS:
+                self._turns.clear()
+            turn = self._turns[route.topic] = RoundRobin(self._random.getrandbits(31))
+        return turn.next(route.writable, self.faults, self._now(), avoid)
+
+    def _address(self, route: Route, queue: MessageQueue) -> str:
+        address = route.master(queue.broker_name)
+        if address is None:
+            self._network.routes.suspect(route.topic)
+            raise NoRoute(
+                "the queue's broker is not in the route",
+                queue=queue,
+                broker=queue.broker_name,
+                hint="start its master, or send to another queue",
+            )
+        return address
+
+    def _judge(self, delivery: Delivery, answer: Command, code: int, address: str) -> Verdict:
+        queue = delivery.queue
+        assert queue is not None
+        verdict = delivery.judge(answer, code, self._group, address)
+        now = self._now()
+        self.faults.answered(queue.broker_name, now - delivery.started, now)
+        if verdict is Verdict.STORED:
+            self._settle(delivery, queue, answer)
+        else:
+            delivery.failed_broker = queue.broker_name
+            if answer.code not in BUSY:
+                self._network.routes.suspect(queue.topic)
+        return verdict
+
+    def _lost(
+        self, delivery: Delivery, failure: RemotingError, address: str, *, written: bool
+    ) -> Verdict:
+        queue = delivery.queue
+        assert queue is not None
+        delivery.failed_broker = queue.broker_name
+        self.faults.failed(queue.broker_name, self._now())
+        self._network.routes.suspect(queue.topic)
+        return delivery.lost(failure, self._group, address, written=written)
+
+    def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:
+        items = delivery.batch.items
+        try:
+            stored = answer.read(SendMessageResponseHeader)
+        except HeaderError as error:
+            delivery.unknown = True
+            delivery.error = PocketMQError(str(error), queue=queue, broker=queue.broker_name)
+            self._fail(delivery)
+            return
+        if stored.queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_id)
+        status = SendStatus(answer.code)
+        offset = stored.queue_offset
+        ids = stored.msg_id.split(",")
+        if len(ids) != len(items):
+            ids = [stored.msg_id] * len(items)
+        durable = status is SendStatus.OK or not self._options.require_durable
+        for number, (item, offset_id) in enumerate(zip(items, ids, strict=True)):
+            future = item.future
+            if future is None or future.done():
+                continue
+            receipt = Receipt(status, queue, QueueOffset(offset + number), item.id, offset_id)
+            if durable:
+                future.set_result(receipt)
+            else:
+                future.set_exception(_not_durable(receipt, self._group))
+        self._finish(delivery)
+
+    def _broken(self, delivery: Delivery, error: BaseException) -> None:
+        """Something that isn't the network's doing ended the delivery."""
+        delivery.unknown = delivery.unknown or delivery.attempts > 0
+        if delivery.error is None:
+            delivery.error = PocketMQError(str(error) or type(error).__name__)
+        self._fail(delivery)
+
+    def _finish(self, delivery: Delivery) -> None:
+        if not delivery.settled:
+            delivery.settled = True
+            self._finished(delivery.batch)
+
+    def _fail(self, delivery: Delivery) -> None:
+        for item in delivery.batch.items:
+            if item.future is not None and not item.future.done():
+                item.future.set_exception(delivery.failure(item.topic, self._group))
+        self._finish(delivery)
+
+
+def _not_durable(receipt: Receipt, group: str) -> NotDurable:
+    error = NotDurable(
+        f"the message is stored, but the broker reports {receipt.status.name}",
+        outcome=Outcome.UNKNOWN,
+        queue=receipt.queue,
+        group=group,
+        broker=receipt.queue.broker_name,
+        hint="look at the broker's disk and slaves; receipt says where the message is",
+    )
+    error.receipt = receipt
+    return error

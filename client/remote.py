@@ -1,0 +1,130 @@
+"""One request and its answer, in the words of the client's errors.
+
+All that the client asks for, except sends and pulls, goes through ``Remote.call``: it sets the
+codec, turns what happened to the connection into ``Unavailable`` and an answer other than success
+into a ``RemoteError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from client.errors import BrokerUnreachable, RequestTimeout, Unavailable, remote_error
+from remoting.errors import ConnectFailed, ConnectionLost, RemotingError, TooManyRequests
+from remoting.errors import RequestTimeout as NoAnswer
+from remoting.pool import ConnectionPool
+from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
+from remoting.protocol.command import Command
+from remoting.protocol.headers.base import Header
+from remoting.protocol.queue import MessageQueue
+
+SUCCESS_ONLY: Final[frozenset[int]] = frozenset({ResponseCode.SUCCESS})
+
+
+class Remote:
+    """Requests to any peer over one pool of connections."""
+
+    def __init__(self, pool: ConnectionPool, serialize: SerializeType, timeout: float) -> None:
+        self.pool = pool
+        self.serialize = serialize
+        self.timeout = timeout
+
+    def request(
+        self,
+        code: int,
+        header: Header | None = None,
+        *,
+        body: bytes = b"",
+        oneway: bool = False,
+    ) -> Command:
+        """A request in the codec of this client."""
+        command = Command.request(code, header, body=body, oneway=oneway)
+        command.serialize = self.serialize
+        return command
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None = None,
+        *,
+        body: bytes = b"",
+        timeout: float | None = None,
+        accept: Container[int] = SUCCESS_ONLY,
+        topic: str | None = None,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+    ) -> Command:
+        """Ask ``address`` and return its answer.
+
+        Args:
+            accept: response codes that are no error here.
+            topic, queue, group: what errors say the request was about.
+
+        Raises:
+            Unavailable: it could not be reached or did not answer in time.
+            RemoteError: it answered with another code.
+        """
+        timeout = self.timeout if timeout is None else timeout
+        try:
+            answer = await self.pool.request(
+                address, self.request(code, header, body=body), timeout=timeout
+            )
+        except RemotingError as error:
+            raise unavailable(error, address, topic=topic, queue=queue, group=group) from error
+        if answer.code not in accept:
+            raise remote_error(
+                answer.code,
+                answer.remark,
+                name_of(code),
+                topic=topic,
+                queue=queue,
+                group=group,
+                broker=address,
+            )
+        return answer
+
+
+def name_of(code: int) -> str:
+    """A request code's name."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"
+
+
+def unavailable(
+    error: RemotingError,
+    address: str,
+    *,
+    topic: str | None = None,
+    queue: MessageQueue | None = None,
+    group: str | None = None,
+) -> Unavailable:
+    """What the state of a connection means to the user."""
+    if isinstance(error, NoAnswer):
+        return RequestTimeout(
+            f"no answer to {name_of(error.code)} within {error.timeout:g} s",
+            topic=topic,
+            queue=queue,
+            group=group,
+            broker=address,
+            hint="look at the load of that server, or raise the timeout",
+        )
+    if isinstance(error, ConnectFailed):
+        text = f"no connection could be made: {error.reason}"
+    elif isinstance(error, ConnectionLost):
+        text = f"the connection ended: {error.reason}"
+    elif isinstance(error, TooManyRequests):
+        text = f"{error.limit} {error.what} wait on the connection already"
+    else:
+        text = str(error)
+    return BrokerUnreachable(
+        text,
+        topic=topic,
+        queue=queue,
+        group=group,
+        broker=address,
+        hint="check that it runs and can be reached from here",
+    )

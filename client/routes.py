@@ -1,0 +1,189 @@
+"""Which queues a topic has and which broker serves each: what a client makes of a route.
+
+Pure: routes come in as decoded bodies together with the time, ``RouteTable`` says what is known
+and what has to be asked for again. A route that was known stays in use while the name servers
+can't be reached or, having just restarted, don't know the topic yet (cf. MQClientInstance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from client.limits import FALLBACK_ROUTE_PERIOD, MAX_ROUTES, ROUTE_REFRESH_PERIOD
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.protocol.queue import MessageQueue
+
+MASTER_ID: Final = 0
+MAX_QUEUES: Final = 65_536
+"""Queues of one topic taken from a route; a damaged number must not fill memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A topic's queues and brokers.
+
+    Attributes:
+        writable: queues a producer may use, in the order of round robin.
+        readable: queues a consumer may use, sorted.
+        brokers: broker name -> broker id -> address.
+        clusters: broker name -> cluster name.
+        fallback: made from the template for new topics: the topic doesn't exist yet.
+    """
+
+    topic: str
+    writable: tuple[MessageQueue, ...]
+    readable: tuple[MessageQueue, ...]
+    brokers: dict[str, dict[int, str]] = field(default_factory=dict)
+    clusters: dict[str, str] = field(default_factory=dict)
+    fallback: bool = False
+
+    def master(self, broker: str) -> str | None:
+        """The address a send or commit for this broker's queues goes to."""
+        addresses = self.brokers.get(broker)
+        return addresses.get(MASTER_ID) if addresses else None
+
+    def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address to read from: the wanted one, else the master, else any."""
+        addresses = self.brokers.get(broker)
+        if not addresses:
+            return None
+        return addresses.get(broker_id) or addresses.get(MASTER_ID) or addresses[min(addresses)]
+
+
+def route_of(topic: str, data: TopicRouteData) -> Route:
+    """What a client makes of a name server's answer (cf. topicRouteData2TopicPublishInfo)."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    clusters = {broker.broker_name: broker.cluster for broker in data.broker_datas}
+    ordered = _ordered(topic, data.order_topic_conf)
+    writable = ordered or tuple(
+        MessageQueue(topic, queue.broker_name, index)
+        for queue in sorted(data.queue_datas, key=lambda queue: queue.broker_name)
+        if queue.perm & PERM_WRITE and MASTER_ID in brokers.get(queue.broker_name, {})
+        for index in range(min(queue.write_queue_nums, MAX_QUEUES))
+    )
+    readable = sorted(
+        MessageQueue(topic, queue.broker_name, index)
+        for queue in data.queue_datas
+        if queue.perm & PERM_READ
+        for index in range(min(queue.read_queue_nums, MAX_QUEUES))
+    )
+    return Route(topic, writable, tuple(readable), brokers, clusters)
+
+
+def fallback_route(topic: str, template: TopicRouteData, default_queues: int) -> Route:
+    """The route of a topic that the first send to it creates, after the template's."""
+    made = route_of(topic, template)
+    counts = {queue.broker_name: queue.read_queue_nums for queue in template.queue_datas}
+    return Route(
+        topic,
+        tuple(
+            queue
+            for queue in made.writable
+            if queue.queue_id < min(default_queues, counts[queue.broker_name])
+        ),
+        (),
+        made.brokers,
+        made.clusters,
+        fallback=True,
+    )
+
+
+def _ordered(topic: str, text: str | None) -> tuple[MessageQueue, ...]:
+    """The queues of ``broker:count;broker2:count``; nothing for an unreadable text."""
+    queues: list[MessageQueue] = []
+    for part in (text or "").split(";"):
+        broker, _, count = part.rpartition(":")
+        if broker and count.isdecimal():
+            queues += [
+                MessageQueue(topic, broker, index) for index in range(min(int(count), MAX_QUEUES))
+            ]
+    return tuple(queues)
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: Route | None = None
+    asked_at: float = float("-inf")
+
+
+class RouteTable:
+    """The routes one instance uses."""
+
+    def __init__(self, refresh_period: float = ROUTE_REFRESH_PERIOD) -> None:
+        self._refresh_period = refresh_period
+        self._entries: dict[str, _Entry] = {}
+
+    def get(self, topic: str) -> Route | None:
+        """The route, as last known."""
+        entry = self._entries.get(topic)
+        return entry.route if entry is not None else None
+
+    def put(self, route: Route, now: float) -> None:
+        """A route was learnt; the topic is refreshed from now on."""
+        entry = self._entries.get(route.topic)
+        if entry is None:
+            if len(self._entries) >= MAX_ROUTES:
+                self._entries.pop(next(iter(self._entries)))
+            entry = self._entries[route.topic] = _Entry()
+        entry.route = route
+        entry.asked_at = now
+
+    def asked(self, topic: str, now: float) -> None:
+        """A refresh began or failed: the next is due a period later."""
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.asked_at = now
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        self._entries.pop(topic, None)
+
+    def age(self, topic: str, now: float) -> float:
+        """Seconds since the topic's route was last asked for."""
+        entry = self._entries.get(topic)
+        return now - entry.asked_at if entry is not None else float("inf")
+
+    def due(self, now: float) -> list[str]:
+        """The topics to ask for again."""
+        return [
+            topic
+            for topic, entry in self._entries.items()
+            if now - entry.asked_at >= self._period(entry)
+        ]
+
+    def next_due(self, now: float) -> float:
+        """Seconds until ``due`` gives something."""
+        waits = [entry.asked_at + self._period(entry) - now for entry in self._entries.values()]
+        return max(0.0, min(waits, default=self._refresh_period))
+
+    def topics(self) -> Iterable[str]:
+        """The topics whose routes are kept."""
+        return self._entries.keys()
+
+    def routes(self) -> Iterable[Route]:
+        """All known routes."""
+        return [entry.route for entry in self._entries.values() if entry.route is not None]
+
+    def master(self, broker: str) -> str | None:
+        """The master's address of a broker, from any route."""
+        for entry in self._entries.values():
+            address = entry.route.master(broker) if entry.route is not None else None
+            if address is not None:
+                return address
+        return None
+
+    def brokers(self) -> dict[str, dict[int, str]]:
+        """Every broker of the routes: name -> id -> address."""
+        merged: dict[str, dict[int, str]] = {}
+        for route in self.routes():
+            for name, addresses in route.brokers.items():
+                merged.setdefault(name, {}).update(addresses)
+        return merged
+
+    def _period(self, entry: _Entry) -> float:
+        if entry.route is not None and entry.route.fallback:
+            return FALLBACK_ROUTE_PERIOD
+        return self._refresh_period
