@@ -2,8 +2,8 @@
 
 Reads come in any cut. As long as nothing is left over, a read is worked where it lies, without a
 copy. What is left of an incomplete frame is kept as a list of chunks and joined once, when the
-frame is whole: a frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are gathered
-before they become a chunk, or a peer that sends byte by byte would cost forty times what it sends.
+frame is whole: a frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are
+gathered into one chunk, or a peer that sends byte by byte would cost forty times what it sends.
 """
 
 from __future__ import annotations
