@@ -94,7 +94,7 @@ class JavaClient:
         ]
 
     def run(self, *arguments: str) -> list[list[str]]:
-        """Run to the end; the facts it printed, line by line.
+        """Run to the end; the facts it printed among its log lines.
 
         Raises:
             AssertionError: It failed; the text is what it said.
@@ -106,10 +106,11 @@ class JavaClient:
             timeout=JAVA_TIMEOUT,
             check=False,
         )
-        facts = [line.split("\t") for line in done.stdout.splitlines() if "|-" not in line]
+        lines = done.stdout.splitlines()
+        facts = [line.split("\t") for line in lines if "\t" in line or line == "done"]
         assert done.returncode == 0, done.stdout + done.stderr
         assert ["done"] in facts, done.stdout + done.stderr
-        return [fact for fact in facts if fact not in ([""], ["done"])]
+        return [fact for fact in facts if fact != ["done"]]
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:

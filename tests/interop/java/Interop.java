@@ -9,6 +9,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -96,7 +97,8 @@ public class Interop {
 
     private static void received(MessageExt message) {
         boolean large = message.getBody().length > 1000;
-        say("message", message.getQueueId(), message.getQueueOffset(), message.getMsgId(), message.getTags(),
+        say("message", message.getQueueId(), message.getQueueOffset(), message.getMsgId(),
+            ((MessageClientExt) message).getOffsetMsgId(), message.getTags(),
             message.getKeys(), message.getFlag(), String.valueOf(message.getUserProperty("number")),
             large ? "bytes:" + message.getBody().length : new String(message.getBody(), StandardCharsets.UTF_8));
     }
