@@ -20,7 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from client import blocking, serde
+    import client.blocking
+    from client import serde
     from client.admin import Admin
     from client.admin.base import BrokerInfo
     from client.admin.groups import Lag, QueueLag

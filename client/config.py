@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict
 
 from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
-from client.places import Duration, Place, seconds
+from client.places import Duration, Place, Position, seconds
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
 
@@ -63,7 +63,7 @@ class ProducerArguments(ClientArguments, total=False):
 class ConsumerArguments(ClientArguments, total=False):
     """What a PullConsumer can be told; see ``ConsumerOptions``."""
 
-    start_from: Any
+    start_from: Position
     auto_commit: bool
     auto_commit_period: Duration
     prefetch_messages: int
@@ -196,7 +196,7 @@ class ConsumerOptions(_Options):
 
     SECTION: ClassVar[str] = "consumer"
 
-    start_from: Any = Place.BEGIN
+    start_from: Position = Place.BEGIN
     auto_commit: bool = False
     auto_commit_period: float = limits.AUTO_COMMIT_PERIOD
     prefetch_messages: int = limits.PREFETCH_MESSAGES
@@ -206,6 +206,11 @@ class ConsumerOptions(_Options):
     on_event: EventHandler | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.start_from, Place | datetime | int):
+            raise UsageError(
+                f"start_from can't be {self.start_from!r}",
+                hint="use client.FIRST, client.LAST, an offset or a datetime",
+            )
         _positive(
             self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages"
         )
@@ -315,6 +320,5 @@ def _integer(value: Any) -> int:
 def _start_from(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return {"first": Place.BEGIN, "begin": Place.BEGIN, "last": Place.END, "end": Place.END}[
-        value.lower()
-    ]
+    places = {"first": Place.BEGIN, "begin": Place.BEGIN, "last": Place.END, "end": Place.END}
+    return places[value.lower()]

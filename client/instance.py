@@ -31,7 +31,7 @@ from client.serde import Serde, raw
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection
-from remoting.errors import ConnectFailed, RemotingError
+from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
@@ -158,6 +158,7 @@ class Instance(Generic[T]):
             self._route_changed,
         )
         self._heartbeat_now = asyncio.Event()
+        self._doubted: set[str] = set()
         self._life.state = State.OPEN
         self._tasks.spawn(self.routes.run(), "routes")
         self._tasks.spawn(self._beat(), "heartbeats")
@@ -291,6 +292,13 @@ class Instance(Generic[T]):
                 future.add_done_callback(_read)
         return connection
 
+    def doubt(self, address: str) -> None:
+        """A request was not answered: a heartbeat finds out whether the connection is dead."""
+        if self.connected(address) is not None and address not in self._doubted:
+            self._doubted.add(address)
+            task = self._tasks.spawn(self._beat_one(address, address), f"doubt {address}")
+            task.add_done_callback(lambda _: self._doubted.discard(address))
+
     # Heartbeats
 
     def _heartbeat(self) -> Command:
@@ -318,10 +326,13 @@ class Instance(Generic[T]):
             )
 
     async def _beat_one(self, broker: str, address: str) -> None:
+        connection: Connection | None = None
         try:
             connection = await self.connect(address, HEARTBEAT_TIMEOUT)
             await connection.request(self._heartbeat(), timeout=HEARTBEAT_TIMEOUT)
         except RemotingError as error:
+            if connection is not None and isinstance(error, RequestTimeout):
+                connection.abort("no answer to a heartbeat")
             _log.warning("heartbeat failed", broker=broker, address=address, error=str(error))
             return
         for part in self._parts:

@@ -25,7 +25,7 @@ from client.limits import COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
 from client.offsets import address_of, pull_header, read_header
 from client.remote import unavailable
 from client.serde import Serde
-from remoting.errors import RemotingError
+from remoting.errors import RemotingError, RequestTimeout
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import RecordError
@@ -169,6 +169,8 @@ class Fetcher(Generic[T]):
         except RemotingError as error:
             self._broker_id = 0
             self._instance.routes.suspect(self._queue.topic)
+            if isinstance(error, RequestTimeout):
+                self._instance.doubt(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
 
     def _header(self, answer: Command, address: str) -> PullMessageResponseHeader:

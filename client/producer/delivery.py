@@ -48,6 +48,7 @@ class Delivery:
 
     Attributes:
         attempts: requests that were written.
+        busy: those of them that a broker was too busy for: they don't count as attempts.
         queue: where the last went, or is to go.
         failed_broker: the broker that failed last; another one is to be preferred.
         unknown: an attempt was written and never answered.
@@ -58,6 +59,7 @@ class Delivery:
     __slots__ = (
         "attempts",
         "batch",
+        "busy",
         "deadline",
         "error",
         "failed_broker",
@@ -70,6 +72,7 @@ class Delivery:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.attempts = 0
+        self.busy = 0
         self.queue: MessageQueue | None = batch.queue
         self.failed_broker: str | None = None
         self.unknown = False
@@ -78,6 +81,10 @@ class Delivery:
         self.started = 0.0
         self.deadline = batch.items[-1].deadline
 
+    def exhausted(self, retries: int) -> bool:
+        """Whether no attempt is left after a failed one; one that wrote nothing costs none."""
+        return retries == 0 or self.attempts - self.busy > retries
+
     def judge(self, answer: Command, code: int, group: str, address: str) -> Verdict:
         """What an answer to the request ``code`` means."""
         if answer.code in STORED:
@@ -85,6 +92,8 @@ class Delivery:
         self.error = remote_error(
             answer.code, answer.remark, name_of(code), queue=self.queue, group=group, broker=address
         )
+        if answer.code in BUSY:
+            self.busy += 1
         return Verdict.RETRY if answer.code in RETRYABLE else Verdict.FAIL
 
     def lost(self, failure: RemotingError, group: str, address: str, *, written: bool) -> Verdict:

@@ -34,7 +34,7 @@ from client.remote import Remote
 from client.route_keeper import RouteKeeper
 from client.routes import Route
 from remoting.connection import Connection
-from remoting.errors import RemotingError
+from remoting.errors import RemotingError, RequestTimeout
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
@@ -62,6 +62,10 @@ class Network(Protocol):
 
     async def connect(self, address: str, timeout: float) -> Connection:
         """An open connection; raises RemotingError."""
+        ...
+
+    def doubt(self, address: str) -> None:
+        """A request to a broker was not answered: the connection may be dead."""
         ...
 
 
@@ -179,7 +183,7 @@ class Sender:
         else:
             self._broken(delivery, failure)
             return
-        if verdict is Verdict.RETRY and delivery.attempts <= self._options.retries:
+        if verdict is Verdict.RETRY and not delivery.exhausted(self._options.retries):
             self._later(delivery)
         elif verdict is not Verdict.STORED:
             self._fail(delivery)
@@ -209,14 +213,10 @@ class Sender:
             self._fail(delivery)
             return True
         verdict = await self._try(delivery)
-        out_of_attempts = (
-            delivery.attempts > self._options.retries
-            if delivery.attempts
-            else self._options.retries == 0
-        )
         if verdict is Verdict.STORED:
             return True
-        if verdict is Verdict.FAIL or out_of_attempts or self._now() >= delivery.deadline:
+        exhausted = delivery.exhausted(self._options.retries)
+        if verdict is Verdict.FAIL or exhausted or self._now() >= delivery.deadline:
             self._fail(delivery)
             return True
         return False
@@ -308,6 +308,8 @@ class Sender:
         delivery.failed_broker = queue.broker_name
         self.faults.failed(queue.broker_name, self._now())
         self._network.routes.suspect(queue.topic)
+        if isinstance(failure, RequestTimeout):
+            self._network.doubt(address)
         return delivery.lost(failure, self._group, address, written=written)
 
     def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:
