@@ -86,14 +86,15 @@ def plain(value: object) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int | None) -> Iterator[Progress]:
+def progress(label: str, total: int | None, *, shown: bool = True) -> Iterator[Progress]:
     """A progress bar on stderr if that is a terminal, else nothing.
 
     Args:
         label: what is going on.
         total: of how many; None: unknown.
+        shown: False: nothing in any case.
     """
-    if not sys.stderr.isatty():
+    if not shown or not sys.stderr.isatty():
         yield _NoProgress()
         return
     with _bar(label, total) as bar:

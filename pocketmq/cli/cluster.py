@@ -1,0 +1,82 @@
+"""``pocketmq cluster``."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.running import run
+from pocketmq.cli.topic import moment
+
+
+@click.group(epilog="Example: pocketmq cluster list")
+def cluster() -> None:
+    """Look at brokers and their clusters."""
+
+
+@cluster.command(name="list", epilog="Example: pocketmq cluster list --json")
+@nameserver_option
+@json_option
+def list_(nameserver: str, as_json: bool) -> None:
+    """List the brokers that are registered."""
+
+    async def ask() -> list[client.BrokerInfo]:
+        async with client.Admin(nameserver) as admin:
+            return await admin.brokers()
+
+    rows = [_row(broker) for broker in run(ask())]
+    output.show_rows(rows, ["cluster", "broker", "id", "address"], as_json=as_json)
+
+
+@cluster.command(epilog="Example: pocketmq cluster status")
+@nameserver_option
+@json_option
+def status(nameserver: str, as_json: bool) -> None:
+    """Ask every broker how it is; exit code 1 when one doesn't answer."""
+    rows = run(_status(nameserver))
+    columns = [
+        *("cluster", "broker", "id", "address", "version", "up_since"),
+        *("messages_in", "messages_out", "disk", "problem"),
+    ]
+    output.show_rows(rows, columns, as_json=as_json)
+    if any(row["problem"] is not None for row in rows):
+        raise SystemExit(1)
+
+
+async def _status(nameserver: str) -> list[dict[str, object]]:
+    async with client.Admin(nameserver) as admin:
+        brokers = await admin.brokers()
+        figures = await asyncio.gather(*(_figures(admin, broker) for broker in brokers))
+    return [_row(broker) | figure for broker, figure in zip(brokers, figures, strict=True)]
+
+
+async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:
+    try:
+        table = await admin.broker_runtime(broker.address)
+    except client.PocketMQError as problem:
+        return {"problem": str(problem)}
+    return {
+        "version": table.get("brokerVersionDesc"),
+        "up_since": moment(_number(table.get("bootTimestamp"))),
+        "messages_in": _number(table.get("msgPutTotalTodayNow")),
+        "messages_out": _number(table.get("msgGetTotalTodayNow")),
+        "disk": table.get("commitLogDiskRatio"),
+        "problem": None,
+    }
+
+
+def _row(broker: client.BrokerInfo) -> dict[str, object]:
+    return {
+        "cluster": broker.cluster,
+        "broker": broker.name,
+        "id": broker.id,
+        "address": broker.address,
+    }
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0

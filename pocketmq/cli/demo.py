@@ -1,0 +1,59 @@
+"""``pocketmq demo``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from client.errors import PocketMQError
+from pocketmq import output
+from pocketmq.cli.options import json_option
+from pocketmq.cli.running import quiet
+from pocketmq.demo import CONSUMERS, DemoFailed, Result, run
+from pocketmq.flights import COUNT, NoFlights
+from pocketmq.testing import ServerError
+
+
+@click.command(epilog="Example: pocketmq demo --limit 10000")
+@click.option("--limit", type=click.IntRange(1, COUNT), help="Only so many flights.")
+@json_option
+def demo(limit: int | None, as_json: bool) -> None:
+    """Send every flight that left New York in 2013 to a broker of its own, and read them back.
+
+    Count, order per destination and every byte are checked. The broker is a process of its own with
+    a temporary store; both are gone afterwards.
+    """
+    quiet()
+    try:
+        result = run(limit)
+    except (DemoFailed, NoFlights, PocketMQError, ServerError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    if as_json:
+        output.show_json(asdict(result) | {"checked": True})
+    else:
+        output.show_facts(_table(result), as_json=False)
+
+
+def _table(result: Result) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "messages": f"{result.messages:,} to {result.destinations} destinations",
+        "megabytes": f"{result.megabytes:.1f} MB",
+        "sent": _speed(result.messages, result.send_seconds),
+        f"read by {CONSUMERS} consumers": _speed(result.messages, result.read_seconds),
+        "latency of one send": _latency(result.single_p50, result.single_p99),
+        "latency in the stream": _latency(result.batch_p50, result.batch_p99),
+        "broker's memory": "not known here"
+        if result.broker_megabytes is None
+        else f"{result.broker_megabytes:.1f} MB private",
+        "checked": "count, order per destination, every byte, tags and keys",
+    }
+    return facts
+
+
+def _speed(messages: int, seconds: float) -> str:
+    return f"{seconds:.2f} s, {messages / seconds:,.0f} messages/s"
+
+
+def _latency(p50: float, p99: float) -> str:
+    return f"p50 {p50 * 1000:.2f} ms, p99 {p99 * 1000:.2f} ms"

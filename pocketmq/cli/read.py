@@ -1,0 +1,236 @@
+"""``pocketmq read``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Final
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.running import run, stop_signal
+from pocketmq.sinks import FORMATS, Writer, writer
+
+DEFAULT_GROUP: Final = "pocketmq-read"
+"""The group of those who don't name one; nothing is ever committed for it."""
+
+PORTION: Final = 1000
+"""Messages written in one go."""
+
+LOOK_SECONDS: Final = 0.1
+"""How often to look whether the end is reached, or a signal came, while nothing comes."""
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+Start = int | client.Place | datetime | None
+"""None: where the group is, else the beginning."""
+
+
+def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Start:
+    if text is None:
+        return None
+    if text in {"begin", "end"}:
+        return client.Place(text)
+    if text.isdecimal():
+        return int(text)
+    if ago := re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text):
+        return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not begin, end, an offset, a time such as 2026-01-31T12:00 or -1h"
+        ) from None
+    return instant.astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to read."""
+
+    topic: str
+    group: str | None
+    start: Start
+    limit: int | None
+    follow: bool
+    tags: str
+    queues: tuple[str, ...]
+    commit: bool
+    bar: bool
+
+
+@click.command(epilog="Example: pocketmq read orders --from -1h --tags 'paid || refunded' --follow")
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    callback=_parse_start,
+    metavar="PLACE",
+    help="begin, end, an offset, a time (2026-01-31T12:00) or how long ago (-1h, -30m).  "
+    "[default: where the group is, else begin]",
+)
+@click.option("--max", "limit", type=click.IntRange(1), help="At most so many messages.")
+@click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
+@click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@click.option("--group", help="The consumer group whose offsets are used.")
+@click.option("--commit", is_flag=True, help="Commit what was written, for the group.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@nameserver_option
+@json_option
+def read(
+    topic: str,
+    start: Start,
+    limit: int | None,
+    follow: bool,
+    tags: str,
+    queues: tuple[str, ...],
+    group: str | None,
+    commit: bool,
+    form: str | None,
+    path: Path | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Write the messages of TOPIC, up to those that are there now.
+
+    Each queue is in order; queues take turns. --json is --format jsonl.
+    """
+    if commit and group is None:
+        raise click.UsageError("--commit needs --group: whose offsets are to be committed?")
+    if as_json and form not in {None, "jsonl"}:
+        raise click.UsageError("--json is --format jsonl: give only one of them")
+    wanted = Wanted(
+        topic=topic,
+        group=group,
+        start=start,
+        limit=limit,
+        follow=follow,
+        tags=tags,
+        queues=queues,
+        commit=commit,
+        bar=path is not None,
+    )
+    try:
+        with _output(path) as stream:
+            write = writer("jsonl" if as_json else form or "text", stream)
+            count = run(_read(nameserver, wanted, write))
+    except BrokenPipeError:
+        # Who read our output has seen enough; Python must not complain again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if sys.stderr.isatty() or path is not None:
+        click.echo(f"{count} messages", err=True)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None or str(path) == "-":
+        yield sys.stdout.buffer
+        return
+    try:
+        stream = path.open("wb")
+    except OSError as problem:
+        raise click.ClickException(f"{path}: {problem.strerror}") from problem
+    with stream:
+        yield stream
+
+
+async def _read(nameserver: str, wanted: Wanted, write: Writer) -> int:
+    stop = stop_signal()
+    async with client.Instance(nameserver) as instance:
+        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP)
+        queues = _chosen(await consumer.queues(wanted.topic), wanted)
+        ends = None if wanted.follow else await _ends(instance.admin(), queues)
+        consumer.assign(queues, tags=wanted.tags)
+        start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
+        if start is not None:
+            await asyncio.gather(*(consumer.seek(queue, start) for queue in queues))
+        return await _Reading(consumer, wanted, ends, write).until(stop)
+
+
+def _chosen(queues: Sequence[client.MessageQueue], wanted: Wanted) -> list[client.MessageQueue]:
+    """The queues to read. Raises UsageError for one that isn't there."""
+    if not wanted.queues:
+        return list(queues)
+    chosen = []
+    for text in wanted.queues:
+        broker, _, number = text.rpartition("/")
+        found = [q for q in queues if str(q.queue_id) == number and broker in {"", q.broker_name}]
+        if not found:
+            raise client.UsageError(
+                f"there is no queue {text!r}",
+                topic=wanted.topic,
+                hint="see `pocketmq topic status`",
+            )
+        chosen += found
+    return list(dict.fromkeys(chosen))
+
+
+async def _ends(
+    admin: client.Admin, queues: Sequence[client.MessageQueue]
+) -> dict[client.MessageQueue, int]:
+    """Where each queue ends now: what comes later is not waited for."""
+    ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
+    return dict(zip(queues, ends, strict=True))
+
+
+class _Reading:
+    """Takes messages and writes them until there is a reason to end."""
+
+    def __init__(
+        self,
+        consumer: client.PullConsumer[bytes],
+        wanted: Wanted,
+        ends: dict[client.MessageQueue, int] | None,
+        write: Writer,
+    ) -> None:
+        self._consumer = consumer
+        self._wanted = wanted
+        self._ends = ends
+        self._write = write
+        self._count = 0
+
+    async def until(self, stop: asyncio.Event) -> int:
+        """Read until the end, the limit, or the signal; how many messages were written."""
+        limit = self._wanted.limit
+        # Beside messages on the same terminal a bar would only be in the way.
+        shown = self._wanted.bar and not self._wanted.follow
+        with output.progress(f"reading {self._wanted.topic}", limit, shown=shown) as bar:
+            while not stop.is_set() and not await self._complete():
+                most = PORTION if limit is None else min(PORTION, limit - self._count)
+                messages = await self._consumer.get_many(most, timeout=LOOK_SECONDS)
+                fresh = [
+                    m for m in messages if self._ends is None or m.offset < self._ends[m.queue]
+                ]
+                if fresh:
+                    self._write(fresh)
+                    self._count += len(fresh)
+                    bar.advance(len(fresh))
+                    if self._wanted.commit:
+                        await self._commit(fresh)
+        return self._count
+
+    async def _commit(self, written: Sequence[client.ReceivedMessage[bytes]]) -> None:
+        await self._consumer.commit({message.queue: message.offset + 1 for message in written})
+
+    async def _complete(self) -> bool:
+        if self._wanted.limit is not None and self._count >= self._wanted.limit:
+            return True
+        if self._ends is None:
+            return False
+        for queue, end in self._ends.items():
+            if await self._consumer.position(queue) < end:
+                return False
+        return True

@@ -1,0 +1,227 @@
+"""``pocketmq topic``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import click
+
+import client
+from client.errors import TopicNotFound
+from pocketmq import output
+from pocketmq.cli.options import json_option, nameserver_option, yes_option
+from pocketmq.cli.running import run
+from remoting.protocol.bodies.stats import TopicOffset
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+
+DEFAULT_QUEUES = 8
+
+permission_option = click.option(
+    "--permission",
+    type=click.Choice(["rw", "r", "w", "none"]),
+    help="What clients may do: read, write, both, nothing.",
+)
+
+
+@click.group(epilog="Example: pocketmq topic list --nameserver 127.0.0.1:9876")
+def topic() -> None:
+    """Create, change, list and delete topics."""
+
+
+@topic.command(name="list", epilog="Example: pocketmq topic list --all")
+@click.option("--all", "internal", is_flag=True, help="Also those of brokers and of groups.")
+@nameserver_option
+@json_option
+def list_(internal: bool, nameserver: str, as_json: bool) -> None:
+    """List the topics."""
+
+    async def ask() -> list[str]:
+        async with client.Admin(nameserver) as admin:
+            return await admin.topics(internal=internal)
+
+    output.show_rows([{"topic": name} for name in run(ask())], ["topic"], as_json=as_json)
+
+
+@topic.command(epilog="Example: pocketmq topic create orders --queues 4")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--queues",
+    type=click.IntRange(1),
+    default=DEFAULT_QUEUES,
+    show_default=True,
+    help="At each broker.",
+)
+@permission_option
+@click.option("--cluster", help="Only at the brokers of this cluster.")
+@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only at this broker.")
+@nameserver_option
+@json_option
+def create(
+    name: str,
+    queues: int,
+    permission: str | None,
+    cluster: str | None,
+    brokers: tuple[str, ...],
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Create TOPIC; it must not exist yet at the brokers chosen."""
+
+    async def make() -> None:
+        async with client.Admin(nameserver) as admin:
+            await _check_new(admin, name, brokers)
+            await admin.create_topic(
+                name,
+                queues=queues,
+                permission=_letters(permission or "rw"),
+                cluster=cluster,
+                brokers=brokers or None,
+            )
+
+    run(make())
+    output.done(
+        f"created topic {name} with {queues} queues at each broker",
+        {"topic": name, "queues": queues},
+        as_json=as_json,
+    )
+
+
+async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -> None:
+    try:
+        route = await admin.topic_route(name)
+    except TopicNotFound:
+        return
+    known = {data.broker_name for data in route.queue_datas}
+    if there := known & set(brokers) if brokers else known:
+        raise client.UsageError(
+            f"the topic exists already at {', '.join(sorted(there))}",
+            topic=name,
+            hint="change it with `pocketmq topic update`",
+        )
+
+
+@topic.command(epilog="Example: pocketmq topic update orders --queues 16")
+@click.argument("name", metavar="TOPIC")
+@click.option("--queues", type=click.IntRange(1), help="To write to and read from.")
+@click.option("--write-queues", type=click.IntRange(1), help="To write to: lower this one first.")
+@click.option("--read-queues", type=click.IntRange(1), help="To read from.")
+@permission_option
+@nameserver_option
+@json_option
+def update(
+    name: str,
+    queues: int | None,
+    write_queues: int | None,
+    read_queues: int | None,
+    permission: str | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Change TOPIC at every broker that has it; what isn't given stays."""
+    if (queues, write_queues, read_queues, permission) == (None, None, None, None):
+        raise click.UsageError("nothing to change: give --queues or --permission")
+
+    async def change() -> None:
+        async with client.Admin(nameserver) as admin:
+            await admin.update_topic(
+                name,
+                queues=queues,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                permission=None if permission is None else _letters(permission),
+            )
+
+    run(change())
+    output.done(f"changed topic {name}", {"topic": name}, as_json=as_json)
+
+
+@topic.command(epilog="Example: pocketmq topic delete orders --yes")
+@click.argument("name", metavar="TOPIC")
+@yes_option
+@nameserver_option
+@json_option
+def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
+    """Delete TOPIC and its messages at every broker."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+
+    async def remove() -> None:
+        async with client.Admin(nameserver) as admin:
+            await admin.topic_route(name)
+            await admin.delete_topic(name)
+
+    run(remove())
+    output.done(f"deleted topic {name}", {"topic": name}, as_json=as_json)
+
+
+@topic.command(epilog="Example: pocketmq topic route orders --json")
+@click.argument("name", metavar="TOPIC")
+@nameserver_option
+@json_option
+def route(name: str, nameserver: str, as_json: bool) -> None:
+    """Show which brokers have queues of TOPIC, as the name server tells clients."""
+
+    async def ask() -> list[dict[str, object]]:
+        async with client.Admin(nameserver) as admin:
+            found = await admin.topic_route(name)
+        addresses = {broker.broker_name: broker for broker in found.broker_datas}
+        return [
+            {
+                "broker": queue.broker_name,
+                "cluster": addresses[queue.broker_name].cluster,
+                "write_queues": queue.write_queue_nums,
+                "read_queues": queue.read_queue_nums,
+                "permission": permission_text(queue.perm),
+                "addresses": list(addresses[queue.broker_name].broker_addrs.values()),
+            }
+            for queue in sorted(found.queue_datas, key=lambda queue: queue.broker_name)
+            if queue.broker_name in addresses
+        ]
+
+    columns = ["broker", "cluster", "write_queues", "read_queues", "permission", "addresses"]
+    output.show_rows(run(ask()), columns, as_json=as_json)
+
+
+@topic.command(epilog="Example: pocketmq topic status orders")
+@click.argument("name", metavar="TOPIC")
+@nameserver_option
+@json_option
+def status(name: str, nameserver: str, as_json: bool) -> None:
+    """Show what each queue of TOPIC holds."""
+
+    async def ask() -> Mapping[client.MessageQueue, TopicOffset]:
+        async with client.Admin(nameserver) as admin:
+            return await admin.topic_stats(name)
+
+    rows = [
+        {
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "first": held.min_offset,
+            "next": held.max_offset,
+            "messages": held.max_offset - held.min_offset,
+            "last_stored": moment(held.last_update_timestamp),
+        }
+        for queue, held in run(ask()).items()
+    ]
+    columns = ["broker", "queue", "first", "next", "messages", "last_stored"]
+    output.show_rows(rows, columns, as_json=as_json)
+
+
+def _letters(permission: str) -> str:
+    return "" if permission == "none" else permission
+
+
+def permission_text(perm: int) -> str:
+    """``rw``, ``r``, ``w`` or ``none``."""
+    letters = ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
+    return letters or "none"
+
+
+def moment(timestamp_ms: int) -> str | None:
+    """A time as ISO 8601 in UTC; None for no time."""
+    if timestamp_ms <= 0:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
