@@ -80,11 +80,11 @@ async def test_killing_the_name_server_stops_nobody(tmp_path: Path) -> None:
 
 async def newcomer_finds_the_topic(address: str) -> None:
     """The name server learns of the broker again from the broker's next registration."""
-    async with client.Producer(address, group="newcomer") as producer:
+    async with client.Admin(address) as newcomer:
         async with asyncio.timeout(40):
             while True:
                 try:
-                    await producer.queues(TOPIC)
+                    await newcomer.queues(TOPIC)
                 except client.Unavailable:
                     await asyncio.sleep(0.1)
                 else:

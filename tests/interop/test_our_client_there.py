@@ -38,7 +38,7 @@ async def read(there: Apache, topic: str, count: int) -> list[client.ReceivedMes
     messages: list[client.ReceivedMessage[bytes]] = []
     async with client.PullConsumer(there.nameserver, group="reader") as consumer:
         consumer.assign(await consumer.queues(topic))
-        for queue in consumer.assignment:
+        for queue in consumer.assigned:
             await consumer.seek(queue, client.BEGIN)
         async with asyncio.timeout(30):
             while len(messages) < count:
@@ -143,8 +143,9 @@ async def test_filters_by_tag(there: Apache) -> None:
 
 async def test_seeks_by_time_and_goes_on_where_it_committed(there: Apache) -> None:
     topic = await new_topic(there, "places")
+    async with client.Admin(there.nameserver) as admin:
+        queue = (await admin.queues(topic))[0]
     async with client.Producer(there.nameserver) as producer:
-        queue = (await producer.queues(topic))[0]
         for n in range(3):
             await producer.send(client.Message(topic, b"old %d" % n, queue=queue))
         await asyncio.sleep(0.05)  # store times have whole milliseconds

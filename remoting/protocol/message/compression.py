@@ -38,7 +38,9 @@ def compress(
     if kind == "lz4":
         import lz4.frame  # noqa: PLC0415  # most processes never need it
 
-        return lz4.frame.compress(body), flags.COMPRESSED | flags.COMPRESSION_LZ4
+        # Java's LZ4FrameInputStream reads no blocks that refer to earlier ones.
+        packed = lz4.frame.compress(body, block_linked=False)
+        return packed, flags.COMPRESSED | flags.COMPRESSION_LZ4
     import zstandard  # noqa: PLC0415  # most processes never need it
 
     packed = zstandard.ZstdCompressor(level=level).compress(body)
