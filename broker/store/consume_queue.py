@@ -152,11 +152,16 @@ class ConsumeQueue:
         return self._raw(offset)
 
     def _raw(self, offset: int) -> tuple[int, int, int] | None:
+        entry = self._stored(offset)
+        return None if entry is None or entry[1] in {0, _FILLER_SIZE} else entry
+
+    def _stored(self, offset: int) -> tuple[int, int, int] | None:
+        """What stands at the place of an entry, be it a filler; None when it can't be read."""
         view = self.entries(offset, ENTRY_BYTES)
         if view is None:
             return None
         physical_offset, size, tags_code = ENTRY.unpack(view)
-        return None if size <= 0 or size == _FILLER_SIZE else (physical_offset, size, tags_code)
+        return physical_offset, size, tags_code
 
     def next_file_offset(self, offset: int) -> int:
         """The first offset of the file behind the one that ``offset`` is in."""
@@ -243,21 +248,34 @@ class ConsumeQueue:
 
     def last_physical_end(self) -> int:
         """Physical offset behind the message of the last entry; 0 when there is none."""
-        entry = self._raw(self.max_offset - 1) if self._all and self.max_offset else None
-        return 0 if entry is None else entry[0] + entry[1]
+        first = self._all[0].start // ENTRY_BYTES if self._all else self.max_offset
+        for offset in range(self.max_offset - 1, first - 1, -1):
+            entry = self._raw(offset)
+            if entry is not None:
+                return entry[0] + entry[1]
+        return 0
 
     def cut(self, log_end: int) -> int:
-        """Drop entries of messages that the log does not have any more; how many."""
-        offset = self.max_offset
-        while self._all and offset * ENTRY_BYTES > self._all[0].start:
-            entry = self._raw(offset - 1)
-            if entry is not None and entry[0] + entry[1] <= log_end:
-                break
-            offset -= 1
+        """Drop the last entries while the log does not have their messages; how many."""
+        offset = self._behind_those_before(log_end)
         dropped = self.max_offset - offset
         if dropped:
             self._end_at(offset)
         return dropped
+
+    def _behind_those_before(self, log_end: int) -> int:
+        """Behind the last entry whose message lies before ``log_end``."""
+        offset = self.max_offset
+        while self._all and offset * ENTRY_BYTES > self._all[0].start:
+            if self._is_before(offset - 1, log_end):
+                break
+            offset -= 1
+        return offset
+
+    def _is_before(self, offset: int, log_end: int) -> bool:
+        """Whether an entry is a filler or its message lies before ``log_end``."""
+        entry = self._stored(offset)
+        return entry is not None and (entry[1] == _FILLER_SIZE or entry[0] + entry[1] <= log_end)
 
     def replay(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """What the log says about message ``offset``; whether the entry had to be written.
@@ -281,6 +299,12 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
         return True
 
+    def replay_gap(self, begin: int, end: int) -> None:
+        """The log has no good record of the messages in ``[begin, end)``. Raises ``OSError``."""
+        for offset in range(begin, min(end, self.max_offset)):
+            file = self._file_of(offset)
+            file.write(offset * ENTRY_BYTES - file.start, FILLER)
+
     def _forget_all(self) -> None:
         """Begin anew: the numbers on the disk do not go with those of the log."""
         for file in self._all:
@@ -301,38 +325,53 @@ class ConsumeQueue:
             self.append(*ENTRY.unpack(FILLER))
             self.next_offset = self.max_offset
 
-    def settle(self, first: int | None, end: int | None, log_start: int, log_end: int) -> int:
+    def settle(
+        self, seen: tuple[int, int] | None, log_start: int, log_end: int, *, damaged: bool
+    ) -> int:
         """After a replay of the whole log: keep what it said; how many entries had to go.
 
         Args:
-            first: number of the first message that the log has of this queue, None for none.
-            end: number behind the last one.
+            seen: number of the first message that the log has of this queue and number behind the
+                last one; None when it has none.
             log_start: physical offset where the log begins.
             log_end: physical offset where the log ends.
+            damaged: the log has lost messages in its middle, perhaps the last ones of this queue;
+                their numbers are not given again.
         """
-        if first is None or end is None:
+        if seen is None:
             # All its messages have expired. Their entries keep the numbers from starting again.
-            dropped = self.cut(log_start)
+            dropped = self.cut(log_end if damaged else log_start)
+            self.replay_gap(self._behind_those_before(log_start), self.max_offset)
             self.min_offset = self.max_offset
             return dropped
-        dropped = self.max_offset - end
+        first, end = seen
+        kept = max(end, self._behind_those_before(log_end)) if damaged else end
+        self.replay_gap(end, kept)
+        dropped = self.max_offset - kept
         if dropped:
-            self._end_at(end)
+            self._end_at(kept)
         self.min_offset = first
-        return dropped + self.cut(log_end)
+        return dropped
 
     def correct_min(self, log_start: int) -> None:
         """Find the first entry whose message the log still has (cf. correctMinOffset)."""
         if not self._all:
             return
         first = self._all[0].start // ENTRY_BYTES
-        self.min_offset = first + _first_true(
+        found = first + _first_true(
             self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
         )
+        self.min_offset = self._next_real(found)
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
-        entry = self._raw(offset)
+        """Whether the log has this message or, for a filler, the next one there was."""
+        entry = self._raw(self._next_real(offset))
         return entry is not None and entry[0] >= log_start
+
+    def _next_real(self, offset: int) -> int:
+        while offset < self.max_offset and self._raw(offset) is None:
+            offset += 1
+        return offset
 
 
 def _used_entries(file: MappedFile) -> int:

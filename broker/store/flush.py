@@ -56,6 +56,7 @@ class LogFlusher:
         self._store_ms = store_ms
         self._syncing = threading.Lock()
         self._worker = Worker("store-flush-log", self._run, disk)
+        self._worker.on_death = lambda: self._on_flushed(self.flushed)
         self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
         self.flushed = log.end

@@ -93,8 +93,9 @@ class Recovery:
         self._cut_log()
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._queues.all():
-            first, behind = self._seen.get(queue, (None, None))
-            self._report.cut_entries += queue.settle(first, behind, start, end)
+            self._report.cut_entries += queue.settle(
+                self._seen.get(queue), start, end, damaged=self._walk.damaged > 0
+            )
 
     def _replay(self, records: Iterable[LogRecord]) -> None:
         for record in records:
@@ -110,6 +111,7 @@ class Recovery:
             if queue.replay(offset, entry.physical_offset, entry.size, entry.tags_code):
                 self._report.rebuilt_entries += 1
             first, behind = self._seen.get(queue, (offset, offset))
+            queue.replay_gap(behind, offset)
             # A queue whose topic was deleted and made again begins anew in the same log.
             self._seen[queue] = (first if offset >= behind else min(first, offset), offset + 1)
 

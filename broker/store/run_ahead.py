@@ -43,26 +43,32 @@ class RunAhead:
     def _run(self) -> None:
         wake, stopping = self._worker.wake, self._worker.stopping
         while not stopping.is_set():
-            # A disk in trouble is asked again even if nobody appends, so that it heals.
-            wake.wait(NO_SPACE_RETRY_SECONDS if self._disk.trouble else None)
+            # Woken by the appender; and now and then to see whether a full disk has space again.
+            wake.wait(NO_SPACE_RETRY_SECONDS)
             wake.clear()
-            while not stopping.is_set() and self._try_step():
-                self._pause()
+            while not stopping.is_set() and self.try_step():
+                stopping.wait(RUN_AHEAD_PAUSE_SECONDS)
 
-    def _pause(self) -> None:
-        # Not time.sleep: stop() ends the pause.
-        self._worker.stopping.wait(RUN_AHEAD_PAUSE_SECONDS)
-
-    def _try_step(self) -> bool:
+    def try_step(self) -> bool:
+        """One step, or the question whether the disk takes one again; whether to go on."""
+        if self._disk.final:
+            return False
         try:
-            more = self.step()
+            more = self.step() if self._disk.trouble is None else self._probe()
         except OSError as error:
             active, _ = self._log.ahead()
             self._disk.refused(self._log.directory if active is None else active.path, error)
             return False
-        if self._disk.trouble:
-            self._disk.healed()
         return more
+
+    def _probe(self) -> bool:
+        """Allocate a little whether it is needed or not. Raises ``OSError``."""
+        active, following = self._log.ahead()
+        if active is None or active.watermark == active.size:
+            active = following or self._log.prepare_next()
+        active.advance(APPENDER_STEP_BYTES)
+        self._disk.healed()
+        return True
 
     def step(self) -> bool:
         """Allocate one step if too little is; whether there may be more to do.

@@ -15,6 +15,7 @@ class Worker:
     Attributes:
         wake: set to have the thread look at once; it clears it.
         stopping: set when the thread shall end.
+        on_death: called in the thread when a fault of ours ended it.
     """
 
     def __init__(self, name: str, work: Callable[[], None], disk: DiskState) -> None:
@@ -25,6 +26,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self.wake = threading.Event()
         self.stopping = threading.Event()
+        self.on_death: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the thread."""
@@ -43,3 +45,4 @@ class Worker:
             self._work()
         except Exception as error:  # noqa: BLE001 - reported to all who put
             self._disk.thread_died(self._name, error)
+            self.on_death()

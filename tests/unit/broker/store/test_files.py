@@ -1,0 +1,184 @@
+"""The disk behind the seam: locks, lengths, atomic replacement, extents."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.store import limits
+from broker.store.files import OsFiles, is_no_space
+
+FILES = OsFiles()
+
+
+def test_a_mapped_file_has_one_length_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    region = FILES.open_mapped(path, 8192, create=True)
+    region.write(4096, b"written")
+    assert bytes(region.view[4096:4103]) == b"written"
+    region.view[0:6] = b"stored"
+    region.sync()
+    assert path.read_bytes()[:6] == b"stored"
+    with pytest.raises(OSError, match="8192 bytes instead of 4096"):
+        FILES.open_mapped(path, 4096, create=False)
+    with pytest.raises(OSError, match="8192 bytes instead of 4096"):
+        FILES.open_mapped(path, 4096, create=True)
+    with pytest.raises(FileNotFoundError):
+        FILES.open_mapped(tmp_path / "none", 4096, create=False)
+
+
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = count()
+    for _ in range(50):
+        region = FILES.open_mapped(tmp_path / "file", 4096, create=True)
+        piece = region.view[:10]
+        del region
+        with pytest.raises(OSError, match="instead of"):
+            FILES.open_mapped(tmp_path / "file", 8192, create=False)
+    assert bytes(piece) == bytes(10)
+    del piece
+    assert count() == before
+
+
+def test_only_written_ranges_are_extents(tmp_path: Path) -> None:
+    region = FILES.open_mapped(tmp_path / "file", 1024 * 1024, create=True)
+    assert list(region.extents(0)) == []
+    region.write(64 * 1024, b"x" * 4096)
+    assert list(region.extents(0)) == [(64 * 1024, 68 * 1024)]
+    assert list(region.extents(66 * 1024)) == [(66 * 1024, 68 * 1024)]
+    assert list(region.extents(68 * 1024)) == []
+
+
+def test_without_the_question_all_of_a_file_is_an_extent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
+    monkeypatch.delattr(os, "SEEK_DATA")
+    assert list(region.extents(100)) == [(100, 8192)]
+
+
+def test_an_error_of_the_question_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
+
+    def fail(*_: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "lseek", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        list(region.extents(0))
+
+
+def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, bytes(data)[:3], at))
+    region.write(10, b"abcdefgh")
+    monkeypatch.undo()
+    assert bytes(region.view[8:20]) == b"\0\0abcdefgh\0\0"
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
+    with pytest.raises(OSError, match="No space left"):
+        region.write(10, b"abc")
+
+
+def test_a_replaced_file_is_whole_and_the_old_one_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    FILES.replace(path, b"one", backup=True)
+    assert not (tmp_path / "topics.json.bak").exists()
+    FILES.replace(path, b"two", backup=True)
+    assert path.read_bytes() == b"two"
+    assert (tmp_path / "topics.json.bak").read_bytes() == b"one"
+    FILES.replace(path, b"three", backup=False)
+    assert (tmp_path / "topics.json.bak").read_bytes() == b"one"
+    assert FILES.list(tmp_path) == ["topics.json", "topics.json.bak"]
+
+
+def test_a_small_file_is_written_in_place(tmp_path: Path) -> None:
+    FILES.write(tmp_path / "f", b"long text")
+    FILES.write(tmp_path / "f", b"text")
+    assert FILES.read(tmp_path / "f") == b"text"
+    assert FILES.read(tmp_path / "none") is None
+    assert FILES.size(tmp_path / "f") == 4
+    assert FILES.size(tmp_path / "none") is None
+
+
+def test_directories_are_listed_made_and_removed(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    FILES.make_directory(deep)
+    FILES.make_directory(deep)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (deep / "2").touch()
+    (deep / "1").symlink_to(outside)
+    assert FILES.list(deep) == ["1", "2"]
+    assert FILES.list(tmp_path / "none") == []
+    FILES.remove_directory(tmp_path / "a")
+    FILES.remove_directory(tmp_path / "a")
+    assert FILES.list(tmp_path) == ["outside"]
+    assert (outside / "precious").exists()
+    FILES.remove(tmp_path / "none")
+
+
+def test_a_lock_is_held_by_one_store_of_a_process(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("something longer")
+    lock = FILES.lock(path, b"lock")
+    assert lock is not None
+    assert path.read_bytes() == b"lock"
+    assert FILES.lock(path, b"lock") is None
+    alias = tmp_path / "alias"
+    alias.symlink_to(path)
+    assert FILES.lock(alias, b"lock") is None
+    lock.release()
+    lock.release()
+    again = FILES.lock(path, b"lock")
+    assert again is not None
+    again.release()
+
+
+def test_a_lock_that_fails_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", fail)
+    before = len(FILES.list(Path("/proc/self/fd")))
+    with pytest.raises(OSError, match="No locks"):
+        FILES.lock(tmp_path / "lock", b"lock")
+    assert len(FILES.list(Path("/proc/self/fd"))) == before
+
+
+def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
+    assert is_no_space(OSError(errno.ENOSPC, ""))
+    assert is_no_space(OSError(errno.EDQUOT, ""))
+    assert not is_no_space(OSError(errno.EIO, ""))
+    assert FILES.free_bytes(tmp_path) > 0
+
+
+@pytest.mark.parametrize(
+    ("soft", "wanted", "expected"),
+    [
+        (1024, 1024, 256),
+        (1024, 100, 100),
+        (65536, 10**6, 4096),
+        (20, 1000, 16),
+        (-1, 10**6, 4096),
+        (65536, 1, 16),
+    ],
+)
+def test_open_maps_leave_descriptors_to_sockets(
+    monkeypatch: pytest.MonkeyPatch, soft: int, wanted: int, expected: int
+) -> None:
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (soft, -1))
+    assert limits.open_maps(wanted) == expected

@@ -1,0 +1,199 @@
+"""A full disk makes the store read-only; it says so, serves what it has, and heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.disk_state import DiskState
+from broker.store.files import OsFiles
+from broker.store.message_store import MessageStore, PutStatus, StoreError
+from broker.store.run_ahead import RunAhead
+from remoting.clock import ManualClock
+from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
+
+
+@pytest.fixture
+def files() -> FailingFiles:
+    return FailingFiles()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, files: FailingFiles, clock: ManualClock) -> Iterator[MessageStore]:
+    store = opened(tmp_path, files=files, clock=clock, mapped_file_size_commit_log=1024 * 1024)
+    yield store
+    files.full = False
+    store.close()
+
+
+def fill(store: MessageStore) -> int:
+    """Put until the store refuses; how many went in."""
+    for count in range(10_000):
+        if store.put(message(b"x" * 3000)).status is not PutStatus.OK:
+            return count
+    raise AssertionError("the disk never ran full")
+
+
+@pytest.mark.parametrize("where", ["commitlog", "consumequeue"])
+def test_a_full_disk_refuses_with_path_and_free_space_and_loses_nothing(
+    store: MessageStore, files: FailingFiles, clock: ManualClock, where: str
+) -> None:
+    store.put(message(b"before"))
+    files.full, files.full_for = True, where
+    # What has been allocated is still filled.
+    stored = fill(store) + 1
+    refused = store.put(message())
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "no space left to write" in refused.message
+    assert where in refused.message
+    assert "12345 bytes free" in refused.message
+    assert store.why_not_writable == refused.message
+    assert not store.writable
+    assert len(bodies(store)) == stored
+    assert store.max_offset("TopicTest", 0) == stored
+
+
+def test_a_batch_is_refused_as_a_whole(
+    store: MessageStore, files: FailingFiles, clock: ManualClock
+) -> None:
+    files.full, files.full_for = True, "consumequeue"
+    assert store.put_batch([message()] * 3).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.end_offset == 0
+    files.full = False
+    clock.advance(2)
+    assert store.put_batch([message()] * 3).status is PutStatus.OK
+    assert len(bodies(store)) == 3
+
+
+def test_it_heals_when_there_is_space_but_asks_only_once_a_second(
+    store: MessageStore, files: FailingFiles, clock: ManualClock
+) -> None:
+    files.full = True
+    assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    files.full = False
+    assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    clock.advance(1.01)
+    assert store.put(message(b"healed")).status is PutStatus.OK
+    assert store.writable
+    assert bodies(store) == [b"healed"]
+
+
+def test_it_heals_without_anybody_putting(tmp_path: Path, files: FailingFiles) -> None:
+    store = opened(tmp_path, files=files)
+    parts = store._opened()
+    files.full = True
+    assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    for _ in range(3):
+        assert parts.run_ahead.try_step() is False
+        assert not store.writable
+    files.full = False
+    assert parts.run_ahead.try_step() is True
+    assert store.writable
+    store.close()
+
+
+def test_a_run_ahead_that_finds_the_disk_full_makes_the_store_read_only(
+    tmp_path: Path, files: FailingFiles
+) -> None:
+    store = opened(tmp_path, files=files)
+    store.put(message())
+    files.full = True
+    assert store._opened().run_ahead.try_step() is False
+    assert "no space left" in (store.why_not_writable or "")
+    files.full = False
+    store.close()
+
+
+async def test_the_threads_heal_a_store(
+    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, healed = asyncio.get_running_loop(), asyncio.Event()
+
+    def heal(disk: DiskState) -> None:
+        disk.trouble = None
+        loop.call_soon_threadsafe(healed.set)
+
+    monkeypatch.setattr(DiskState, "healed", heal)
+    files.full = True
+    store = opened(tmp_path, files=files)
+    store.start(loop)
+    assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    files.full = False
+    await asyncio.wait_for(healed.wait(), 20)
+    assert store.put(message()).status is PutStatus.OK
+    store.close()
+
+
+def test_a_full_disk_survives_a_restart(tmp_path: Path, files: FailingFiles) -> None:
+    store = opened(tmp_path, files=files)
+    files.full, files.full_for = True, "commitlog"
+    stored = fill(store)
+    files.full = False
+    store.close()
+    store.open()
+    assert len(bodies(store)) == stored
+    store.close()
+
+
+def test_a_disk_that_is_full_at_the_start_is_a_sentence(
+    tmp_path: Path, files: FailingFiles
+) -> None:
+    store = opened(tmp_path, files=files)
+    store.put(message())
+    store.close()
+    store.paths.abort.touch()
+    for path in (store.paths.consume_queues / "TopicTest" / "0").iterdir():
+        path.unlink()
+    files.full = True
+    with pytest.raises(StoreError, match=r"can't be opened .*No space left.* free space"):
+        store.open()
+    files.full = False
+    assert not store.open().clean
+    assert bodies(store) == [b"hello"]
+    store.close()
+
+
+def test_other_troubles_of_the_disk_are_named_as_they_are(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    disk = DiskState(OsFiles(), clock)
+    sentence = disk.refused(tmp_path / "file", OSError(errno.EIO, "Input/output error"))
+    assert "Input/output error" in sentence
+    assert "bytes free" in sentence
+    gone = disk.refused(tmp_path / "gone" / "file", OSError(errno.ENOSPC, "No space left"))
+    assert "free space unknown" in gone
+    assert not disk.may_try()
+    clock.advance(5)
+    assert disk.may_try()
+
+
+def test_a_final_trouble_is_not_covered_by_a_later_one(tmp_path: Path, clock: ManualClock) -> None:
+    disk = DiskState(OsFiles(), clock)
+    disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
+    trouble = disk.trouble
+    assert trouble is not None
+    assert "failed to sync" in trouble
+    assert disk.refused(tmp_path / "file", OSError(errno.ENOSPC, "full")) == trouble
+    disk.healed()
+    clock.advance(100)
+    assert (disk.trouble, disk.may_try()) == (trouble, False)
+
+
+def test_nothing_is_allocated_ahead_of_a_store_that_has_failed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    disk = store._disk
+    disk.sync_failed(tmp_path, OSError(errno.EIO, "Input/output error"))
+    assert RunAhead(store._opened().log, disk).try_step() is False
+    assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
+    store.close()
+    assert store.paths.abort.exists()
+    opened(tmp_path).close()

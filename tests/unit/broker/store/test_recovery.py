@@ -1,0 +1,545 @@
+"""What a crash leaves is put right: nothing good is lost, nothing bad is served."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.view import RecordView
+from tests.unit.broker.store.stores import (
+    LOG_FILE,
+    QUEUE_FILE,
+    bodies,
+    message,
+    opened,
+    read_all,
+    small_config,
+)
+
+_number = count()
+
+
+def crash(store: MessageStore) -> MessageStore:
+    """The same files as another broker finds them after a kill."""
+    root = store.paths.root.parent / f"crashed-{next(_number)}"
+    shutil.copytree(store.paths.root, root)
+    return MessageStore(small_config(root))
+
+
+def log_files(store: MessageStore) -> list[Path]:
+    return sorted(store.paths.commit_log.iterdir())
+
+
+def log_bytes(store: MessageStore) -> bytearray:
+    return bytearray(b"".join(path.read_bytes() for path in log_files(store)))
+
+
+def overwrite(store: MessageStore, position: int, data: bytes) -> None:
+    path = store.paths.commit_log / f"{position // LOG_FILE * LOG_FILE:020d}"
+    with path.open("r+b") as file:
+        file.seek(position % LOG_FILE)
+        file.write(data)
+
+
+def queue_file(store: MessageStore, start: int = 0) -> Path:
+    return store.paths.consume_queues / "TopicTest" / "0" / f"{start:020d}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    return opened(tmp_path / "store")
+
+
+def test_a_kill_loses_nothing_that_was_put(store: MessageStore) -> None:
+    for number in range(100):
+        store.put(message(b"%d" % number * 50, queue_id=number % 3))
+    found = crash(store)
+    report = found.open()
+    assert (report.clean, report.scanned_records, report.cut_bytes) == (False, 100, 0)
+    assert (report.rebuilt_entries, report.cut_entries, report.queues) == (0, 0, 3)
+    assert report.end_offset == found.end_offset == store.end_offset
+    for queue_id in range(3):
+        assert bodies(found, queue_id=queue_id) == bodies(store, queue_id=queue_id)
+    assert found.put(message()).queue_offset == store.put(message()).queue_offset
+    found.close()
+    store.close()
+
+
+def test_a_synced_mode_store_shows_after_a_kill_what_is_in_its_log(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
+    store.put(message(b"never flushed"))
+    found = crash(store)
+    found.open()
+    assert bodies(found) == [b"never flushed"]
+    found.close()
+    store.close()
+
+
+def test_prepared_messages_take_no_number_in_a_rebuild(store: MessageStore) -> None:
+    for kind in (0, 4, 8, 12, 0):
+        store.put(message(b"%d" % kind, sys_flag=kind))
+    found = crash(store)
+    shutil.rmtree(found.paths.consume_queues)
+    found.open()
+    assert bodies(found) == [b"0", b"8", b"0"]
+    found.close()
+    store.close()
+
+
+def test_delayed_messages_get_their_time_of_delivery_back(store: MessageStore) -> None:
+    levels = {b"DELAY\x013": 10_000, b"DELAY\x0199": 7_200_000, b"DELAY\x01x": None, b"": None}
+    stamps = []
+    for text in levels:
+        result = store.put(message(topic="SCHEDULE_TOPIC_XXXX", properties=text))
+        stamps.append(result.store_timestamp_ms)
+    found = crash(store)
+    shutil.rmtree(found.paths.consume_queues)
+    found.open()
+    codes: list[int] = []
+    found.get("SCHEDULE_TOPIC_XXXX", 0, 0, 9, accept=lambda code: not codes.append(code))
+    assert codes == [
+        0 if delay is None else stamp + delay
+        for stamp, delay in zip(stamps, levels.values(), strict=True)
+    ]
+    found.close()
+    store.close()
+
+
+# --- torn tails
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
+    """A store of several files, killed."""
+    store = opened(tmp_path_factory.mktemp("written") / "store")
+    for number in range(150):
+        size = number * 37 % 900
+        store.put(message(b"%d " % number + b"x" * size, queue_id=number % 2, tag="t"))
+    return store
+
+
+def ends_of(store: MessageStore) -> list[tuple[int, int, bytes]]:
+    """Of each message, in the order of the log: where it ends, its queue, its body."""
+    records = [(record, q) for q in (0, 1) for record in read_all(store, queue_id=q)]
+    records.sort(key=lambda found: found[0].physical_offset)
+    return [(record.physical_offset + record.size, q, record.body) for record, q in records]
+
+
+def tear(store: MessageStore, cut: int) -> None:
+    """The log as if nothing behind ``cut`` had reached the disk."""
+    for path in log_files(store):
+        start = int(path.name)
+        if start + LOG_FILE > cut:
+            keep = max(0, cut - start)
+            path.write_bytes(path.read_bytes()[:keep] + bytes(LOG_FILE - keep))
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_prefix_of_the_log_recovers_to_a_prefix_of_the_messages(
+    written: MessageStore, data: st.DataObject
+) -> None:
+    everything = ends_of(written)
+    cut = data.draw(st.integers(0, written.end_offset), label="cut")
+    found = crash(written)
+    tear(found, cut)
+    if data.draw(st.booleans(), label="queues lost"):
+        shutil.rmtree(found.paths.consume_queues)
+    report = found.open()
+    # A message that lacks nothing but zeros at its end is whole; its last bytes are not covered.
+    survivors = report.scanned_records
+    whole = sum(end <= cut for end, _, _ in everything)
+    assert whole <= survivors <= whole + 1
+    for queue_id in (0, 1):
+        kept = [body for _, q, body in everything[:survivors] if q == queue_id]
+        assert bodies(found, queue_id=queue_id) == kept
+        assert found.max_offset("TopicTest", queue_id) == len(kept)
+        assert found.put(message(b"new", queue_id=queue_id)).queue_offset == len(kept)
+        assert bodies(found, queue_id=queue_id) == [*kept, b"new"]
+    found.close()
+    shutil.rmtree(found.paths.root)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
+    written: MessageStore, data: st.DataObject
+) -> None:
+    everything = ends_of(written)
+    at = data.draw(st.integers(0, written.end_offset - 1), label="at")
+    found = crash(written)
+    wrong = log_bytes(found)[at] ^ data.draw(st.integers(1, 255), label="bits")
+    overwrite(found, at, bytes((wrong,)))
+    found.open()
+    before = sum(end <= at for end, _, _ in everything)
+    served = [
+        bytes(record.stored_body)
+        for queue_id in found.queue_ids("TopicTest")
+        for record in read_all(found, queue_id=queue_id)
+    ]
+    assert {body for _, _, body in everything[:before]} <= set(served)
+    assert set(served) <= {body for _, _, body in everything}
+    assert found.put(message()).status is PutStatus.OK
+    found.close()
+    shutil.rmtree(found.paths.root)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_queues_that_were_scribbled_over_are_put_right(
+    written: MessageStore, data: st.DataObject
+) -> None:
+    found = crash(written)
+    for queue_id in (0, 1):
+        for path in sorted((found.paths.consume_queues / "TopicTest" / str(queue_id)).iterdir()):
+            kind = data.draw(st.sampled_from(["keep", "remove", "zero", "hole", "junk"]))
+            content = bytearray(path.read_bytes())
+            if kind == "remove":
+                path.unlink()
+                continue
+            if kind == "zero":
+                content = bytearray(len(content))
+            elif kind != "keep":
+                start = data.draw(st.integers(0, QUEUE_FILE - 1))
+                size = data.draw(st.integers(1, QUEUE_FILE - start))
+                junk = data.draw(st.binary(min_size=1, max_size=8)) if kind == "junk" else b"\0"
+                content[start : start + size] = (junk * size)[:size]
+            path.write_bytes(content)
+    found.open()
+    for queue_id in (0, 1):
+        assert bodies(found, queue_id=queue_id) == bodies(written, queue_id=queue_id)
+        maximum = found.max_offset("TopicTest", queue_id)
+        assert maximum == written.max_offset("TopicTest", queue_id)
+    found.close()
+    shutil.rmtree(found.paths.root)
+
+
+def test_what_stood_behind_the_end_never_comes_back(store: MessageStore) -> None:
+    """Records of one size: when the log has grown again, it ends where an old one began."""
+    for number in range(10):
+        store.put(message(b"old %d" % number, tag="t"))
+    found = crash(store)
+    size = store.end_offset // 10
+    overwrite(found, 3 * size + 90, b"torn")
+    report = found.open()
+    assert report.end_offset == 3 * size
+    assert report.cut_bytes == 7 * size
+    found.put(message(b"new 3", tag="t"))
+    again = crash(found)
+    again.open()
+    assert bodies(again) == [b"old 0", b"old 1", b"old 2", b"new 3"]
+    for one in (again, found, store):
+        one.close()
+
+
+def test_files_behind_the_end_are_removed(store: MessageStore) -> None:
+    for _ in range(30):
+        store.put(message(b"x" * 2000))
+    assert len(log_files(store)) == 5
+    found = crash(store)
+    overwrite(found, LOG_FILE + 88 + 5, b"torn")
+    report = found.open()
+    assert report.end_offset == LOG_FILE
+    assert report.cut_entries == 30 - len(bodies(found))
+    assert [int(path.name) for path in log_files(found)] == [0, LOG_FILE]
+    found.put(message(b"next"))
+    assert bodies(found)[-1] == b"next"
+    found.close()
+    store.close()
+
+
+def test_a_torn_roll_goes_on_in_the_old_file(store: MessageStore) -> None:
+    """The blank record was lost: the file is filled up again."""
+    first = store.put(message(b"x" * 10_000))
+    second = store.put(message(b"y" * 10_000))
+    assert second.physical_offset == LOG_FILE
+    found = crash(store)
+    overwrite(found, first.end_offset, bytes(8))
+    overwrite(found, LOG_FILE, bytes(100))
+    found.open()
+    assert found.end_offset == first.end_offset
+    assert found.put(message(b"z")).physical_offset == first.end_offset
+    assert bodies(found) == [b"x" * 10_000, b"z"]
+    found.close()
+    store.close()
+
+
+def test_a_roll_without_a_message_goes_on_in_the_new_file(store: MessageStore) -> None:
+    first = store.put(message(b"x" * 10_000))
+    store.put(message(b"y" * 10_000))
+    for keep in (True, False):
+        found = crash(store)
+        overwrite(found, LOG_FILE, bytes(LOG_FILE))
+        if not keep:
+            log_files(found)[1].unlink()
+        report = found.open()
+        assert (report.end_offset, report.cut_bytes) == (LOG_FILE, 0)
+        assert found.put(message(b"z")).physical_offset == LOG_FILE
+        assert bodies(found) == [b"x" * 10_000, b"z"]
+        found.close()
+        assert first.end_offset < found.config.mapped_file_size_commit_log
+    store.close()
+
+
+# --- records that are not what they seem
+
+
+def put_raw(
+    store: MessageStore,
+    *,
+    queue_offset: int = 0,
+    place: int | None = None,
+    topic: str = "TopicTest",
+    body: bytes = b"raw",
+) -> None:
+    """A record in the log that no queue has heard of."""
+    log = store._opened().log
+    at = log.end
+    record = encode_record(
+        topic=topic,
+        body=body,
+        born_host=bytes(8),
+        store_host=bytes(8),
+        queue_offset=queue_offset,
+        physical_offset=at if place is None else place,
+        store_timestamp_ms=1,
+    )
+    log.store(log.reserve(len(record)), record)
+
+
+def test_a_record_of_another_place_ends_the_log(store: MessageStore) -> None:
+    store.put(message(b"good"))
+    put_raw(store, queue_offset=1, place=12345)
+    found = crash(store)
+    found.open()
+    assert bodies(found) == [b"good"]
+    assert found.end_offset < store.end_offset
+    found.close()
+    store.close()
+
+
+def test_an_absurd_queue_offset_ends_the_log(store: MessageStore) -> None:
+    store.put(message(b"good"))
+    put_raw(store, queue_offset=2**60)
+    put_raw(store, queue_offset=-1)
+    found = crash(store)
+    found.open()
+    assert bodies(found) == [b"good"]
+    found.close()
+    store.close()
+
+
+def test_a_record_whose_topic_is_no_name_is_said_and_passed_over(store: MessageStore) -> None:
+    store.put(message(b"good"))
+    for topic in ("../../outside", "", "a/b"):
+        put_raw(store, topic=topic)
+    store.put(message(b"good too"))
+    found = crash(store)
+    report = found.open()
+    assert bodies(found) == [b"good", b"good too"]
+    assert len(report.notes) == 3
+    assert "has no queue" in report.notes[0]
+    assert found.topics_on_disk() == ["TopicTest"]
+    assert not (found.paths.root.parent / "outside").exists()
+    found.close()
+    store.close()
+
+
+def test_notes_are_bounded(store: MessageStore) -> None:
+    for _ in range(50):
+        put_raw(store, topic="")
+    found = crash(store)
+    assert len(found.open().notes) == 20
+    found.close()
+    store.close()
+
+
+def test_records_that_no_queue_knows_are_dispatched_after_a_clean_stop(
+    store: MessageStore,
+) -> None:
+    store.put(message(b"0"))
+    put_raw(store, queue_offset=1, body=b"1")
+    put_raw(store, queue_offset=2, body=b"2")
+    store.close()
+    report = store.open()
+    assert (report.clean, report.rebuilt_entries) == (True, 2)
+    assert bodies(store) == [b"0", b"1", b"2"]
+    store.close()
+
+
+def test_a_gap_in_the_numbers_is_passed_over(store: MessageStore) -> None:
+    store.put(message(b"0" * 1000))
+    put_raw(store, queue_offset=3, body=b"3")
+    found = crash(store)
+    found.open()
+    assert [record.queue_offset for record in read_all(found)] == [0, 3]
+    assert found.put(message()).queue_offset == 4
+    assert found.offset_by_time("TopicTest", 0, 10**15) == 4
+    found.close()
+    store.close()
+
+
+def test_entries_behind_the_end_are_cut_after_a_clean_stop(store: MessageStore) -> None:
+    for number in range(5):
+        store.put(message(b"%d" % number))
+    end = store.end_offset
+    store.close()
+    with queue_file(store).open("r+b") as file:
+        for number in range(5, 8):
+            file.seek(20 * number)
+            file.write((end + 130 * number).to_bytes(8, "big") + (130).to_bytes(4, "big"))
+    report = store.open()
+    assert (report.clean, report.cut_entries) == (True, 3)
+    assert store.put(message(b"5")).queue_offset == 5
+    assert bodies(store) == [b"%d" % number for number in range(6)]
+    store.close()
+
+
+# --- damage in the middle of what had reached the disk
+
+
+def test_one_damaged_record_does_not_cost_those_behind_it(store: MessageStore) -> None:
+    for number in range(10):
+        store.put(message(b"body %d" % number))
+    store.flush()
+    found = crash(store)
+    size = store.end_offset // 10
+    overwrite(found, 4 * size + 88, b"BODY")
+    report = found.open()
+    assert (report.damaged_records, report.scanned_records) == (1, 9)
+    assert report.end_offset == store.end_offset
+    assert bodies(found) == [b"body %d" % number for number in range(10) if number != 4]
+    assert found.put(message()).queue_offset == 10
+    found.close()
+    store.close()
+
+
+def test_the_number_of_a_damaged_last_message_is_not_given_again(store: MessageStore) -> None:
+    """A consumer may have had it; the next message would never reach that one."""
+    for queue_id in (0, 0, 1, 2):
+        last = store.put(message(b"body", queue_id=queue_id))
+    store.put(message(b"others", queue_id=3))
+    store.flush()
+    found = crash(store)
+    size = last.end_offset - last.physical_offset
+    for number in (1, 3):
+        overwrite(found, number * size + 88, b"BODY")
+    for expected in ((2, 1, 1), (3, 2, 2)):
+        assert found.open().clean is (expected[0] == 3)
+        numbers = [found.put(message(b"new", queue_id=n)).queue_offset for n in range(3)]
+        assert tuple(numbers) == expected
+        found.close()
+    found.open()
+    assert bodies(found) == [b"body", b"new", b"new"]
+    assert bodies(found, queue_id=2) == [b"new", b"new"]
+    found.close()
+    store.close()
+
+
+def test_a_damaged_file_does_not_cost_those_behind_it(store: MessageStore) -> None:
+    for number in range(20):
+        store.put(message(b"%2d" % number + b"x" * 3000))
+    store.flush()
+    found = crash(store)
+    size = RecordView(store.get("TopicTest", 0, 0, 1).records[0]).size
+    overwrite(found, size, bytes(200))
+    report = found.open()
+    assert report.damaged_records == 1
+    assert report.end_offset == store.end_offset
+    kept = [0, *range(LOG_FILE // size, 20)]
+    assert [int(body[:2]) for body in bodies(found)] == kept
+    found.close()
+    store.close()
+
+
+def test_damage_behind_the_checkpoint_ends_the_log(store: MessageStore) -> None:
+    for number in range(10):
+        store.put(message(b"body %d" % number))
+    found = crash(store)
+    overwrite(found, 4 * (store.end_offset // 10) + 88, b"BODY")
+    report = found.open()
+    assert (report.damaged_records, report.scanned_records) == (0, 4)
+    assert bodies(found) == [b"body %d" % number for number in range(4)]
+    found.close()
+    store.close()
+
+
+# --- a log whose beginning has gone
+
+
+def test_numbers_go_on_when_old_files_are_gone(store: MessageStore) -> None:
+    store.put(message(topic="Expired"))
+    for number in range(80):
+        store.put(message(b"%2d" % number + b"x" * 900))
+    for lost in (False, True):
+        found = crash(store)
+        for path in log_files(found)[:2]:
+            path.unlink()
+        if lost:
+            shutil.rmtree(found.paths.consume_queues / "TopicTest")
+        found.open()
+        assert found.start_offset == 2 * LOG_FILE
+        low = found.min_offset("TopicTest", 0)
+        assert [int(body[:2]) for body in bodies(found)] == list(range(low, 80))
+        assert low > 20
+        assert found.get("TopicTest", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+        assert found.put(message()).queue_offset == 80
+        # All of the other queue's messages are gone, but not its numbers.
+        assert found.get("Expired", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+        assert found.get("Expired", 0, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
+        assert found.put(message(topic="Expired")).queue_offset == 1
+        found.close()
+        found.open()
+        assert (found.min_offset("TopicTest", 0), found.min_offset("Expired", 0)) == (low, 1)
+        assert len(bodies(found)) == 81 - low
+        found.close()
+    store.close()
+
+
+def test_a_queue_that_begins_late_is_filled_as_the_reference_fills_it(
+    store: MessageStore,
+) -> None:
+    for number in range(80):
+        store.put(message(b"%2d" % number + b"x" * 900))
+    found = crash(store)
+    for path in log_files(found)[:2]:
+        path.unlink()
+    shutil.rmtree(found.paths.consume_queues)
+    found.open()
+    low = found.min_offset("TopicTest", 0)
+    entries = queue_file(found).read_bytes()
+    assert entries[: 20 * low] == bytes.fromhex("00000000000000007fffffff0000000000000000") * low
+    found.close()
+    store.close()
+
+
+def test_numbers_that_do_not_go_with_the_log_are_begun_anew(store: MessageStore) -> None:
+    """A queue was lost and began again at 0, as it happens with the reference."""
+    for number in range(120):
+        store.put(message(b"%d" % number))
+    put_raw(store, queue_offset=0, body=b"again")
+    found = crash(store)
+    queue_file(found).unlink()
+    found.open()
+    assert bodies(found) == [b"again"]
+    assert found.put(message()).queue_offset == 1
+    found.close()
+    store.close()
+
+
+def test_a_queue_without_its_middle_file_keeps_what_can_be_reached(store: MessageStore) -> None:
+    for number in range(160):
+        store.put(message(b"%d" % number))
+    store.close()
+    queue_file(store, QUEUE_FILE).unlink()
+    store.open()
+    assert store.min_offset("TopicTest", 0) == 100
+    assert bodies(store) == [b"%d" % number for number in range(100, 160)]
+    store.close()

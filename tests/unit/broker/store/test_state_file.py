@@ -1,0 +1,88 @@
+"""State files: one whole version is always there, and damage is said, not guessed around."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.errors import StoreError
+from broker.store.files import OsFiles
+from broker.store.state_file import load, load_json, save_json
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config" / "consumerOffset.json"
+
+
+def test_what_was_saved_is_loaded(path: Path) -> None:
+    assert load_json(path) == (None, None)
+    save_json(path, b'{"a":1}')
+    save_json(path, b'{"a":2}')
+    assert load_json(path) == ({"a": 2}, None)
+    assert path.with_name(path.name + ".bak").read_bytes() == b'{"a":1}'
+
+
+@pytest.mark.parametrize("damage", [None, b"", b" \n", b'{"a":', b"\xff\xfe"])
+def test_the_backup_is_taken_when_the_main_file_is_no_good(
+    path: Path, damage: bytes | None
+) -> None:
+    save_json(path, b'{"a":1}')
+    save_json(path, b'{"a":2}')
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    value, warning = load_json(path)
+    assert value == {"a": 1}
+    assert "its backup consumerOffset.json.bak was taken" in (warning or "")
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense"])
+def test_without_a_backup_an_empty_table_is_begun_and_said(path: Path, damage: bytes) -> None:
+    save_json(path, damage)
+    value, warning = load_json(path)
+    assert value is None
+    assert "has no backup, so an empty one was taken" in (warning or "")
+
+
+def test_an_empty_backup_is_as_good_as_none(path: Path) -> None:
+    path.parent.mkdir()
+    path.with_name(path.name + ".bak").touch()
+    value, warning = load_json(path)
+    assert value is None
+    assert "is missing and has no backup" in (warning or "")
+
+
+def test_damage_of_both_stops_the_start_with_what_to_do(path: Path) -> None:
+    save_json(path, b"[1,")
+    save_json(path, b"{")
+    with pytest.raises(StoreError, match=r"damaged too .*put consumerOffset.json back from a copy"):
+        load_json(path)
+
+
+def test_a_file_that_can_not_be_read_stops_the_start(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreError, match="can't be read"):
+        load_json(path)
+
+
+def test_any_parser_can_be_used(path: Path) -> None:
+    save_json(path, b"12")
+    save_json(path, b"twelve")
+    assert load(path, int).value == 12
+
+
+def test_a_disk_that_refuses_leaves_the_old_version(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_json(path, b'{"a":1}')
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OsFiles, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        save_json(path, b'{"a":2}')
+    assert load_json(path).value == {"a": 1}

@@ -1,0 +1,346 @@
+"""SYNC mode: seen and acknowledged when the disk has it, one sync for all who wait meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.group_commit import GroupCommit
+from broker.store.message_store import MessageStore, PutStatus
+from broker.store.stats import StoreStats
+from remoting.clock import ManualClock
+from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened, thread_names
+
+
+class SlowDisk(FailingFiles):
+    """A disk whose syncs wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+
+    def before_sync(self, path: Path) -> None:
+        if "commitlog" in str(path):
+            self.begun.release()
+            self.gate.wait(30)
+        super().before_sync(path)
+
+    @property
+    def log_syncs(self) -> int:
+        return sum("commitlog" in str(path) for path in self.syncs)
+
+
+@pytest.fixture
+def files() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, files: SlowDisk) -> AsyncIterator[MessageStore]:
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+    store.start(asyncio.get_running_loop())
+    yield store
+    files.gate.set()
+    store.close()
+    assert thread_names() == []
+
+
+def durable(store: MessageStore, end_offset: int) -> asyncio.Future[bool]:
+    future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    store.when_durable(end_offset, future.set_result)
+    return future
+
+
+async def in_thread(files: SlowDisk) -> None:
+    """Wait until a sync of the log is under way."""
+    await asyncio.to_thread(files.begun.acquire)
+
+
+async def test_a_message_is_seen_when_it_is_durable_and_not_before(
+    store: MessageStore, files: SlowDisk
+) -> None:
+    arrivals: list[int] = []
+    store.on_arrival = lambda topic, queue_id, max_offset, code: arrivals.append(max_offset)
+    files.gate.clear()
+    result = store.put(message())
+    assert (result.status, result.queue_offset) == (PutStatus.OK, 0)
+    answer = durable(store, result.end_offset)
+    await in_thread(files)
+    assert (bodies(store), store.max_offset("TopicTest", 0), arrivals) == ([], 0, [])
+    assert not answer.done()
+    files.gate.set()
+    assert await answer
+    assert (bodies(store), arrivals) == ([b"hello"], [1])
+    assert store.durable_offset == result.end_offset
+
+
+async def test_all_that_arrive_during_a_sync_share_the_next_one(
+    store: MessageStore, files: SlowDisk
+) -> None:
+    files.gate.clear()
+    first = durable(store, store.put(message()).end_offset)
+    await in_thread(files)
+    others = []
+    for number in range(50):
+        others.append(durable(store, store.put(message(b"%d" % number)).end_offset))
+        await asyncio.sleep(0)
+    files.gate.set()
+    assert await asyncio.gather(first, *others) == [True] * 51
+    assert files.log_syncs == 2
+    assert len(bodies(store)) == 51
+    assert store.stats.syncs == sum(store.stats.sync_buckets) == 2
+
+
+async def test_messages_of_one_turn_of_the_loop_need_one_sync(
+    store: MessageStore, files: SlowDisk
+) -> None:
+    answers = [durable(store, store.put(message()).end_offset) for _ in range(20)]
+    assert await asyncio.gather(*answers) == [True] * 20
+    assert files.log_syncs == 1
+
+
+async def test_nobody_has_to_wait_for_a_message_to_become_visible(store: MessageStore) -> None:
+    seen = asyncio.Event()
+    store.on_arrival = lambda *_: seen.set()
+    store.put(message())
+    await asyncio.wait_for(seen.wait(), 10)
+    assert bodies(store) == [b"hello"]
+
+
+async def test_what_is_durable_already_is_answered_at_once(store: MessageStore) -> None:
+    end = store.put(message()).end_offset
+    assert await durable(store, end)
+    told: list[bool] = []
+    store.when_durable(end, told.append)
+    assert told == [True]
+
+
+async def test_batches_wait_like_single_messages(store: MessageStore, files: SlowDisk) -> None:
+    files.gate.clear()
+    result = store.put_batch([message(b"a"), message(b"b")])
+    following = store.put(message(b"c"))
+    assert following.queue_offset == 2
+    await in_thread(files)
+    assert bodies(store) == []
+    files.gate.set()
+    assert await durable(store, following.end_offset)
+    assert bodies(store) == [b"a", b"b", b"c"]
+    assert result.end_offset == following.physical_offset
+
+
+async def test_queues_grow_over_files_while_messages_wait(
+    store: MessageStore, files: SlowDisk
+) -> None:
+    files.gate.clear()
+    ends = [store.put(message(b"%d" % number)).end_offset for number in range(130)]
+    files.gate.set()
+    assert await durable(store, ends[-1])
+    assert bodies(store) == [b"%d" % number for number in range(130)]
+
+
+async def test_a_failed_sync_is_final(store: MessageStore, files: SlowDisk) -> None:
+    files.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
+    answers = [durable(store, store.put(message()).end_offset) for _ in range(3)]
+    assert await asyncio.gather(*answers) == [False] * 3
+    assert bodies(store) == []
+    syncs = files.log_syncs
+    files.sync_error = None
+    refused = store.put(message())
+    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "failed to sync" in refused.message
+    assert not store.flush()
+    told: list[bool] = []
+    store.when_durable(10, told.append)
+    assert told == [False]
+    # It is never tried again as if nothing had happened, not even at the end.
+    store.close()
+    assert files.log_syncs == syncs == 1
+    assert store.paths.abort.exists()
+
+
+async def test_a_sync_that_takes_too_long_is_answered_as_such(
+    tmp_path: Path, files: SlowDisk
+) -> None:
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=20)
+    store.start(asyncio.get_running_loop())
+    files.gate.clear()
+    first = durable(store, store.put(message()).end_offset)
+    second = durable(store, store.put(message()).end_offset)
+    assert await asyncio.gather(first, second) == [False, False]
+    assert store.stats.sync_timeouts == 2
+    # It is stored all the same, and seen once the disk has it.
+    seen = asyncio.Event()
+    store.on_arrival = lambda topic, queue_id, max_offset, code: max_offset == 2 and seen.set()
+    files.gate.set()
+    await asyncio.wait_for(seen.wait(), 10)
+    assert len(bodies(store)) == 2
+    store.close()
+
+
+async def test_timeouts_come_one_after_the_other() -> None:
+    loop = asyncio.get_running_loop()
+    stats = StoreStats()
+    commit = GroupCommit(loop, lambda: None, 10, stats)
+    told: list[tuple[int, bool]] = []
+    done = asyncio.Event()
+    commit.add(1, lambda ok: told.append((1, ok)))
+    await asyncio.sleep(0.005)
+    commit.add(2, lambda ok: (told.append((2, ok)), done.set()))
+    await asyncio.wait_for(done.wait(), 10)
+    assert told == [(1, False), (2, False)]
+    assert (len(commit), stats.sync_timeouts) == (0, 2)
+
+
+async def test_closing_answers_all_and_shows_what_the_disk_has(
+    tmp_path: Path, files: SlowDisk
+) -> None:
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+    store.start(asyncio.get_running_loop())
+    answer = durable(store, store.put(message()).end_offset)
+    store.close()
+    assert await answer
+    store.open()
+    assert bodies(store) == [b"hello"]
+    store.close()
+    assert thread_names() == []
+
+
+async def test_a_deleted_topic_does_not_come_back_with_the_sync(
+    store: MessageStore, files: SlowDisk
+) -> None:
+    files.gate.clear()
+    store.put(message(b"old"))
+    kept = store.put(message(b"kept", topic="Other"))
+    store.delete_topic("TopicTest")
+    files.gate.set()
+    assert await durable(store, kept.end_offset)
+    assert store.topics_on_disk() == ["Other"]
+    assert bodies(store, "Other") == [b"kept"]
+
+
+def test_without_a_loop_flush_does_what_the_threads_would(tmp_path: Path, files: SlowDisk) -> None:
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+    end = store.put(message()).end_offset
+    assert bodies(store) == []
+    told: list[bool] = []
+    store.when_durable(end, told.append)
+    assert (told, bodies(store)) == ([True], [b"hello"])
+    store.close()
+
+
+# --- the interval flush
+
+
+async def test_in_async_mode_the_thread_syncs_by_interval(tmp_path: Path, files: SlowDisk) -> None:
+    loop, synced = asyncio.get_running_loop(), asyncio.Event()
+    files.on_sync = lambda _: loop.call_soon_threadsafe(synced.set)
+    store = opened(tmp_path, files=files, flush_interval_commit_log_ms=5)
+    store.start(loop)
+    end = 0
+    while end < 4 * 4096:
+        end = store.put(message(b"x" * 1000)).end_offset
+    assert len(bodies(store)) > 0
+    await asyncio.wait_for(synced.wait(), 10)
+    store.close()
+    assert thread_names() == []
+
+
+def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path, clock=clock)
+    flusher = store._opened().log_flusher
+    assert not flusher.is_due()
+    store.put(message())
+    assert not flusher.is_due()
+    clock.advance(10.1)
+    assert flusher.is_due()
+    store.flush()
+    assert not flusher.is_due()
+    store.put_batch([message(b"x" * 4000)] * 3)
+    store.put_batch([message(b"x" * 4000)])
+    assert flusher.is_due()
+    store.close()
+
+
+async def test_the_checkpoint_follows_the_flush(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_interval_consume_queue_ms=5, flush_interval_commit_log_ms=5)
+    store.start(asyncio.get_running_loop())
+    stamp = store.put_batch([message(b"x" * 4000)] * 3).store_timestamp_ms
+    store.put(message(b"x" * 4000))
+    async with asyncio.timeout(20):
+        written = b""
+        while written[:8] != stamp.to_bytes(8, "big"):
+            await asyncio.sleep(0.005)
+            written = await asyncio.to_thread(_read, store.paths.checkpoint)
+    store.close()
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+async def test_queues_that_can_not_be_synced_stop_nobody(tmp_path: Path, files: SlowDisk) -> None:
+    store = opened(tmp_path, files=files, flush_interval_consume_queue_ms=5)
+    loop, failed = asyncio.get_running_loop(), asyncio.Event()
+
+    def fail(path: Path) -> None:
+        if "consumequeue" in str(path):
+            loop.call_soon_threadsafe(failed.set)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    files.on_sync = fail
+    for _ in range(500):
+        store.put(message(b""))
+    store.start(loop)
+    await asyncio.wait_for(failed.wait(), 10)
+    assert store.put(message()).status is PutStatus.OK
+    # Without its queues on the disk the store is not clean, and the next start builds them.
+    store.close()
+    assert store.paths.abort.exists()
+    files.on_sync = lambda _: None
+    report = store.open()
+    assert not report.clean
+    assert len(bodies(store)) == 501
+    store.close()
+
+
+async def test_a_thread_that_dies_is_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    flusher = store._opened().log_flusher
+
+    def die() -> bool:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(flusher, "sync", die)
+    store.start(asyncio.get_running_loop())
+    answer = durable(store, store.put(message()).end_offset)
+    assert not await asyncio.wait_for(answer, 10)
+    assert "store-flush-log died" in (store.why_not_writable or "")
+    monkeypatch.undo()
+    store.close()
+
+
+async def test_the_loop_may_be_closed_before_the_store(tmp_path: Path) -> None:
+    def run() -> MessageStore:
+        async def use() -> MessageStore:
+            store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+            store.start(asyncio.get_running_loop())
+            store.put(message())
+            return store
+
+        return asyncio.run(use())
+
+    store = await asyncio.to_thread(run)
+    store._opened().log_flusher.request()
+    store.close()
+    assert thread_names() == []

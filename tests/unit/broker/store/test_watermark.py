@@ -1,0 +1,260 @@
+"""Nothing is stored above the watermark, and the watermark never runs over what was stored."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.store import run_ahead
+from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.disk_state import DiskState
+from broker.store.files import OsFiles
+from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.run_ahead import RunAhead
+from remoting.clock import SystemClock
+
+FILE = 64 * 1024
+
+
+def new_log(directory: Path, file_size: int = FILE) -> CommitLog:
+    directory.mkdir(exist_ok=True)
+    return CommitLog(OsFiles(), MappedFiles(16), directory, file_size)
+
+
+def append(log: CommitLog, data: bytes) -> int:
+    position = log.reserve(len(data))
+    log.store(position, data)
+    return position
+
+
+def new_file(directory: Path, size: int = FILE) -> MappedFile:
+    return MappedFile.create(
+        OsFiles(), MappedFiles(16), directory / ("0" * 20), 0, size, pinned=True
+    )
+
+
+def allocated_bytes(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_a_new_file_has_its_length_but_no_blocks(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    assert file.path.stat().st_size == FILE
+    assert allocated_bytes(file.path) == 0
+    assert file.watermark == 0
+
+
+def test_the_watermark_stands_for_blocks(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    file.extend(5000, 100)
+    assert file.watermark == 5000
+    assert allocated_bytes(file.path) >= 5000
+    file.extend(4000, 100_000)
+    assert file.watermark == 5000
+    file.advance(8192)
+    assert file.watermark == 13192
+    file.advance(10**9)
+    assert file.watermark == FILE
+    assert allocated_bytes(file.path) == FILE
+
+
+def test_a_store_above_the_watermark_is_a_fault_of_ours(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    position = log.reserve(100)
+    assert log.files[0].watermark >= 100
+    with pytest.raises(AssertionError):
+        log.store(position, bytes(FILE // 2 + log.files[0].watermark))
+    with pytest.raises(AssertionError):
+        log.store(position + 1, b"x")
+
+
+def test_an_appender_helps_itself_by_small_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 4096)
+    log = new_log(tmp_path)
+    append(log, b"x" * 100)
+    assert log.files[0].watermark == 4096
+    append(log, b"x" * 10_000)
+    assert log.files[0].watermark == 10_100
+    append(log, b"x" * 1000)
+    assert log.files[0].watermark == 14_196
+
+
+def test_a_reservation_that_is_not_used_costs_nothing(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert log.reserve(100) == log.reserve(200) == 0
+    assert log.end == 0
+
+
+def test_many_records_go_in_by_one_assignment(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    position = log.reserve(300)
+    log.store(position, memoryview(b"a" * 100 + b"b" * 200))
+    view = log.slice(0, 300)
+    assert view is not None
+    assert bytes(view) == b"a" * 100 + b"b" * 200
+
+
+def test_an_idle_store_is_allocated_only_a_little_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(tmp_path, 1024 * 1024 * 1024)
+    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    steps = 0
+    while ahead.step():
+        steps += 1
+    assert steps == 4
+    (path,) = tmp_path.iterdir()
+    assert allocated_bytes(path) <= 5 * 1024 * 1024
+
+
+def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_ahead, "RUN_AHEAD_FIRST_BYTES", 8 * 1024)
+    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4 * 1024)
+    monkeypatch.setattr(run_ahead, "RUN_AHEAD_BYTES", 40 * 1024)
+    log = new_log(tmp_path, 1024 * 1024)
+    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
+    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    append(log, b"x")
+
+    def distance() -> int:
+        while ahead.step():
+            pass
+        return log.files[0].watermark - log.end
+
+    assert 8 * 1024 <= distance() < 12 * 1024
+    append(log, b"x" * 20_000)
+    assert 20_001 <= distance() < 25_000
+    append(log, b"x" * 200_000)
+    assert 40 * 1024 <= distance() < 44 * 1024
+
+
+def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, b"x" * 100)
+    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    while ahead.step():
+        pass
+    assert [allocated_bytes(path) for path in sorted(tmp_path.iterdir())] == [FILE, FILE]
+    active, following = log.ahead()
+    assert active is not None
+    assert following is not None
+    assert (active.watermark, following.watermark) == (FILE, FILE)
+    # It is no part of the log before a record is in it, and a clean stop takes it away.
+    assert log.files == [active]
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["0" * 20]
+
+
+def test_a_roll_takes_the_file_that_was_made_ahead(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, b"x" * 100)
+    following = log.prepare_next()
+    assert log.prepare_next() is following
+    append(log, b"y" * (FILE - 8))
+    assert log.files[-1] is following
+    assert log.ahead()[1] is None
+
+
+def test_the_thread_and_the_appender_race_over_many_rolls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The appender goes just as fast as the thread; a zeroed record would be seen."""
+    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4096)
+    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
+    log = new_log(tmp_path)
+    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                ahead.step()
+        except Exception as error:  # noqa: BLE001 - reported below
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    places = []
+    try:
+        for number in range(20_000):
+            data = number.to_bytes(4, "big") * (20 + number % 57)
+            places.append((append(log, data), data))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert len(log.files) > 50
+    for position, data in places:
+        view = log.slice(position, len(data))
+        assert view is not None
+        assert bytes(view) == data
+    for file in log.files:
+        assert log.end - file.start >= FILE or file.watermark >= log.end - file.start
+
+
+def test_a_file_that_is_opened_again_is_zero_behind_its_end(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    append(log, b"x" * 20_000)
+    log.close()
+    (file,) = find_log_files(OsFiles(), MappedFiles(16), tmp_path, FILE)
+    assert file.clear_from(12_345) == 20_000 - 12_345
+    assert file.clear_from(12_345) == 0
+    data = file.path.read_bytes()
+    assert data == b"x" * 12_345 + bytes(FILE - 12_345)
+    assert file.watermark == 12_345
+
+
+def test_as_many_maps_are_open_as_the_table_allows(tmp_path: Path) -> None:
+    maps = MappedFiles(4)
+    made = [
+        MappedFile.create(OsFiles(), maps, tmp_path / f"{n:020d}", n, 4096, pinned=False)
+        for n in range(10)
+    ]
+    assert len(maps) == 4
+    for number, file in enumerate(made):
+        file.extend(10, 10)
+        file.view[0] = number
+    # A file that lost its map in between is synced all the same.
+    for file in made:
+        file.sync()
+    assert [file.view[0] for file in made] == list(range(10))
+    assert len(maps) == 4
+    for file in made:
+        file.remove()
+        file.sync()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_looked_at_lately_keeps_its_map(tmp_path: Path) -> None:
+    maps = MappedFiles(3)
+
+    def make(number: int) -> MappedFile:
+        path = tmp_path / f"{number:020d}"
+        return MappedFile.create(OsFiles(), maps, path, number, 4096, pinned=False)
+
+    made = [make(number) for number in range(3)]
+    kept = made[0].view
+    make(3)
+    assert made[0]._region is not None
+    assert made[1]._region is None
+    assert made[0].view is kept
+
+
+def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
+    maps = MappedFiles(2)
+    pinned = MappedFile.create(OsFiles(), maps, tmp_path / "a", 0, 4096, pinned=True)
+    for number in range(5):
+        MappedFile.create(OsFiles(), maps, tmp_path / str(number), 0, 4096, pinned=False)
+    assert pinned._region is not None
+    pinned.unpin()
+    pinned.unpin()
+    assert len(maps) == 2
