@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.errors import LimitReached
@@ -12,8 +14,6 @@ RULES = TopicRules(cluster_name="DefaultCluster", broker_name="broker-a")
 
 
 def table(**changes) -> TopicTable:
-    from dataclasses import replace
-
     return TopicTable(replace(RULES, **changes))
 
 
@@ -119,3 +119,15 @@ def test_clients_make_no_more_than_their_limit_but_administrators_do():
         topics.create_fixed("%RETRY%g", 1, 6, 7)
     topics.put(TopicConfig(topic_name="T"), 7)
     assert "T" in topics
+
+
+def test_name_servers_say_which_topics_are_in_order():
+    topics = table()
+    topics.put(TopicConfig(topic_name="A", order=True), 1)
+    topics.put(TopicConfig(topic_name="B"), 1)
+    assert topics.set_order_topics({"B", "NotHere"}, 5)
+    assert not topics.get("A").order
+    assert topics.get("B").order
+    assert topics.data_version == DataVersion(5, 3)
+    assert not topics.set_order_topics({"B"}, 6)
+    assert topics.data_version == DataVersion(5, 3)

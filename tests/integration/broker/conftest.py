@@ -1,0 +1,63 @@
+"""Brokers and clients of the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.app import Broker
+from broker.config import BrokerConfig
+from tests.integration.broker.client import Client
+
+MakeBroker = Callable[..., Broker]
+
+
+@pytest.fixture
+async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
+    """Makes brokers that are stopped in the end; the same store unless told."""
+    brokers: list[Broker] = []
+
+    def make(**settings: Any) -> Broker:
+        config = BrokerConfig(
+            **{
+                "broker_name": "broker-a",
+                "listen_port": 0,
+                "store_path_root_dir": tmp_path / "store",
+                "mapped_file_size_commit_log": 1 << 20,
+                "mapped_file_size_consume_queue": 20_000,
+                **settings,
+            }
+        )
+        brokers.append(Broker(config))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        await broker.stop()
+
+
+@pytest.fixture
+async def broker(make_broker: MakeBroker) -> Broker:
+    """A broker that serves."""
+    made = make_broker()
+    await made.start()
+    return made
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[[Broker], Any]]:
+    """Connects clients."""
+    clients: list[Client] = []
+
+    async def make(broker: Broker) -> Client:
+        client = Client()
+        clients.append(client)
+        client.connection = await client.pool.get(f"127.0.0.1:{broker.port}")
+        return client
+
+    yield make
+    for client in clients:
+        await client.pool.close()

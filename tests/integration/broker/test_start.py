@@ -1,0 +1,99 @@
+"""Starts that can't be, starts that take long, and the VIP port."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.errors import BrokerError
+from broker.store.errors import StoreError
+from remoting.errors import BindFailed
+from tests.integration.broker.client import Client
+from tests.ports import free_ports
+
+# --- a start that can't be
+
+
+async def test_a_port_in_use_is_one_sentence(broker, make_broker, tmp_path):
+    other = make_broker(listen_port=broker.port, store_path_root_dir=tmp_path / "other")
+    with pytest.raises(BindFailed, match="choose another port"):
+        await other.start()
+
+
+async def test_a_store_in_use_is_one_sentence(broker, make_broker):
+    with pytest.raises(StoreError, match="another broker has the store"):
+        await make_broker().start()
+
+
+async def test_a_store_that_is_no_directory_is_one_sentence(make_broker, tmp_path):
+    (tmp_path / "file").write_text("")
+    other = make_broker(store_path_root_dir=tmp_path / "file")
+    with pytest.raises(StoreError, match="can't be opened"):
+        await other.start()
+
+
+async def test_an_advertised_host_that_nobody_knows_is_one_sentence(make_broker):
+    other = make_broker(broker_ip1="no-such-host.invalid")
+    with pytest.raises(BrokerError, match="brokerIP1"):
+        await other.start()
+
+
+async def test_a_failed_start_leaves_nothing_behind(make_broker, tmp_path):
+    broken = tmp_path / "store" / "config"
+    broken.mkdir(parents=True)
+    for name in ("topics.json", "topics.json.bak"):
+        (broken / name).write_text("{")
+    with pytest.raises(StoreError):
+        async with make_broker():
+            pass
+    for path in broken.iterdir():
+        path.unlink()
+    async with make_broker():
+        pass
+
+
+async def test_requests_during_the_start_are_told_to_come_again(make_broker, connect, monkeypatch):
+    broker = make_broker()
+    listening, opened = asyncio.Event(), asyncio.Event()
+    real = broker._open_store
+
+    async def slowly() -> None:
+        listening.set()
+        await opened.wait()
+        await real()
+
+    monkeypatch.setattr(broker, "_open_store", slowly)
+    starting = asyncio.ensure_future(broker.start())
+    await listening.wait()
+    client = await connect(broker)
+    assert (await client.send()).code == 2
+    opened.set()
+    await starting
+    assert (await client.send()).code == 0
+
+
+# --- the other port
+
+
+async def test_the_vip_port_takes_sends_and_pulls(make_broker, connect):
+    broker = make_broker(listen_port=free_ports(3))
+    await broker.start()
+    client = Client()
+    client.connection = await client.pool.get(f"127.0.0.1:{broker.port - 2}")
+    assert (await client.send()).code == 0
+    assert (await client.pull()).code == 0
+    await client.pool.close()
+
+
+async def test_a_vip_port_in_use_is_only_a_warning(make_broker, connect):
+    port = free_ports(3)
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", port - 2)
+    broker = make_broker(listen_port=port)
+    with capture_logs() as logs:
+        await broker.start()
+    assert any("vipChannelEnabled" in entry["event"] for entry in logs)
+    assert (await (await connect(broker)).send()).code == 0
+    taken.close()
+    await taken.wait_closed()

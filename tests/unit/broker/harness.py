@@ -1,0 +1,280 @@
+"""A broker's processors over a real store in a directory, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.delivery.long_poll import LongPolls
+from broker.groups.offsets import ConsumerOffsets
+from broker.groups.subscriptions import SubscriptionGroups
+from broker.processors.table import Dispatcher, Processors
+from broker.rates import Rates
+from broker.state import BrokerState
+from broker.store.message_store import MessageStore, StoreConfig
+from broker.topics import TopicRules, TopicTable
+from remoting.clock import ManualClock
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.heartbeat import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.codes import Language, RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import PullMessageRequestHeader
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2
+from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.tags import tags_code
+
+HOST = ("127.0.0.1", 20911)
+
+
+class FakeConnection:
+    """Remembers what was sent to it."""
+
+    def __init__(self, port: int = 5555) -> None:
+        self.remote = ("10.0.0.7", port)
+        self.remote_text = f"10.0.0.7:{port}"
+        self.closed = False
+        self.sent: list[Command] = []
+        self.pushed: list[Command] = []
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+
+    def send_with_body(self, command: Command, body: Sequence[memoryview]) -> None:
+        command.body = b"".join(body)
+        self.sent.append(command)
+
+    def send_oneway(self, command: Command) -> None:
+        self.pushed.append(command)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordedChanges:
+    """Takes changes, and says of each whether it got to the disk as a test wants it."""
+
+    def __init__(self) -> None:
+        self.topics: list[tuple[list[str] | None, bool]] = []
+        self.groups = 0
+        self.saves = True
+        self.topics_pending: Awaitable[bool] | None = None
+
+    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
+        self.topics.append((None if names is None else list(names), oneway))
+        return _Done(self.saves)
+
+    def groups_changed(self) -> Awaitable[bool]:
+        self.groups += 1
+        return _Done(self.saves)
+
+
+class _Done:
+    def __init__(self, result: bool) -> None:
+        self._result = result
+
+    def __await__(self) -> Any:
+        yield from ()
+        return self._result
+
+
+class Bench:
+    """One broker's state with its dispatcher."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        self.config = BrokerConfig(
+            **{"broker_name": "broker-a", "store_path_root_dir": root, **settings}
+        )
+        self.clock = ManualClock()
+        self.changes = RecordedChanges()
+        self.store = MessageStore(
+            StoreConfig(
+                root=root,
+                mapped_file_size_commit_log=1 << 20,
+                mapped_file_size_consume_queue=20_000,
+                max_message_size=self.config.max_message_size,
+                flush_disk_type="SYNC_FLUSH" if self.config.sync_flush else "ASYNC_FLUSH",
+                store_host=HOST,
+            ),
+            clock=self.clock,
+        )
+        self.store.open()
+        self.state = BrokerState(
+            config=self.config,
+            host="127.0.0.1",
+            packed_host=host_bytes(*HOST),
+            store=self.store,
+            clock=self.clock,
+            random=Random(7),
+            changes=self.changes,
+            topics=TopicTable(
+                TopicRules(
+                    cluster_name=self.config.cluster_name,
+                    broker_name="broker-a",
+                    auto_create=self.config.auto_create_topic_enable,
+                ),
+                client_limit=self.config.max_topics,
+            ),
+            groups=SubscriptionGroups(
+                auto_create=self.config.auto_create_subscription_group,
+                client_limit=self.config.max_groups,
+            ),
+            offsets=ConsumerOffsets(),
+            long_polls=LongPolls(self.clock.monotonic(), limit=self.config.max_parked_pulls),
+        )
+        self.rates = Rates()
+        self.processors = Processors.of(self.state, self.rates)
+        self.table = self.processors.table()
+        self.dispatch = Dispatcher(self.state, self.table)
+        self.connection = FakeConnection()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def ask(self, command: Command, connection: FakeConnection | None = None) -> Command | None:
+        """The answer to a request, however it comes; None if none came."""
+        connection = connection or self.connection
+        before = len(connection.sent)
+        answer = self.dispatch(command, connection)
+        if answer is not None and not isinstance(answer, Command):
+            answer = _finish(answer)
+        if answer is None and len(connection.sent) > before:
+            return connection.sent.pop()
+        return answer
+
+    def must(self, command: Command, connection: FakeConnection | None = None) -> Command:
+        answer = self.ask(command, connection)
+        assert answer is not None
+        return answer
+
+    # what tests need again and again
+
+    def topic(self, name: str, queues: int = 1, perm: int = 6, **fields: Any) -> TopicConfig:
+        config = TopicConfig(
+            topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, **fields
+        )
+        self.state.topics.put(config, 1)
+        return config
+
+    def send(self, topic: str, body: bytes = b"x", **fields: Any) -> Command:
+        return self.must(send_command(topic, body, **fields))
+
+    def subscribe(
+        self,
+        group: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        connection: FakeConnection | None = None,
+        version: int = 1,
+        **fields: Any,
+    ) -> Command:
+        tags = [] if expression == "*" else [tag.strip() for tag in expression.split("||")]
+        expression_type = fields.pop("expression_type", "TAG")
+        subscription = SubscriptionData(
+            topic=topic,
+            sub_string=expression,
+            tags_set=tags,
+            code_set=[tags_code(tag) for tag in tags],
+            sub_version=version,
+            expression_type=expression_type,
+        )
+        consumer = ConsumerData(group_name=group, subscription_data_set=[subscription], **fields)
+        return self.must(heartbeat(consumers=[consumer]), connection)
+
+
+def _finish(answer: Awaitable[Command | None]) -> Command | None:
+    """Run an awaitable that never has to wait."""
+    steps = answer.__await__()
+    try:
+        next(steps)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("the answer has to wait")
+
+
+def fields_of(command: Command) -> dict[str, str]:
+    """The ext fields of a command that we built."""
+    return dict(command.all_pairs() or ())
+
+
+def send_header(topic: str, **fields: Any) -> SendMessageRequestHeaderV2:
+    return SendMessageRequestHeaderV2(
+        **{
+            "producer_group": "pg",
+            "topic": topic,
+            "default_topic": "TBW102",
+            "default_topic_queue_nums": 4,
+            "queue_id": 0,
+            "sys_flag": 0,
+            "born_timestamp": 1_700_000_000_123,
+            "flag": 0,
+            **fields,
+        }
+    )
+
+
+def send_command(
+    topic: str,
+    body: bytes = b"x",
+    *,
+    code: int = RequestCode.SEND_MESSAGE_V2,
+    oneway: bool = False,
+    version: int = 407,
+    **fields: Any,
+) -> Command:
+    command = Command.request(code, send_header(topic, **fields), body=body, oneway=oneway)
+    command.version = version
+    return command
+
+
+def pull_command(topic: str, *, code: int = RequestCode.PULL_MESSAGE, **fields: Any) -> Command:
+    header = PullMessageRequestHeader(
+        **{
+            "consumer_group": "g",
+            "topic": topic,
+            "queue_id": 0,
+            "queue_offset": 0,
+            "max_msg_nums": 32,
+            "sys_flag": 4,
+            "commit_offset": 0,
+            "suspend_timeout_millis": 0,
+            "sub_version": 0,
+            "subscription": "*",
+            **fields,
+        }
+    )
+    return Command.request(code, header)
+
+
+def heartbeat(
+    client_id: str = "client-1",
+    *,
+    consumers: list[ConsumerData] | None = None,
+    producers: list[str] | None = None,
+) -> Command:
+    body = HeartbeatData(
+        client_id=client_id,
+        producer_data_set=[ProducerData(group_name=name) for name in producers or []],
+        consumer_data_set=consumers or [],
+    )
+    command = Command.request(RequestCode.HEART_BEAT, body=encode(body))
+    command.language = Language.JAVA
+    return command
+
+
+async def answer_of(bench: Bench, command: Command) -> Command | None:
+    """The answer when it may have to wait."""
+    answer = bench.dispatch(command, bench.connection)
+    if answer is None or isinstance(answer, Command):
+        return answer
+    return await asyncio.wait_for(answer, 10)

@@ -1,0 +1,219 @@
+"""Heartbeats, unregistration, and who is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.groups.producers import CLIENT_EXPIRY_MS
+from remoting.errors import ConnectionLost
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.heartbeat import (
+    CheckClientRequestBody,
+    ConsumerData,
+    SubscriptionData,
+)
+from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.group import (
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
+
+
+def pushes(connection: FakeConnection) -> list[str]:
+    groups = []
+    for command in connection.pushed:
+        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert command.is_oneway
+        groups.append(fields_of(command)["consumerGroup"])
+    connection.pushed.clear()
+    return groups
+
+
+def consumer_list(bench: Bench, group: str) -> Command:
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    return bench.must(Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
+
+
+def unregister(bench: Bench, connection: FakeConnection | None = None, **groups) -> Command:
+    header = UnregisterClientRequestHeader(client_id="client-1", **groups)
+    return bench.must(Command.request(RequestCode.UNREGISTER_CLIENT, header), connection)
+
+
+def test_a_consumer_is_registered_and_its_group_told(bench):
+    reply = bench.subscribe("g", "T")
+    assert (reply.code, reply.remark, bytes(reply.body)) == (0, None, b"")
+    body = consumer_list(bench, "g").body
+    assert decode(GetConsumerListByGroupResponseBody, body).consumer_id_list == ["client-1"]
+    assert pushes(bench.connection) == ["g"]
+
+
+def test_a_heartbeat_that_changes_nothing_tells_nobody(bench):
+    bench.subscribe("g", "T")
+    pushes(bench.connection)
+    bench.subscribe("g", "T")
+    assert pushes(bench.connection) == []
+
+
+def test_all_members_are_told_the_newcomer_included(bench):
+    bench.subscribe("g", "T")
+    pushes(bench.connection)
+    other = FakeConnection(6666)
+    bench.subscribe("g", "T", connection=other)
+    assert pushes(bench.connection) == ["g"]
+    assert pushes(other) == ["g"]
+
+
+def test_a_group_may_not_want_to_be_told(bench):
+    bench.state.groups.find("g", 1).notify_consumer_ids_changed_enable = False
+    bench.subscribe("g", "T")
+    assert pushes(bench.connection) == []
+
+
+def test_a_broker_may_tell_nobody(make_bench):
+    bench = make_bench(notify_consumer_ids_changed_enable=False)
+    bench.subscribe("g", "T")
+    assert pushes(bench.connection) == []
+
+
+def test_a_group_without_settings_is_told(make_bench):
+    bench = make_bench(auto_create_subscription_group=False)
+    bench.subscribe("g", "T")
+    assert pushes(bench.connection) == ["g"]
+    assert "%RETRY%g" not in bench.state.topics
+
+
+def test_a_member_that_is_gone_does_not_keep_the_others_from_being_told(bench, monkeypatch):
+    bench.subscribe("g", "T")
+    pushes(bench.connection)
+
+    def gone(_: Command) -> None:
+        raise ConnectionLost("10.0.0.7:5555", "closed")
+
+    monkeypatch.setattr(bench.connection, "send_oneway", gone)
+    other = FakeConnection(6666)
+    bench.subscribe("g", "T", connection=other)
+    assert pushes(other) == ["g"]
+
+
+def test_the_retry_topic_is_made_at_the_first_heartbeat(bench):
+    bench.subscribe("g", "T")
+    config = bench.state.topics.get("%RETRY%g")
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+    assert config.topic_sys_flag == 0
+    bench.subscribe("g", "T")
+    assert bench.changes.topics == [(None, True)]
+    assert bench.changes.groups == 1
+
+
+def test_the_retry_topic_has_the_groups_number_of_queues_and_its_unit_flag(bench):
+    bench.state.groups.find("g", 1).retry_queue_nums = 3
+    bench.subscribe("g", "T", unit_mode=True)
+    config = bench.state.topics.get("%RETRY%g")
+    assert (config.write_queue_nums, config.topic_sys_flag) == (3, 2)
+
+
+def test_a_group_whose_retry_topic_would_be_too_long_has_none(bench):
+    bench.subscribe("g" * 121, "T")
+    assert consumer_list(bench, "g" * 121).code == 0
+    assert "%RETRY%" + "g" * 121 not in bench.state.topics
+
+
+def test_a_producer_is_registered(bench):
+    assert bench.must(heartbeat(producers=["pg", "CLIENT_INNER_PRODUCER"])).code == 0
+    channel = bench.state.producers.groups["pg"][bench.connection]
+    assert (channel.client_id, channel.address, channel.language, channel.version) == (
+        "client-1",
+        "10.0.0.7:5555",
+        "JAVA",
+        407,
+    )
+
+
+def test_unregistering_leaves_both_groups_and_tells_those_who_stay(bench):
+    other = FakeConnection(6666)
+    bench.must(heartbeat(producers=["pg"]))
+    bench.subscribe("g", "T")
+    bench.subscribe("g", "T", connection=other)
+    pushes(other), pushes(bench.connection)
+    assert unregister(bench, producer_group="pg", consumer_group="g").code == 0
+    assert bench.state.producers.groups == {}
+    assert pushes(other) == ["g"]
+    assert pushes(bench.connection) == []
+    assert unregister(bench, other, consumer_group="g").code == 0
+    reply = consumer_list(bench, "g")
+    assert (reply.code, reply.remark) == (1, "no consumer for this group, g")
+
+
+def test_unregistering_what_was_never_registered_is_no_error(bench):
+    assert unregister(bench, consumer_group="unknown", producer_group="unknown").code == 0
+
+
+def test_a_closed_connection_is_as_good_as_unregistered(bench):
+    other = FakeConnection(6666)
+    bench.must(heartbeat(producers=["pg"]))
+    bench.subscribe("g", "T")
+    bench.subscribe("g", "T", connection=other)
+    pushes(other)
+    bench.processors.clients.closed(bench.connection)
+    assert pushes(other) == ["g"]
+    assert bench.state.producers.groups == {}
+
+
+def test_a_scan_closes_silent_clients_and_tells_those_who_stay(bench):
+    other = FakeConnection(6666)
+    bench.must(heartbeat(producers=["pg"]))
+    bench.subscribe("g", "T")
+    bench.clock.advance(CLIENT_EXPIRY_MS / 1000)
+    bench.subscribe("g", "T", connection=other)
+    pushes(other)
+    bench.processors.clients.scan()
+    assert not bench.connection.closed
+    bench.clock.advance(1)
+    bench.processors.clients.scan()
+    assert bench.connection.closed
+    assert not other.closed
+    assert pushes(other) == ["g"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        heartbeat(""),
+        heartbeat("c" * 513),
+        heartbeat(producers=["no group!"]),
+        heartbeat(consumers=[ConsumerData(group_name="../g")]),
+        heartbeat(consumers=[ConsumerData(group_name="")]),
+        Command.request(RequestCode.HEART_BEAT),
+        Command.request(RequestCode.HEART_BEAT, body=b"{"),
+        Command.request(RequestCode.HEART_BEAT, body=b"\xff\xfe"),
+        Command.request(RequestCode.HEART_BEAT, body=b"[" * 5000),
+        Command.request(RequestCode.HEART_BEAT, body=b'{"clientID":"c","consumerDataSet":5}'),
+    ],
+)
+def test_a_heartbeat_that_makes_no_sense_is_refused(bench, command):
+    reply = bench.must(command)
+    assert reply.code == 1
+    assert reply.remark
+    assert bench.state.consumers.groups == {}
+    assert bench.state.producers.groups == {}
+
+
+def test_too_many_topics_refuse_a_new_groups_heartbeat(make_bench):
+    bench = make_bench(max_topics=1)
+    reply = bench.subscribe("g", "T")
+    assert reply.code == 1
+    assert "pocketmqMaxTopics" in reply.remark
+
+
+@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), (None, 0), ("SQL92", 1)])
+def test_filters_by_tag_are_served_others_are_not(bench, kind, code):
+    body = CheckClientRequestBody(
+        client_id="c", group="g", subscription_data=SubscriptionData(expression_type=kind)
+    )
+    reply = bench.must(Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=encode(body)))
+    assert reply.code == code
+    if code:
+        assert reply.remark == "The broker does not support consumer to filter message by SQL92"

@@ -1,0 +1,197 @@
+"""Offsets and queue locks as requests."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.locks import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers import offset as headers
+from remoting.protocol.queue import MessageQueue
+from tests.unit.broker.harness import Bench, fields_of
+
+
+def update(bench: Bench, offset: int, group: str = "g") -> Command:
+    header = headers.UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic="T", queue_id=0, commit_offset=offset
+    )
+    return bench.must(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header))
+
+
+def query(bench: Bench, queue_id: int = 0, **fields) -> Command:
+    header = headers.QueryConsumerOffsetRequestHeader(
+        consumer_group="g", topic="T", queue_id=queue_id, **fields
+    )
+    return bench.must(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+
+
+def ask_bound(bench: Bench, code: int, header_type, queue_id: int = 0, **fields) -> dict:
+    header = header_type(topic="T", queue_id=queue_id, **fields)
+    reply = bench.must(Command.request(code, header))
+    assert reply.code == 0
+    return fields_of(reply)
+
+
+def test_what_was_committed_is_what_is_asked_for(bench):
+    assert update(bench, 7).code == 0
+    reply = query(bench)
+    assert (reply.code, fields_of(reply)) == (0, {"offset": "7"})
+
+
+def test_a_oneway_commit_is_taken_without_an_answer(bench):
+    header = headers.UpdateConsumerOffsetRequestHeader(
+        consumer_group="g", topic="T", queue_id=0, commit_offset=7
+    )
+    command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=True)
+    assert bench.ask(command) is None
+    assert fields_of(query(bench)) == {"offset": "7"}
+
+
+def test_a_new_group_starts_at_0_while_the_first_message_is_in_memory(bench):
+    bench.topic("T")
+    bench.send("T")
+    reply = query(bench)
+    assert (reply.code, fields_of(reply)) == (0, {"offset": "0"})
+
+
+def test_a_new_group_starts_at_0_in_a_queue_that_does_not_exist(bench):
+    assert fields_of(query(bench, queue_id=9)) == {"offset": "0"}
+
+
+NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+def test_a_queue_that_has_lost_its_beginning_says_not_found(bench, monkeypatch):
+    monkeypatch.setattr(bench.store, "min_offset", lambda _topic, _queue: 5)
+    reply = query(bench)
+    assert (reply.code, reply.remark) == (22, NOT_FOUND)
+
+
+def test_so_does_one_whose_beginning_is_on_the_disk_only(bench, monkeypatch):
+    monkeypatch.setattr(bench.store, "is_offset_in_memory", lambda _topic, _queue, _offset: False)
+    assert query(bench).code == 22
+
+
+def test_a_client_may_ask_not_to_be_given_zero(bench):
+    assert query(bench, set_zero_if_not_found=False).code == 22
+    assert query(bench, set_zero_if_not_found=True).code == 0
+
+
+def test_a_step_back_is_taken_counted_and_told_now_and_then(bench):
+    update(bench, 9)
+    with capture_logs() as logs:
+        for offset in (5, 4, 3):
+            assert update(bench, offset).code == 0
+        bench.clock.advance(11)
+        update(bench, 2)
+    assert fields_of(query(bench)) == {"offset": "2"}
+    assert [(entry["stored"], entry["committed"]) for entry in logs] == [(9, 5), (3, 2)]
+    assert logs[1]["unreported"] == 2
+    assert bench.state.counters.commits_backwards == 4
+
+
+def test_the_bounds_of_a_queue(bench):
+    bench.topic("T")
+    for _ in range(3):
+        bench.send("T")
+        bench.clock.advance(1)
+    start = bench.clock.now_ms() - 3000
+    assert ask_bound(bench, RequestCode.GET_MAX_OFFSET, headers.GetMaxOffsetRequestHeader) == {
+        "offset": "3"
+    }
+    assert ask_bound(bench, RequestCode.GET_MIN_OFFSET, headers.GetMinOffsetRequestHeader) == {
+        "offset": "0"
+    }
+    assert ask_bound(
+        bench,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        headers.GetEarliestMsgStoretimeRequestHeader,
+    ) == {"timestamp": str(start)}
+
+
+@pytest.mark.parametrize(("after_ms", "offset"), [(-5000, 0), (0, 0), (1000, 1), (99_000, 2)])
+def test_messages_are_found_by_time(bench, after_ms, offset):
+    bench.topic("T")
+    start = bench.clock.now_ms()
+    for _ in range(3):
+        bench.send("T")
+        bench.clock.advance(1)
+    assert ask_bound(
+        bench,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        headers.SearchOffsetRequestHeader,
+        timestamp=start + after_ms,
+    ) == {"offset": str(offset)}
+
+
+def test_a_queue_that_does_not_exist_is_empty(bench):
+    for code, header_type, fields in (
+        (RequestCode.GET_MAX_OFFSET, headers.GetMaxOffsetRequestHeader, {}),
+        (RequestCode.GET_MIN_OFFSET, headers.GetMinOffsetRequestHeader, {}),
+        (
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            headers.SearchOffsetRequestHeader,
+            {"timestamp": 5},
+        ),
+    ):
+        assert ask_bound(bench, code, header_type, 9, **fields) == {"offset": "0"}
+    assert ask_bound(
+        bench,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        headers.GetEarliestMsgStoretimeRequestHeader,
+        9,
+    ) == {"timestamp": "-1"}
+
+
+def test_all_offsets_can_be_had_at_once(bench):
+    update(bench, 7)
+    update(bench, 3, "h")
+    reply = bench.must(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
+    assert bytes(reply.body) == b'{"offsetTable":{"T@g":{0:7},"T@h":{0:3}}}'
+    assert decode(ConsumerOffsetSerializeWrapper, reply.body).offset_table == {
+        "T@g": {0: 7},
+        "T@h": {0: 3},
+    }
+
+
+# --- locks
+
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+
+
+def lock(bench: Bench, client_id: str, *queues: MessageQueue) -> list[MessageQueue]:
+    body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=list(queues))
+    reply = bench.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=encode(body)))
+    assert reply.code == 0
+    return decode(LockBatchResponseBody, reply.body).lock_ok_mq_set
+
+
+def unlock(bench: Bench, client_id: str, *queues: MessageQueue) -> None:
+    body = UnlockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=list(queues))
+    assert bench.must(Command.request(RequestCode.UNLOCK_BATCH_MQ, body=encode(body))).code == 0
+
+
+def test_locks_go_to_the_first_and_come_back(bench):
+    assert lock(bench, "a", Q0, Q1) == [Q0, Q1]
+    assert lock(bench, "b", Q0) == []
+    unlock(bench, "b", Q0)
+    assert lock(bench, "b", Q0) == []
+    unlock(bench, "a", Q0)
+    assert lock(bench, "b", Q0, Q1) == [Q0]
+    bench.clock.advance(61)
+    assert lock(bench, "b", Q1) == [Q1]
+
+
+def test_a_lock_request_that_makes_no_sense_is_refused(bench):
+    for body in (b"", b"{", b'{"mqSet":[1]}', b"\xff"):
+        reply = bench.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=body))
+        assert reply.code == 1
+        assert reply.remark

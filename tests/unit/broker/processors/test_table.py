@@ -1,0 +1,106 @@
+"""The dispatcher: whatever a handler does, the request gets the protocol's answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.errors import LimitReached, Refused
+from broker.processors.table import Dispatcher
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError, HeaderError
+from tests.unit.broker.harness import answer_of
+
+
+def with_handler(bench, handler) -> None:
+    bench.dispatch = Dispatcher(bench.state, {7: handler})
+
+
+def raising(error: Exception):
+    def handler(_command, _connection):
+        raise error
+
+    return handler
+
+
+def raising_later(error: Exception):
+    async def handler(_command, _connection):
+        raise error
+
+    return handler
+
+
+FAILURES = [
+    (Refused(17, "no such topic"), 17, "no such topic"),
+    (HeaderError("the field topic is missing"), 1, "the field topic is missing"),
+    (BodyError("not JSON"), 1, "not JSON"),
+    (LimitReached("too many"), 1, "too many"),
+    (RuntimeError("secret path"), 1, "the broker failed to serve request 7: RuntimeError; "),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "remark"), FAILURES)
+async def test_what_fails_is_answered(bench, error, code, remark):
+    for handler in (raising(error), raising_later(error)):
+        with_handler(bench, handler)
+        reply = await answer_of(bench, Command(7))
+        assert reply.code == code
+        assert reply.remark.startswith(remark)
+        assert "secret" not in reply.remark
+
+
+@pytest.mark.parametrize("handler", [raising, raising_later])
+async def test_what_fails_oneway_is_not_answered(bench, handler):
+    with_handler(bench, handler(RuntimeError("boom")))
+    assert await answer_of(bench, Command(7, flag=2)) is None
+
+
+async def test_answers_to_oneway_requests_are_dropped(bench):
+    async def later(command, _connection):
+        return command.reply()
+
+    for handler in (lambda command, _connection: command.reply(), later):
+        with_handler(bench, handler)
+        assert await answer_of(bench, Command(7, flag=2)) is None
+        assert (await answer_of(bench, Command(7))).code == 0
+
+
+async def test_faults_of_ours_are_logged_but_not_each(bench):
+    with_handler(bench, raising(RuntimeError("boom")))
+    with capture_logs() as logs:
+        for _ in range(5):
+            bench.ask(Command(7))
+        bench.clock.advance(2)
+        bench.ask(Command(7))
+    assert [entry["unreported"] for entry in logs] == [0, 4]
+
+
+async def test_a_cancelled_request_is_cancelled(bench):
+    async def never(_command, _connection):
+        await asyncio.Event().wait()
+
+    with_handler(bench, never)
+    task = asyncio.ensure_future(bench.dispatch(Command(7), bench.connection))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_what_is_not_served_is_counted(bench):
+    bench.ask(Command(9999))
+    assert bench.state.counters.requests_not_supported == 1
+
+
+SERVED = """
+    10 310 320 11 361 34 35 38 46 14 15 29 30 31 32 43 41 42 17 18 215 21 351 305 200 225 201 352
+    207 203 204 300 26 28 202 208
+"""
+
+
+def test_exactly_these_requests_are_served(bench):
+    assert bench.table.keys() == {int(code) for code in SERVED.split()}
+    assert all(isinstance(code, RequestCode) for code in bench.table)

@@ -1,0 +1,162 @@
+"""The tables in ``config/``: RocketMQ's file forms, written on change, read at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.config import BrokerConfig
+from broker.errors import BrokerError
+from broker.saved_tables import SavedTables
+from broker.store.errors import StoreError
+from broker.store.files import OsFiles
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.topic import TopicConfig
+
+
+def tables(directory: Path, **settings) -> SavedTables:
+    config = BrokerConfig(**{"broker_name": "broker-a", **settings})
+    return SavedTables(config, directory, OsFiles())
+
+
+async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):
+    saved = tables(tmp_path)
+    saved.topics.table.clear()
+    saved.topics.put(TopicConfig(topic_name="TopicTest", read_queue_nums=4, write_queue_nums=4), 5)
+    assert await saved.topics_changed(None, oneway=True)
+    assert (tmp_path / "topics.json").read_text() == (
+        '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"timestamp":5\n\t},\n'
+        '\t"topicConfigTable":{\n\t\t"TopicTest":{\n\t\t\t"order":false,\n\t\t\t"perm":6,\n'
+        '\t\t\t"readQueueNums":4,\n\t\t\t"topicFilterType":"SINGLE_TAG",\n'
+        '\t\t\t"topicName":"TopicTest",\n\t\t\t"topicSysFlag":0,\n\t\t\t"writeQueueNums":4\n'
+        "\t\t}\n\t}\n}"
+    )
+
+
+async def test_offsets_are_written_in_rocketmqs_form(tmp_path):
+    saved = tables(tmp_path)
+    saved.offsets.commit("cg", "TopicTest", 0, 365)
+    saved.offsets.commit("cg", "TopicTest", 1, 399)
+    await saved.flush()
+    assert (tmp_path / "consumerOffset.json").read_text() == (
+        '{\n\t"offsetTable":{\n\t\t"TopicTest@cg":{0:365,1:399\n\t\t}\n\t}\n}'
+    )
+
+
+async def test_everything_is_there_again_after_a_restart(tmp_path):
+    first = tables(tmp_path)
+    assert first.lost_offsets
+    first.save_all()
+    first.topics.put(TopicConfig(topic_name="T", perm=4), 7)
+    first.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 7)
+    first.offsets.commit("g", "T", 2, 9)
+    await asyncio.gather(first.topics_changed(None, oneway=True), first.groups_changed())
+    await first.flush()
+    second = tables(tmp_path)
+    assert second.topics.table == first.topics.table
+    assert second.topics.data_version == first.topics.data_version
+    assert second.groups.table == first.groups.table
+    assert second.offsets.table == {"T@g": {2: 9}}
+    assert not second.lost_offsets
+
+
+async def test_the_first_start_writes_every_file(tmp_path):
+    saved = tables(tmp_path)
+    saved.save_all()
+    await saved.flush()
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "topics.json",
+        "subscriptionGroup.json",
+        "consumerOffset.json",
+    }
+
+
+async def test_offsets_are_written_only_if_they_changed(tmp_path):
+    saved = tables(tmp_path)
+    saved.save_all()
+    await saved.flush()
+    path = tmp_path / "consumerOffset.json"
+    written = path.stat().st_mtime_ns
+    saved.save_changes()
+    await saved.flush()
+    assert path.stat().st_mtime_ns == written
+    saved.offsets.commit("g", "T", 0, 1)
+    saved.save_changes()
+    await saved.flush()
+    assert path.stat().st_mtime_ns > written
+
+
+async def test_a_commit_during_a_write_is_in_the_next_one(tmp_path):
+    saved = tables(tmp_path)
+    saved.offsets.commit("g", "T", 0, 1)
+    saved.save_changes()
+    saved.offsets.commit("g", "T", 0, 2)
+    await saved.flush()
+    assert tables(tmp_path).offsets.query("g", "T", 0) == 2
+
+
+async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
+    saved = tables(tmp_path)
+    told, heard = [], asyncio.Event()
+
+    def register(names, oneway):
+        told.append((names, oneway))
+        return None if oneway else heard.wait()
+
+    saved.on_topics = register
+    await saved.topics_changed(None, oneway=True)
+    change = asyncio.ensure_future(saved.topics_changed(["T"], oneway=False))
+    await asyncio.sleep(0.05)
+    assert not change.done()
+    heard.set()
+    assert await change
+    assert told == [(None, True), (["T"], False)]
+
+
+def test_a_wrapper_has_the_topics_asked_for(tmp_path):
+    saved = tables(tmp_path)
+    assert saved.topic_wrapper(None).topic_config_table.keys() == saved.topics.table.keys()
+    assert list(saved.topic_wrapper(["TBW102", "unknown"]).topic_config_table) == ["TBW102"]
+    assert saved.topic_wrapper([]).topic_config_table == {}
+
+
+def test_a_damaged_file_is_replaced_by_its_backup_and_told(tmp_path):
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:')
+    (tmp_path / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:7}}}')
+    with capture_logs() as logs:
+        saved = tables(tmp_path)
+    assert saved.offsets.query("g", "T", 0) == 7
+    assert "consumerOffset.json" in logs[0]["problem"]
+
+
+def test_a_damaged_file_without_a_good_backup_stops_the_start(tmp_path):
+    (tmp_path / "topics.json").write_text("{")
+    (tmp_path / "topics.json.bak").write_text("{")
+    with pytest.raises(StoreError, match=r"topics\.json"):
+        tables(tmp_path)
+
+
+def test_a_file_that_holds_something_else_stops_the_start(tmp_path):
+    (tmp_path / "topics.json").write_text('{"topicConfigTable":[1,2]}')
+    with pytest.raises(BrokerError, match="remove it"):
+        tables(tmp_path)
+
+
+def test_files_of_apaches_broker_are_read(tmp_path, golden):
+    with tarfile.open(golden / "store" / "clean.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = tmp_path / "store" / "config"
+    saved = tables(config)
+    written = json.loads((golden / "store" / "clean.manifest.json").read_text())["config_files"]
+    assert "topics.json" in "".join(written)
+    assert not saved.lost_offsets
+    assert len(saved.offsets) > 0
+    assert any(name.startswith("%RETRY%") for name in saved.topics.table)
+    shutil.rmtree(config)
+    assert tables(config).lost_offsets
