@@ -128,8 +128,9 @@ async def main():
     async with client.Producer(sys.argv[1], group="doomed") as producer:
         number = 0
         while True:
-            receipts = await asyncio.gather(*(producer.send("numbers", b"%d" % (number + n)) for n in range(50)))
-            print("\\n".join(str(number + n) for n in range(len(receipts))), flush=True)
+            numbers = range(number, number + 50)
+            await asyncio.gather(*(producer.send("numbers", b"%d" % n) for n in numbers))
+            print(*numbers, sep="\\n", flush=True)
             number += 50
 
 asyncio.run(main())

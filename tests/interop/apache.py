@@ -133,24 +133,64 @@ class Apache:
     broker: str
 
 
-def _java(version: str, home: Path, main_class: str, config: Path) -> subprocess.Popen[bytes]:
-    with (home / f"{main_class.rpartition('.')[2]}.log").open("wb") as log:
+def _command(version: str, home: Path, main_class: str, config: Path, heap: str) -> list[str]:
+    return [
+        "java",
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        "-XX:MaxDirectMemorySize=1g",
+        f"-Drocketmq.home.dir={home}",
+        f"-Duser.home={home}",
+        f"-Drocketmq.client.logRoot={home}",
+        *_OPEN_JAVA,
+        *("-cp", jars(version), main_class, "-c", str(config)),
+    ]
+
+
+def _start(command: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
         return subprocess.Popen(
-            [
-                "java",
-                "-Xms256m",
-                "-Xmx512m",
-                "-XX:MaxDirectMemorySize=512m",
-                f"-Drocketmq.home.dir={home}",
-                f"-Duser.home={home}",
-                f"-Drocketmq.client.logRoot={home}",
-                *_OPEN_JAVA,
-                *("-cp", jars(version), main_class, "-c", str(config)),
-            ],
-            stdout=log,
+            command,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "ROCKETMQ_HOME": str(home)},
         )
+
+
+def nameserver_command(version: str, home: Path, port: int) -> list[str]:
+    """The command line of a name server; writes its configuration into ``home``."""
+    config = _conf(home) / "namesrv.conf"
+    config.write_text(f"listenPort={port}\nkvConfigPath={home}/kv.json\nrocketmqHome={home}\n")
+    return _command(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
+
+
+def broker_command(
+    version: str, home: Path, port: int, *, settings: Sequence[str] = (), heap: str = "512m"
+) -> list[str]:
+    """The command line of a broker; writes its configuration into ``home``."""
+    config = _conf(home) / "broker.conf"
+    lines = [
+        "brokerClusterName=DefaultCluster",
+        "brokerName=broker-a",
+        "brokerId=0",
+        "brokerIP1=127.0.0.1",
+        f"rocketmqHome={home}",
+        f"listenPort={port}",
+        f"storePathRootDir={home}/store",
+        f"storePathCommitLog={home}/store/commitlog",
+        *settings,
+    ]
+    config.write_text("\n".join(lines) + "\n")
+    return _command(version, home, "org.apache.rocketmq.broker.BrokerStartup", config, heap)
+
+
+def _conf(home: Path) -> Path:
+    conf = home / "conf"
+    if not conf.exists():
+        conf.mkdir(parents=True)
+        for name in _LOG_FILES:
+            (conf / name).write_text(_QUIET)
+    return conf
 
 
 @contextmanager
@@ -163,37 +203,18 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         settings: Lines for its ``broker.conf``.
     """
     nameserver_port, broker_port = free_port(), free_ports(10)
-    conf = home / "conf"
-    conf.mkdir(parents=True)
-    for name in _LOG_FILES:
-        (conf / name).write_text(_QUIET)
-    namesrv_conf, broker_conf = conf / "namesrv.conf", conf / "broker.conf"
-    namesrv_conf.write_text(f"listenPort={nameserver_port}\nkvConfigPath={home}/kv.json\n")
-    lines = [
-        "brokerClusterName=DefaultCluster",
-        "brokerName=broker-a",
-        "brokerId=0",
-        "brokerIP1=127.0.0.1",
-        f"listenPort={broker_port}",
-        f"namesrvAddr=127.0.0.1:{nameserver_port}",
-        f"storePathRootDir={home}/store",
-        f"storePathCommitLog={home}/store/commitlog",
-        "mappedFileSizeCommitLog=67108864",
-        *settings,
-    ]
-    broker_conf.write_text("\n".join(lines) + "\n")
+    nameserver = f"127.0.0.1:{nameserver_port}"
+    lines = [f"namesrvAddr={nameserver}", "mappedFileSizeCommitLog=67108864", *settings]
     processes = []
     try:
-        processes.append(
-            _java(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", namesrv_conf)
-        )
+        command = nameserver_command(version, home, nameserver_port)
+        processes.append(_start(command, home, home / "nameserver.log"))
         wait_until_listening(nameserver_port)
-        processes.append(
-            _java(version, home, "org.apache.rocketmq.broker.BrokerStartup", broker_conf)
-        )
+        command = broker_command(version, home, broker_port, settings=lines)
+        processes.append(_start(command, home, home / "broker.log"))
         wait_until_listening(broker_port)
         _wait_until_registered(home)
-        yield Apache(f"127.0.0.1:{nameserver_port}", f"127.0.0.1:{broker_port}")
+        yield Apache(nameserver, f"127.0.0.1:{broker_port}")
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -206,7 +227,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
 
 def _wait_until_registered(home: Path) -> None:
     """Wait for the line with which the broker says that it has booted."""
-    log = home / "BrokerStartup.log"
+    log = home / "broker.log"
     deadline = time.monotonic() + JAVA_TIMEOUT
     while "boot success" not in log.read_text(errors="replace"):
         assert time.monotonic() < deadline, log.read_text(errors="replace")
