@@ -3,7 +3,8 @@
     python -m benchmarks.startup [--rounds 7] [--messages 1000000] [--apache]
 
 Time runs from the start of the process to the first acknowledged send, over a raw socket that
-tries to connect all the while. Memory is what only the process has; shared file maps don't count. With ``--apache`` the same is done to Apache's broker 4.9.7, in turns.
+tries to connect all the while. Memory is what only the process has; shared file maps do not count.
+With ``--apache`` the same is done to Apache's broker 4.9.7, in turns.
 """
 
 from __future__ import annotations
