@@ -1,0 +1,100 @@
+"""A process that writes a store is killed; whatever it acknowledged is there afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.store.message_store import GetStatus, MessageStore, StoreConfig
+from remoting.protocol.message.view import iter_records
+
+ROUNDS = 5
+QUEUES = 3
+ROOT = Path(__file__).parents[2]
+
+WRITER = """
+import asyncio, os, sys
+from pathlib import Path
+from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+
+async def main(root, mode):
+    store = MessageStore(StoreConfig(root=Path(root), flush_disk_type=mode,
+        mapped_file_size_commit_log=256 * 1024, mapped_file_size_consume_queue=20 * 500,
+        flush_interval_commit_log_ms=5, flush_interval_consume_queue_ms=5))
+    store.open()
+    store.start(asyncio.get_running_loop())
+    number = 0
+    while True:
+        for _ in range(50):
+            queue = number % 3
+            body = b"%d " % number + b"x" * (number % 700)
+            result = store.put(PendingMessage("Killed", queue, body))
+            assert result.status is PutStatus.OK, result
+            line = b"%d %d %d\\n" % (queue, result.queue_offset, number)
+            def tell(ok, line=line):
+                ok and os.write(1, line)
+
+            if mode == "SYNC_FLUSH":
+                store.when_durable(result.end_offset, tell)
+            else:
+                tell(True)
+            number += 1
+        await asyncio.sleep(0)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def write_and_kill(root: Path, mode: str, lines: int) -> list[tuple[int, int, int]]:
+    """Queue, offset and number of each message that was acknowledged before the kill."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(root), mode], stdout=subprocess.PIPE, cwd=ROOT
+    ) as writer:
+        assert writer.stdout is not None
+        got = [writer.stdout.readline() for _ in range(lines)]
+        writer.kill()
+        got += writer.stdout.read().splitlines(keepends=True)
+    assert got[0], "the writer did not start"
+    whole = [line.split() for line in got if line.endswith(b"\n")]
+    return [(int(queue), int(offset), int(number)) for queue, offset, number in whole]
+
+
+def numbers_in(store: MessageStore, queue_id: int) -> list[int]:
+    numbers: list[int] = []
+    offset = 0
+    while True:
+        result = store.get("Killed", queue_id, offset, 500)
+        if result.status is not GetStatus.FOUND:
+            assert result.status is GetStatus.OFFSET_OVERFLOW_ONE
+            return numbers
+        for run in result.records:
+            for record in iter_records(run):
+                assert record.check_crc()
+                assert record.queue_offset == len(numbers)
+                numbers.append(int(record.body.split()[0]))
+        offset = result.next_offset
+
+
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_nothing_acknowledged_is_lost_by_kills(tmp_path: Path, mode: str) -> None:
+    acknowledged: dict[tuple[int, int], int] = {}
+    for number in range(ROUNDS):
+        for queue, offset, which in write_and_kill(tmp_path, mode, 200 + 700 * number):
+            assert (queue, offset) not in acknowledged
+            acknowledged[queue, offset] = which
+        store = MessageStore(
+            StoreConfig(
+                root=tmp_path,
+                mapped_file_size_commit_log=256 * 1024,
+                mapped_file_size_consume_queue=20 * 500,
+            )
+        )
+        assert not store.open().clean
+        found = [numbers_in(store, queue) for queue in range(QUEUES)]
+        for (queue, offset), which in acknowledged.items():
+            assert found[queue][offset] == which
+        store.close()
+    assert len(acknowledged) > 1000
