@@ -1,0 +1,89 @@
+"""Everything that parses what a peer or a disk gives: bytes in, the protocol's errors at worst."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from remoting.protocol import bodies, frame
+from remoting.protocol.bodies import properties_text
+from remoting.protocol.bodies.heartbeat import HeartbeatData
+from remoting.protocol.bodies.registration import decode_registration
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.errors import BodyError, FrameError, HeaderError, RecordError
+from remoting.protocol.headers import REQUEST_HEADERS
+from remoting.protocol.message import batch, compression, properties, record, view
+
+
+def frames(data: bytes) -> None:
+    """Cut, decode, read the typed header, and write it again."""
+    try:
+        cut = frame.cut(data)
+        if cut is None:
+            return
+        command = frame.decode(cut)
+    except FrameError:
+        return
+    header_type = REQUEST_HEADERS.get(command.code)
+    if header_type is not None:
+        with contextlib.suppress(HeaderError):
+            command.read(header_type)
+    assert frame.encode(command)
+
+
+def json_header(data: bytes) -> None:
+    """The same behind a right length field, so that the fuzzer gets to the JSON at once."""
+    frames((len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
+
+
+def binary_header(data: bytes) -> None:
+    """The same for the binary header."""
+    length = (len(data) + 4).to_bytes(4, "big")
+    frames(length + (1 << 24 | len(data)).to_bytes(4, "big") + data)
+
+
+def records(data: bytes) -> None:
+    """Walk records as a recovery does and as a reader does; the two agree."""
+    scan = record.examine(data, 0)
+    try:
+        message = view.RecordView(data)
+    except RecordError:
+        assert not isinstance(scan, record.Found)
+        return
+    _ = (message.topic, message.properties, message.keys, message.tags, message.message_id)
+    try:
+        _ = message.body
+    except BodyError:
+        return
+
+
+def message_bodies(data: bytes) -> None:
+    """Inflate, split a batch, read properties."""
+    if not data:
+        return
+    with contextlib.suppress(BodyError):
+        compression.decompress(data[1:], 1 | (data[0] & 7) << 8, max_bytes=1 << 16)
+    try:
+        for element in batch.iter_elements(data):
+            properties.decode(element.properties)
+    except BodyError:
+        pass
+
+
+def control_bodies(data: bytes) -> None:
+    """JSON of every dialect, registrations, configuration texts."""
+    for parse in (
+        lambda: bodies.decode(HeartbeatData, data),
+        lambda: bodies.decode(TopicRouteData, data),
+        lambda: decode_registration(data, compressed=True),
+        lambda: decode_registration(data),
+        lambda: properties_text.parse(data),
+    ):
+        with contextlib.suppress(BodyError):
+            parse()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (frames, json_header, binary_header, records, message_bodies, control_bodies)
+}
