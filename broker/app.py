@@ -142,8 +142,12 @@ class Broker:
         """
         await self._server.start()
         await self._open_store()
-        self._tables = SavedTables(
-            self.config, self.store.paths.root / CONFIG_DIRECTORY, self._files
+        self._tables = await asyncio.get_running_loop().run_in_executor(
+            None,
+            SavedTables,
+            self.config,
+            self.store.paths.root / CONFIG_DIRECTORY,
+            self._files,
         )
         self.state = self._make_state()
         self._processors = Processors.of(self.state, self._rates)

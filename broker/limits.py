@@ -23,8 +23,18 @@ MAX_CLIENT_GROUPS: Final = 100_000
 MAX_GROUP_SUBSCRIPTIONS: Final = 1_024
 """Topics one consumer group subscribes to; a real application names a handful."""
 
+MAX_HEARTBEAT_BYTES: Final = 512 * 1024
+"""One heartbeat: what it says is kept as long as the client lives. A thousand subscriptions take
+300 KiB."""
+
+MAX_SUBSCRIPTION_LENGTH: Final = 32 * 1024
+"""Characters of the expression that a pull brings; it is kept while the pull is parked."""
+
 MAX_CLIENT_ID_LENGTH: Final = 512
 """Characters of a client id: address, process id, unit and a nanosecond stamp stay under 100."""
+
+MAX_BROKER_NAME_LENGTH: Final = 255
+"""Characters of a broker's name within a queue lock."""
 
 MAX_CONSUMER_OFFSETS: Final = 1_000_000
 """Offsets kept over all groups and queues: the table is written out as a whole every 5 s."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from broker.errors import LimitReached
 from broker.limits import MAX_CONSUMER_OFFSETS
+from remoting.protocol import names
 
 SEPARATOR = "@"
 
@@ -47,11 +48,15 @@ class ConsumerOffsets:
 
         Raises:
             LimitReached: the table is full and the queue isn't in it.
+            ValueError: topic or group can't be names of such.
         """
         key = f"{topic}{SEPARATOR}{group}"
         queues = self.table.get(key)
         before = None if queues is None else queues.get(queue_id)
         if before is None:
+            if queues is None:
+                names.validate_topic(topic)
+                names.validate_group(group)
             if self._count >= self._limit:
                 raise LimitReached(
                     f"the broker keeps at most {self._limit} consumer offsets; delete unused "

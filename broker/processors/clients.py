@@ -14,8 +14,8 @@ import structlog
 
 from broker.errors import Refused
 from broker.groups.producers import ClientChannel
-from broker.limits import MAX_CLIENT_ID_LENGTH
-from broker.processors.remarks import NO_SQL, check_group, is_tag_type
+from broker.limits import MAX_HEARTBEAT_BYTES
+from broker.processors.remarks import NO_SQL, check_client_id, check_group, is_tag_type
 from broker.state import BrokerState
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.errors import RemotingError
@@ -48,12 +48,14 @@ class ClientProcessor:
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
         """HEART_BEAT: who the client is, and which groups it produces and consumes for."""
-        data = decode(HeartbeatData, command.body)
-        if not 0 < len(data.client_id) <= MAX_CLIENT_ID_LENGTH:
+        if len(command.body) > MAX_HEARTBEAT_BYTES:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"a heartbeat needs a clientID of 1 to {MAX_CLIENT_ID_LENGTH} characters",
+                f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes: subscribe fewer topics or "
+                "use several clients",
             )
+        data = decode(HeartbeatData, command.body)
+        check_client_id(data.client_id)
         channel = ClientChannel(
             connection=connection,
             client_id=data.client_id,

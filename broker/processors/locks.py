@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.processors.remarks import (
+    check_broker_name,
+    check_client_id,
+    check_group,
+    check_topic,
+)
 from broker.state import BrokerState
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.locks import (
@@ -28,6 +34,11 @@ class LockProcessor:
     def lock(self, command: Command, _: Connection) -> Command:
         """LOCK_BATCH_MQ: take or keep locks; the answer names those the client holds now."""
         body = decode(LockBatchRequestBody, command.body)
+        check_group(body.consumer_group)
+        check_client_id(body.client_id)
+        for queue in body.mq_set:
+            check_topic(queue.topic)
+            check_broker_name(queue.broker_name)
         held = self._state.locks.lock(
             body.consumer_group, body.client_id, body.mq_set, self._state.clock.now_ms()
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from broker.errors import Refused
 from broker.state import BrokerState
 from broker.throttle import Throttle
 from remoting.protocol.bodies import encode
@@ -48,8 +49,12 @@ class OffsetProcessor:
 
         Raises:
             LimitReached: the table of offsets is full.
+            Refused: topic or group can't be names of such.
         """
-        before = self._state.offsets.commit(group, topic, queue_id, offset)
+        try:
+            before = self._state.offsets.commit(group, topic, queue_id, offset)
+        except ValueError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if before is None:
             return
         self._state.counters.commits_backwards += 1

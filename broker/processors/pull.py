@@ -17,7 +17,7 @@ import structlog
 
 from broker.delivery.long_poll import ParkedPull
 from broker.errors import Refused
-from broker.limits import DEFAULT_PULL_BYTES, DEFAULT_PULL_MESSAGES
+from broker.limits import DEFAULT_PULL_BYTES, DEFAULT_PULL_MESSAGES, MAX_SUBSCRIPTION_LENGTH
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
 from broker.state import BrokerState
@@ -43,7 +43,7 @@ SUSPEND: Final = 0x2
 SUBSCRIPTION: Final = 0x4
 """Bits of the header's ``sysFlag`` (cf. PullSysFlag)."""
 
-_parse_tags = lru_cache(maxsize=1024)(TagExpression.parse)
+_parse_tags = lru_cache(maxsize=256)(TagExpression.parse)
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -65,6 +65,14 @@ class HeldPull:
     command: Command
     connection: Connection
     header: PullMessageRequestHeader
+
+    def forget_the_rest(self) -> None:
+        """Keep only what another run needs: a header may be large, and parked pulls many."""
+        request, header = self.command, self.header
+        self.command = Command(
+            request.code, request.opaque, request.flag, serialize=request.serialize
+        )
+        header.bname = header.proxy_froward_client_id = None
 
 
 class PullProcessor:
@@ -228,6 +236,7 @@ class PullProcessor:
             if config.long_polling_enable
             else config.short_polling_time_ms
         )
+        held.forget_the_rest()
         parked = state.long_polls.park(
             ParkedPull(
                 topic=header.topic,
@@ -269,17 +278,22 @@ class PullProcessor:
 def _accept_of_text(header: PullMessageRequestHeader) -> Accept:
     if not is_tag_type(header.expression_type):
         if not header.subscription:
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-            )
+            raise _unparsable()
         raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+    text = header.subscription
+    if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
+        raise _unparsable()
     try:
-        expression = _parse_tags(header.subscription)
+        expression = _parse_tags(text)
     except ValueError:
-        raise Refused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-        ) from None
+        raise _unparsable() from None
     return None if expression.is_all else expression.codes.__contains__
+
+
+def _unparsable() -> Refused:
+    return Refused(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+    )
 
 
 def _accept_of_subscription(subscription: SubscriptionData) -> Accept:

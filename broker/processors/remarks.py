@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import Refused
+from broker.limits import MAX_BROKER_NAME_LENGTH, MAX_CLIENT_ID_LENGTH
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
@@ -60,3 +61,21 @@ def check_group(name: str) -> None:
         names.validate_group(name)
     except ValueError as error:
         raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+
+
+def check_client_id(client_id: str) -> None:
+    """Raises ``Refused`` when a client gives no id or too long a one."""
+    if not 0 < len(client_id) <= MAX_CLIENT_ID_LENGTH:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"a client's id has 1 to {MAX_CLIENT_ID_LENGTH} characters, not {len(client_id)}",
+        )
+
+
+def check_broker_name(name: str) -> None:
+    """Raises ``Refused`` when a broker's name is too long to be one."""
+    if len(name) > MAX_BROKER_NAME_LENGTH:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"a broker's name has at most {MAX_BROKER_NAME_LENGTH} characters, not {len(name)}",
+        )

@@ -24,6 +24,7 @@ from broker.processors.send import SendProcessor
 from broker.processors.topics import TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
+from broker.store.errors import StoreError
 from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -150,7 +151,7 @@ class Dispatcher:
     def _failure(self, command: Command, error: Exception) -> Command:
         if isinstance(error, Refused):
             return command.reply(error.code, error.remark)
-        if isinstance(error, (ProtocolError, LimitReached)):
+        if isinstance(error, (ProtocolError, LimitReached, StoreError)):
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         suppressed = self._failures.allow(self._state.clock.monotonic())
         if suppressed is not None:

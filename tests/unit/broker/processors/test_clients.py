@@ -183,6 +183,7 @@ def test_a_scan_closes_silent_clients_and_tells_those_who_stay(bench):
     [
         heartbeat(""),
         heartbeat("c" * 513),
+        Command.request(RequestCode.HEART_BEAT, body=b" " * (512 * 1024) + b"{}"),
         heartbeat(producers=["no group!"]),
         heartbeat(consumers=[ConsumerData(group_name="../g")]),
         heartbeat(consumers=[ConsumerData(group_name="")]),

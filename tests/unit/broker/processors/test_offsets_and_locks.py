@@ -55,6 +55,15 @@ def test_a_oneway_commit_is_taken_without_an_answer(bench):
     assert fields_of(query(bench)) == {"offset": "7"}
 
 
+@pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("g", "t" * 128), ("g", "a@b")])
+def test_names_that_can_not_be_are_not_kept_with_offsets(bench, group, topic):
+    header = headers.UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=topic, queue_id=0, commit_offset=1
+    )
+    assert bench.must(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == 1
+    assert len(bench.state.offsets) == 0
+
+
 def test_a_new_group_starts_at_0_while_the_first_message_is_in_memory(bench):
     bench.topic("T")
     bench.send("T")
@@ -188,6 +197,22 @@ def test_locks_go_to_the_first_and_come_back(bench):
     assert lock(bench, "b", Q0, Q1) == [Q0]
     bench.clock.advance(61)
     assert lock(bench, "b", Q1) == [Q1]
+
+
+@pytest.mark.parametrize(
+    ("group", "client_id", "queue"),
+    [
+        ("no group!", "a", Q0),
+        ("g", "", Q0),
+        ("g", "c" * 513, Q0),
+        ("g", "a", MessageQueue("t" * 200, "broker-a", 0)),
+        ("g", "a", MessageQueue("T", "b" * 256, 0)),
+    ],
+)
+def test_names_that_can_not_be_are_not_kept_with_locks(bench, group, client_id, queue):
+    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=[queue])
+    assert bench.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=encode(body))).code == 1
+    assert len(bench.state.locks) == 0
 
 
 def test_a_lock_request_that_makes_no_sense_is_refused(bench):

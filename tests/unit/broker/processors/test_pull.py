@@ -94,6 +94,7 @@ def test_row_6_a_queue_that_the_topic_does_not_have(bench, queue_id):
     [
         {"subscription": "||"},
         {"subscription": " || || "},
+        {"subscription": "a" * 40_000},
         {"subscription": "", "expression_type": "SQL92"},
         {"subscription": None, "expression_type": "SQL92"},
     ],
@@ -385,6 +386,16 @@ def test_more_parked_pulls_than_allowed_are_answered_at_once(make_bench):
     bench.topic("T")
     hold(bench)
     assert pull(bench, sys_flag=4 | 2, suspend_timeout_millis=3000).code == 19
+
+
+def test_a_parked_pull_keeps_only_what_it_needs(bench):
+    bench.topic("T")
+    command = pull_command("T", sys_flag=6, suspend_timeout_millis=3000, bname="b" * 100_000)
+    command.pairs = (("junk", "x" * 100_000),)
+    assert bench.ask(command) is None
+    (parked,) = bench.state.long_polls.drain()
+    assert parked.request.command.pairs is None
+    assert parked.request.header.bname is None
 
 
 def test_a_broker_that_stops_holds_no_pull(bench):

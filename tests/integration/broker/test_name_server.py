@@ -1,0 +1,65 @@
+"""A broker and a name server: what is made here is in the route there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nameserver.app import NameServer
+from nameserver.config import NameServerConfig
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers import admin
+from tests.integration.broker.client import Client
+
+
+@pytest.fixture
+async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
+    """A name server of its own."""
+    config = NameServerConfig.from_sources(
+        None, {}, {"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}
+    )
+    async with NameServer(config) as server:
+        yield server
+
+
+async def route(client: Client, topic: str) -> TopicRouteData | None:
+    header = admin.GetRouteInfoRequestHeader(topic=topic)
+    reply = await client.ask(Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header))
+    return decode(TopicRouteData, reply.body) if reply.code == 0 else None
+
+
+async def test_a_made_topic_is_in_the_route_when_that_is_answered(
+    name_server, make_broker, connect
+):
+    broker = make_broker(namesrv_addr=(name_server.address,))
+    await broker.start()
+    to_broker = await connect(broker)
+    to_names = Client()
+    to_names.connection = await to_names.pool.get(name_server.address)
+    header = admin.CreateTopicRequestHeader(
+        topic="Made",
+        default_topic="TBW102",
+        read_queue_nums=3,
+        write_queue_nums=3,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+    )
+    await to_broker.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
+    found = await route(to_names, "Made")
+    assert found is not None
+    assert found.broker_datas[0].broker_addrs == {0: broker.address}
+    assert found.queue_datas[0].write_queue_nums == 3
+    await broker.stop()
+    assert await route(to_names, "Made") is None
+    await to_names.pool.close()
+
+
+async def test_a_name_server_that_is_away_keeps_no_broker_from_serving(make_broker, connect):
+    broker = make_broker(namesrv_addr=("127.0.0.1:1",))
+    await broker.start()
+    assert (await (await connect(broker)).send("New")).code == 0
