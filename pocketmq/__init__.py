@@ -13,6 +13,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = Path(__file__).resolve().parent.parent
+_MODULES_OF_CLIENT = frozenset({"blocking", "serde"})
 
 
 def _client() -> Any:
@@ -34,7 +35,9 @@ def __getattr__(name: str) -> Any:
         AttributeError: The client has no such name.
         ImportError: A ``client`` module of the application shadows ours.
     """
-    if name.startswith("_"):
+    # ``from pocketmq import logs`` asks here too, before it looks for the module ``logs``: the
+    # client's own names are classes and constants.
+    if name.startswith("_") or (name.islower() and name not in _MODULES_OF_CLIENT):
         msg = f"module 'pocketmq' has no attribute {name!r}"
         raise AttributeError(msg)
     return getattr(_client(), name)

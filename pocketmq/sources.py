@@ -162,7 +162,9 @@ class _Record(Iterable[str]):
 def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -> Entry:
     for name in fields.named:
         if name not in value:
-            raise SourceError(f"line {number} has no {name!r}; it has {', '.join(value)}")
+            raise SourceError(
+                f"line {number} has no {name!r}; it has {', '.join(value) or 'nothing'}"
+            )
     return Entry(
         text if fields.body is None else _as_body(value[fields.body]),
         tuple((_as_word(value, fields.key) or "").split()),

@@ -1,0 +1,200 @@
+"""What the doctor finds, against servers that say what the test tells them to."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import pytest
+
+from pocketmq import doctor
+from pocketmq.doctor import Case, Finding, Verdict, examine
+from pocketmq.probe import NoAnswer
+from remoting.clock import ManualClock
+from remoting.protocol.bodies.clients import Connection, ConsumerConnection
+from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.queue import MessageQueue
+
+NAME_SERVER = "10.0.0.1:9876"
+BROKER = "10.0.0.2:10911"
+CLOCK = ManualClock()
+RUNNING_MS = ((1 * 24 + 2) * 60 + 3) * 60_000 + 4_500
+
+
+def runtime(**changes: str) -> KVTable:
+    return KVTable(
+        table={
+            "brokerVersionDesc": "V4_9_7",
+            "bootTimestamp": str(CLOCK.now_ms() - RUNNING_MS),
+            "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]",
+            "commitLogDiskRatio": "0.5",
+            "commitLogDirCapacity": "Total : 2.0 GiB, Free : 1.0 GiB.",
+            **changes,
+        }
+    )
+
+
+def cluster(address: str = BROKER, *, broker_id: int = 0) -> ClusterInfo:
+    data = BrokerData(cluster="c", broker_name="a", broker_addrs={broker_id: address})
+    return ClusterInfo(broker_addr_table={"a": data}, cluster_addr_table={"c": ["a"]})
+
+
+class Servers(dict[tuple[str, RequestCode], object]):
+    """What is answered, by address and request; an exception is raised."""
+
+    def ask(self, address: str, code: RequestCode, *_: object, **__: object) -> Any:
+        answer = self.get((address, code), NoAnswer(f"can't connect to {address}"))
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """A healthy name server and broker."""
+    table = Servers()
+    table[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster()
+    table[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
+    monkeypatch.setattr(doctor, "ask", table.ask)
+    return table
+
+
+def findings(**case: Any) -> list[Finding]:
+    given = {"name_servers": [NAME_SERVER], "clock": CLOCK, **case}
+    return list(examine(Case(**given)))
+
+
+def bad(**case: Any) -> list[Finding]:
+    return [finding for finding in findings(**case) if finding.verdict is not Verdict.OK]
+
+
+def test_a_healthy_cluster_has_nothing_to_remedy(servers: Servers) -> None:
+    found = findings()
+    assert [f for f in found if f.verdict is not Verdict.OK] == []
+    assert {"version", "interpreter", "name server", "broker", "clock", "disk"} <= {
+        f.check for f in found
+    }
+
+
+def test_a_name_server_that_is_down_is_a_failure(servers: Servers) -> None:
+    (found,) = bad(name_servers=[NAME_SERVER, "10.0.0.9:9876"])
+    assert (found.check, found.verdict) == ("name server", Verdict.FAILED)
+    assert "10.0.0.9:9876" in found.found
+    assert found.remedy
+
+
+def test_no_name_server_at_all_ends_the_questions(servers: Servers) -> None:
+    servers.clear()
+    assert [f.check for f in bad(topic="orders", group="g")] == ["name server"]
+
+
+def test_name_servers_that_know_different_brokers_are_found(servers: Servers) -> None:
+    other = "10.0.0.3:9876"
+    servers[other, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
+    (found,) = bad(name_servers=[NAME_SERVER, other])
+    assert "10.0.0.3:9876 doesn't know a" in found.found
+
+
+def test_a_cluster_without_brokers_is_a_failure(servers: Servers) -> None:
+    servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
+    assert [f.found for f in bad()] == ["no broker is registered"]
+
+
+def test_a_broker_without_a_master_is_a_failure(servers: Servers) -> None:
+    servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster(broker_id=1)
+    assert [f.found for f in bad()] == ["a has no master"]
+
+
+def test_an_advertised_address_that_does_not_answer_is_a_failure(servers: Servers) -> None:
+    del servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO]
+    (found,) = bad()
+    assert f"can't connect to {BROKER}" in found.found
+    assert "--advertise" in found.remedy
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:10911", "0.0.0.0:10911", "localhost:10911"])
+def test_a_loopback_address_is_named_as_the_reason(servers: Servers, address: str) -> None:
+    servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster(address)
+    (found,) = bad()
+    assert "the broker's own machine" in found.remedy
+    servers[address, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
+    (found,) = bad()
+    assert (found.check, found.verdict) == ("advertised address", Verdict.WARNING)
+
+
+def test_a_broker_that_refuses_is_told_from_one_that_is_away(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = NoAnswer("code 2: starting", 2)
+    assert "its log" in bad()[0].remedy
+
+
+@pytest.mark.parametrize(("off_ms", "word"), [(60_000, "ahead of"), (-60_000, "behind")])
+def test_a_clock_that_differs_is_a_warning(servers: Servers, off_ms: int, word: str) -> None:
+    boot = str(CLOCK.now_ms() - RUNNING_MS + off_ms)
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(bootTimestamp=boot)
+    (found,) = bad()
+    assert found.found == f"a's is 60 s {word} this machine's"
+
+
+@pytest.mark.parametrize(
+    ("used", "verdicts"),
+    [("0.80", [Verdict.WARNING]), ("0.95", [Verdict.FAILED]), ("", [])],
+)
+def test_a_disk_that_fills_is_noticed(servers: Servers, used: str, verdicts: list[Verdict]) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        commitLogDiskRatio=used, runtime="?"
+    )
+    assert [f.verdict for f in bad()] == verdicts
+
+
+def test_a_topic_is_looked_at_where_it_is_asked_for(servers: Servers) -> None:
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    servers[NAME_SERVER, code] = NoAnswer("code 17", 17)
+    (found,) = bad(topic="orders")
+    assert found.remedy == "pocketmq topic create orders"
+    servers[NAME_SERVER, code] = NoAnswer("code 1", 1)
+    assert bad(topic="orders")[0].found == "code 1"
+    servers[NAME_SERVER, code] = TopicRouteData(
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=4, write_queue_nums=4, perm=4)]
+    )
+    (found,) = bad(topic="orders")
+    assert found.found == "no queue of orders to write to"
+
+
+def test_a_group_that_is_not_there_is_a_warning(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = NoAnswer("code 206", 206)
+    servers[BROKER, RequestCode.GET_CONSUME_STATS] = ConsumeStats()
+    assert [f.found for f in bad(group="g")] == [
+        "g has no member online",
+        f"{BROKER} has no committed offset of g",
+    ]
+
+
+def test_a_group_ahead_of_its_queues_is_a_failure(servers: Servers) -> None:
+    queue = MessageQueue("orders", "a", 0)
+    servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = ConsumerConnection(
+        connection_set=[Connection(client_id="x")]
+    )
+    servers[BROKER, RequestCode.GET_CONSUME_STATS] = ConsumeStats(
+        offset_table={queue: OffsetWrapper(broker_offset=5, consumer_offset=9)}
+    )
+    (found,) = bad(group="g")
+    assert "ahead of what orders/a/0 hold" in found.found
+
+
+def test_what_a_broker_refuses_to_tell_of_a_group_is_reported(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = NoAnswer("code 1", 1)
+    servers[BROKER, RequestCode.GET_CONSUME_STATS] = NoAnswer("code 3", 3)
+    assert {f.found for f in bad(group="g")} == {"code 1", "g has no member online", "code 3"}
+
+
+def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    found = bad()
+    assert [f.check for f in found] == ["accelerator"] * 3 + ["file descriptors"]
+    assert "ulimit -n 1024" in found[-1].remedy

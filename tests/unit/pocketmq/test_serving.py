@@ -1,0 +1,104 @@
+"""Serving until told to stop, with parts that the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from pocketmq.serving import Failed, Serving
+
+
+class Fake:
+    """A part that remembers what happened to it."""
+
+    def __init__(self, name: str, events: list[str], *, fails_at_start: bool = False) -> None:
+        self.name = name
+        self.events = events
+        self.fails_at_start = fails_at_start
+        self.failure: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        self.events.append(f"start {self.name}")
+        self.failure = asyncio.get_running_loop().create_future()
+        if self.fails_at_start:
+            raise OSError("the port is in use")
+
+    async def stop(self) -> None:
+        self.events.append(f"stop {self.name}")
+
+    def ready(self) -> Mapping[str, str]:
+        return {self.name: "127.0.0.1:1"}
+
+    def failures(self) -> Sequence[asyncio.Future[None]]:
+        assert self.failure is not None
+        return [self.failure]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_parts_in_the_opposite_order(number: signal.Signals) -> None:
+    events: list[str] = []
+
+    def ready(line: str) -> None:
+        events.append(line)
+        os.kill(os.getpid(), number)
+
+    Serving(parts=[Fake("nameserver", events), Fake("broker", events)], echo=ready).run()
+    assert events == [
+        "start nameserver",
+        "start broker",
+        "ready: nameserver 127.0.0.1:1, broker 127.0.0.1:1",
+        "stop broker",
+        "stop nameserver",
+    ]
+
+
+def test_the_ready_line_as_json_is_one_object() -> None:
+    lines: list[str] = []
+
+    def ready(line: str) -> None:
+        lines.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Serving(parts=[Fake("broker", [])], as_json=True, echo=ready).run()
+    assert json.loads(lines[0]) == {"event": "ready", "broker": "127.0.0.1:1", "pid": os.getpid()}
+
+
+def test_a_part_that_can_not_start_ends_it_and_those_before_are_stopped() -> None:
+    events: list[str] = []
+    parts = [Fake("a", events), Fake("b", events, fails_at_start=True), Fake("c", events)]
+    with pytest.raises(OSError, match="the port is in use"):
+        Serving(parts=parts, echo=events.append).run()
+    assert events == ["start a", "start b", "stop b", "stop a"]
+
+
+def test_a_part_that_dies_ends_it_with_its_error() -> None:
+    events: list[str] = []
+    part = Fake("broker", events)
+
+    def ready(_: str) -> None:
+        assert part.failure is not None
+        part.failure.set_exception(ValueError("the wheel is broken"))
+
+    with pytest.raises(Failed, match="ValueError: the wheel is broken") as caught:
+        Serving(parts=[part], echo=ready).run()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert events[-1] == "stop broker"
+
+
+def test_it_stops_when_standard_input_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    events: list[str] = []
+    with os.fdopen(reading) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+
+        def ready(_: str) -> None:
+            os.write(writing, b"ignored")
+            os.close(writing)
+
+        Serving(parts=[Fake("broker", events)], echo=ready, until_stdin_closes=True).run()
+    assert events == ["start broker", "stop broker"]
