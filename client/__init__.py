@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import client.blocking
+    import client.blocking  # noqa: F401 - so that type checkers know it is there
     from client import serde
     from client.admin import Admin
     from client.admin.base import BrokerInfo

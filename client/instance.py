@@ -103,7 +103,7 @@ class Instance(Generic[T]):
         self._clock = SystemClock()
         self._members = Members()
         self._parts: list[Producer[Any] | PullConsumer[Any]] = []
-        self.client_id = ""
+        self._client_id = ""
 
     @classmethod
     def _for_part(
@@ -113,6 +113,11 @@ class Instance(Generic[T]):
         names = ClientArguments.__annotations__
         own = {name: value for name, value in options.items() if name in names}
         return Instance(nameservers, **cast(ClientArguments, own))
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this client; empty before the start."""
+        return self._client_id
 
     # Life
 
@@ -165,7 +170,7 @@ class Instance(Generic[T]):
 
     def _set_identity(self, ip: str) -> None:
         choose = random.SystemRandom()
-        self.client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
+        self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
         try:
             self._ids = UniqueIdGenerator(
                 ip, os.getpid(), choose.getrandbits(32), self._clock.now_ms

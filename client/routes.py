@@ -167,14 +167,6 @@ class RouteTable:
         """All known routes."""
         return [entry.route for entry in self._entries.values() if entry.route is not None]
 
-    def master(self, broker: str) -> str | None:
-        """The master's address of a broker, from any route."""
-        for entry in self._entries.values():
-            address = entry.route.master(broker) if entry.route is not None else None
-            if address is not None:
-                return address
-        return None
-
     def brokers(self) -> dict[str, dict[int, str]]:
         """Every broker of the routes: name -> id -> address."""
         merged: dict[str, dict[int, str]] = {}

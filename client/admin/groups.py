@@ -24,6 +24,7 @@ from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from remoting.protocol.names import is_system_group
 from remoting.protocol.queue import MessageQueue
 
 
@@ -115,12 +116,16 @@ class GroupAdmin(AdminBase):
                 address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, group=group
             )
 
-    async def groups(self) -> list[str]:
-        """The names of all consumer groups, sorted."""
+    async def groups(self, *, internal: bool = False) -> list[str]:
+        """The names of all consumer groups, sorted.
+
+        Args:
+            internal: also those that every broker has for itself.
+        """
         names: set[str] = set()
         for address in (await self._masters()).values():
             names |= (await self.group_configs(address)).keys()
-        return sorted(names)
+        return sorted(name for name in names if internal or not is_system_group(name))
 
     async def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """The settings of all groups of one broker."""

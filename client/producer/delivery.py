@@ -129,3 +129,20 @@ class Delivery:
         )
         error.__cause__ = cause
         return error
+
+
+def as_send_error(error: PocketMQError) -> SendError:
+    """What ``send`` raises for other reasons, as a result: in each of them nothing is stored."""
+    if isinstance(error, SendError):
+        return error
+    wrapped = SendError(
+        error.message,
+        outcome=Outcome.NOT_SENT,
+        topic=error.topic,
+        queue=error.queue,
+        group=error.group,
+        broker=error.broker,
+        hint=error.hint,
+    )
+    wrapped.__cause__ = error
+    return wrapped

@@ -53,8 +53,3 @@ class FaultTable:
             return True
         until = self._until.get(broker)
         return until is None or now >= until
-
-    def keep_only(self, brokers: set[str]) -> None:
-        """Forget brokers that are in no route any more."""
-        for broker in self._until.keys() - brokers:
-            del self._until[broker]

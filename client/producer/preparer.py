@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from client.config import ProducerOptions
 from client.errors import UsageError
 from client.message import Message
 from client.places import Duration, seconds
-from client.producer.outgoing import Outgoing, check_body, check_topic, properties_text
+from client.producer.outgoing import (
+    ELEMENT_BYTES,
+    Outgoing,
+    check_body,
+    check_topic,
+    properties_text,
+)
 from client.serde import Serde
+from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import compress
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
@@ -139,3 +146,31 @@ def _aim(item: Outgoing, queue: MessageQueue | None, sharding_key: str | None) -
     if queue.topic != item.topic:
         raise UsageError(f"the queue belongs to another topic than {item.topic}", queue=queue)
     item.lane = queue
+
+
+def check_batch(items: Sequence[Outgoing]) -> None:
+    """Whether messages can leave as one batch. Raises UsageError."""
+    if not items:
+        raise UsageError("a batch needs at least one message")
+    topic = items[0].topic
+    if any(item.topic != topic for item in items):
+        raise UsageError("a batch has messages of one topic only", topic=topic)
+    if len(items) > MAX_BATCH_MESSAGES:
+        raise UsageError(
+            f"a batch of {len(items)} messages is too large, {MAX_BATCH_MESSAGES} are allowed",
+            topic=topic,
+            hint="use send_many",
+        )
+    size = sum(ELEMENT_BYTES + len(item.body) + len(item.properties.encode()) for item in items)
+    if size > MAX_MESSAGE_BYTES:
+        raise UsageError(
+            f"a batch of {size} bytes is too large, {MAX_MESSAGE_BYTES} are allowed",
+            topic=topic,
+            hint="use send_many, which splits",
+        )
+    if len(items) > 1 and (topic.startswith(RETRY_PREFIX) or any(item.delayed for item in items)):
+        raise UsageError(
+            "delayed messages and retry topics can't be sent as a batch",
+            topic=topic,
+            hint="send them one by one",
+        )

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
-from client.errors import Outcome, PocketMQError, SendError, UsageError
+from client.errors import PocketMQError, SendError, UsageError
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message
 from client.names import check_group
 from client.places import Duration, seconds
+from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
-from client.producer.outgoing import ELEMENT_BYTES, Outgoing
-from client.producer.preparer import Preparer
+from client.producer.outgoing import Outgoing
+from client.producer.preparer import Preparer, check_batch
 from client.receipt import Receipt
 from client.routes import Route
 from client.serde import Serde, raw
-from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES
-from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -344,7 +343,7 @@ class Producer(Generic[T]):
         items = [
             self._preparer.message(message, timeout, compressing=False) for message in messages
         ]
-        _check_batch(items)
+        check_batch(items)
         group = object()
         for item in items:
             item.group = group
@@ -375,7 +374,7 @@ class Producer(Generic[T]):
                 await self._intake.wait_for_room((item,))
                 waiting.append(self._accepted(item))
             except PocketMQError as error:
-                waiting.append(_as_send_error(error))
+                waiting.append(as_send_error(error))
             if number % YIELD_MESSAGES == 0:
                 await asyncio.sleep(0)
         return [
@@ -418,52 +417,8 @@ class Producer(Generic[T]):
         return item.future
 
 
-def _check_batch(items: Sequence[Outgoing]) -> None:
-    if not items:
-        raise UsageError("a batch needs at least one message")
-    topic = items[0].topic
-    if any(item.topic != topic for item in items):
-        raise UsageError("a batch has messages of one topic only", topic=topic)
-    if len(items) > MAX_BATCH_MESSAGES:
-        raise UsageError(
-            f"a batch of {len(items)} messages is too large, {MAX_BATCH_MESSAGES} are allowed",
-            topic=topic,
-            hint="use send_many",
-        )
-    size = sum(ELEMENT_BYTES + len(item.body) + len(item.properties.encode()) for item in items)
-    if size > MAX_MESSAGE_BYTES:
-        raise UsageError(
-            f"a batch of {size} bytes is too large, {MAX_MESSAGE_BYTES} are allowed",
-            topic=topic,
-            hint="use send_many, which splits",
-        )
-    if len(items) > 1 and (topic.startswith(RETRY_PREFIX) or any(item.delayed for item in items)):
-        raise UsageError(
-            "delayed messages and retry topics can't be sent as a batch",
-            topic=topic,
-            hint="send them one by one",
-        )
-
-
 async def _settled(future: Awaitable[Receipt]) -> Receipt | SendError:
     try:
         return await future
     except PocketMQError as error:
-        return _as_send_error(error)
-
-
-def _as_send_error(error: PocketMQError) -> SendError:
-    """What ``send`` raises for other reasons, as a result: in each of them nothing is stored."""
-    if isinstance(error, SendError):
-        return error
-    wrapped = SendError(
-        error.message,
-        outcome=Outcome.NOT_SENT,
-        topic=error.topic,
-        queue=error.queue,
-        group=error.group,
-        broker=error.broker,
-        hint=error.hint,
-    )
-    wrapped.__cause__ = error
-    return wrapped
+        return as_send_error(error)

@@ -1,0 +1,141 @@
+"""Options: keyword arguments over environment over file over defaults."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.config import (
+    ClientArguments,
+    ClientOptions,
+    ConsumerArguments,
+    ConsumerOptions,
+    ProducerArguments,
+    ProducerOptions,
+    check_arguments,
+    name_servers,
+)
+from client.errors import UsageError
+from client.places import BEGIN, END
+
+
+def test_defaults_are_rocketmqs_where_there_are_such():
+    options = ProducerOptions.gather({}, env={})
+    assert (options.timeout, options.retries, options.compress_over_bytes) == (3.0, 2, 4096)
+    assert options.default_queues == 4
+
+
+def test_arguments_beat_the_environment_which_beats_the_file(tmp_path: Path):
+    file = tmp_path / "client.toml"
+    file.write_text(
+        "[producer]\nlinger = 0.5\nretries = 7\ntimeout = 9\n[client]\ncodec='msgpack'\n"
+    )
+    env = {
+        "POCKETMQ_CLIENT_CONFIG": str(file),
+        "POCKETMQ_PRODUCER_RETRIES": "5",
+        "POCKETMQ_PRODUCER_TIMEOUT": "4",
+        "POCKETMQ_LISTEN_PORT": "10911",
+    }
+    options = ProducerOptions.gather({"timeout": timedelta(seconds=2)}, env=env)
+    assert (options.linger, options.retries, options.timeout) == (0.5, 5, 2.0)
+    assert ClientOptions.gather({}, env=env).codec == "msgpack"
+
+
+def test_a_file_can_be_named_by_argument(tmp_path: Path):
+    file = tmp_path / "c.toml"
+    file.write_text("[consumer]\nauto_commit = true\nstart_from = 'last'\n")
+    options = ConsumerOptions.gather({"config": file}, env={})
+    assert options.auto_commit
+    assert options.start_from is END
+
+
+def test_the_environment_is_text_and_becomes_what_the_option_is():
+    env = {
+        "POCKETMQ_PRODUCER_LINGER": "0.25",
+        "POCKETMQ_PRODUCER_REQUIRE_DURABLE": "yes",
+        "POCKETMQ_PRODUCER_COMPRESS": "none",
+        "POCKETMQ_PRODUCER_MAX_IN_FLIGHT": "10",
+    }
+    options = ProducerOptions.gather({}, env=env)
+    assert options.linger == 0.25
+    assert options.require_durable is True
+    assert options.compress is None
+    assert options.max_in_flight == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "env", "words"),
+    [
+        (ProducerOptions, {}, {"POCKETMQ_PRODUCER_LINGR": "1"}, "did you mean 'linger'"),
+        (ProducerOptions, {}, {"POCKETMQ_PRODUCER_RETRIES": "many"}, "retries can't be 'many'"),
+        (ProducerOptions, {"retries": 1.5}, {}, "retries"),
+        (ProducerOptions, {"retries": -1}, {}, "retries"),
+        (ProducerOptions, {"linger": -0.1}, {}, "linger"),
+        (ProducerOptions, {"linger": "soon"}, {}, "linger"),
+        (ProducerOptions, {"max_in_flight": 0}, {}, "more than zero"),
+        (ProducerOptions, {"compress": "gzip"}, {}, "zlib, lz4 or zstd"),
+        (ClientOptions, {"codec": "xml"}, {}, "json, rocketmq or msgpack"),
+        (ConsumerOptions, {"start_from": None}, {}, "client.FIRST"),
+        (ConsumerOptions, {"auto_commit": "perhaps"}, {}, "auto_commit"),
+        (ClientOptions, {"config": "/nowhere/at/all"}, {}, "can't be read"),
+    ],
+)
+def test_bad_options_are_named(
+    kind: Any, given: dict[str, Any], env: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        kind.gather(given, env=env)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[producer]\nlingr=1\n", "[produce]\nlinger=1\n", "producer = 5\n", "[producer"]
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str):
+    file = tmp_path / "client.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        ProducerOptions.gather({"config": file}, env={})
+
+
+def test_every_option_is_an_argument_and_every_argument_an_option():
+    def options(kind: type) -> set[str]:
+        return {field.name for field in fields(kind)}
+
+    client = set(ClientArguments.__annotations__)
+    assert client == options(ClientOptions) - {"nameservers"} | {"config"}
+    assert set(ProducerArguments.__annotations__) - client == options(ProducerOptions)
+    assert set(ConsumerArguments.__annotations__) - client == options(ConsumerOptions)
+
+
+def test_an_unknown_argument_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'linger'"):
+        check_arguments("Producer", {"lingr": 1}, ProducerArguments)
+
+
+def test_name_servers_come_from_argument_options_or_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NAMESRV_ADDR", "env:1")
+    options = ClientOptions(nameservers="file:1")
+    assert name_servers("a:1; b:2;a:1", options) == ["a:1", "b:2"]
+    assert name_servers(["a:1", "b:2"], options) == ["a:1", "b:2"]
+    assert name_servers(None, options) == ["file:1"]
+    assert name_servers(None, ClientOptions()) == ["env:1"]
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(UsageError, match="NAMESRV_ADDR"):
+        name_servers(None, ClientOptions())
+
+
+@pytest.mark.parametrize("address", ["localhost", "host:", ":9876", "h:0", "h:70000", "h:x"])
+def test_an_address_is_host_and_port(address: str):
+    with pytest.raises(UsageError, match="host:port"):
+        name_servers(address, ClientOptions())
+
+
+def test_a_start_may_be_an_instant():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert ConsumerOptions.gather({"start_from": at}, env={}).start_from == at
+    assert ConsumerOptions.gather({}, env={}).start_from is BEGIN

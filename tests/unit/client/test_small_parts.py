@@ -1,0 +1,189 @@
+"""Durations and instants, serdes, back-off, heartbeats, forks, received messages."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from client import serde
+from client.backoff import Backoff
+from client.consumer.received import ReceivedMessage
+from client.errors import UnreadableMessage, UsageError
+from client.heartbeat import Members
+from client.lifecycle import Lifecycle, State
+from client.names import check_group, check_topic_name
+from client.places import instant, milliseconds, seconds
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.heartbeat import HeartbeatData, SubscriptionData
+from remoting.protocol.message import compression
+from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import encode_record
+from remoting.protocol.queue import MessageQueue
+
+QUEUE = MessageQueue("T", "a", 2)
+
+
+def test_durations_are_seconds_or_timedeltas():
+    assert seconds(1) == 1.0
+    assert seconds(timedelta(milliseconds=250)) == 0.25
+    for bad in (-1, "1", None, True, float("nan")):
+        with pytest.raises(UsageError):
+            seconds(bad)  # type: ignore[arg-type] # what is tested
+
+
+def test_instants_need_a_time_zone_and_round_trip():
+    at = datetime(2026, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
+    assert instant(milliseconds(at)) == at
+    with pytest.raises(UsageError, match="no time zone"):
+        milliseconds(at.replace(tzinfo=None))
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (serde.raw, b"\x00\xff"),
+        (serde.text, "grüß"),
+        (serde.json, {"a": [1, None, "ü"]}),
+        (serde.msgpack, {"a": [1, b"x"]}),
+        (serde.typed(Order), Order(5)),
+        (serde.typed(Order, format="msgpack"), Order(5)),
+    ],
+    ids=repr,
+)
+def test_serdes_round_trip(kind: Any, value: Any):
+    assert kind.loads(kind.dumps(value)) == value
+
+
+def test_a_typed_serde_checks_what_it_reads():
+    with pytest.raises(ValueError, match="number"):
+        serde.typed(Order).loads(b'{"number":"x"}')
+
+
+def test_pauses_double_to_their_bound_with_jitter_and_begin_again():
+    backoff = Backoff(random.Random(1), first=0.1, most=0.5)
+    pauses = [backoff.next() for _ in range(6)]
+    for pause, bound in zip(pauses, [0.1, 0.2, 0.4, 0.5, 0.5, 0.5], strict=True):
+        assert bound / 2 <= pause <= bound
+    backoff.reset()
+    assert backoff.next() <= 0.1
+
+
+def test_a_heartbeat_names_each_group_once_with_all_subscriptions():
+    members = Members()
+    assert members.empty
+    members.add_producer("p")
+    members.add_producer("p")
+    first = lambda: [SubscriptionData(topic="A", sub_string="*")]  # noqa: E731
+    second = lambda: [SubscriptionData(topic="B", sub_string="x")]  # noqa: E731
+    members.add_consumer("c", first)
+    members.add_consumer("c", second)
+    body = decode(HeartbeatData, members.heartbeat("id"))
+    assert body.client_id == "id"
+    assert [producer.group_name for producer in body.producer_data_set] == ["p"]
+    [consumer] = body.consumer_data_set
+    assert consumer.consume_type == "CONSUME_ACTIVELY"
+    assert {one.topic for one in consumer.subscription_data_set} == {"A", "B"}
+    assert members.consuming
+    assert not members.remove_producer("p")
+    assert members.remove_producer("p")
+    assert not members.remove_consumer("c", first)
+    assert members.remove_consumer("c", second)
+    assert members.empty
+
+
+def test_use_before_start_and_after_close_says_so():
+    life = Lifecycle("producer")
+    with pytest.raises(UsageError, match="not started"):
+        life.check()
+    life.state = State.OPEN
+    life.check()
+    life.state = State.CLOSED
+    with pytest.raises(UsageError, match="closed"):
+        life.check()
+
+
+def test_use_in_a_fork_says_so():
+    script = """
+import os
+from client.lifecycle import Lifecycle, State
+
+life = Lifecycle("producer")
+life.state = State.OPEN
+if os.fork() == 0:
+    try:
+        life.check()
+    except ValueError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+life.check()
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "before this process was forked" in done.stdout
+
+
+@pytest.mark.parametrize("group", ["", "a b", "g" * 256, "DEFAULT_PRODUCER", "DEFAULT_CONSUMER"])
+def test_bad_groups_are_refused(group: str):
+    with pytest.raises(UsageError):
+        check_group(group)
+
+
+def test_bad_topics_are_refused():
+    check_topic_name("T")
+    with pytest.raises(UsageError):
+        check_topic_name("a/b")
+
+
+def received(body: bytes, sys_flag: int = 0, kind: Any = serde.raw) -> ReceivedMessage[Any]:
+    host = host_bytes("10.0.0.1", 1234)
+    record = encode_record(
+        topic="T",
+        body=body,
+        properties=b"UNIQ_KEY\x01ID\x02TAGS\x01paid\x02KEYS\x01a b\x02p\x01v",
+        born_host=host,
+        store_host=host,
+        queue_id=2,
+        queue_offset=17,
+        physical_offset=99,
+        sys_flag=sys_flag,
+        born_timestamp_ms=1_700_000_000_000,
+        store_timestamp_ms=1_700_000_000_250,
+        reconsume_times=3,
+    )
+    return ReceivedMessage(record, 0, QUEUE, kind)
+
+
+def test_a_received_message_shows_what_was_sent():
+    message = received(b'{"a":1}', kind=serde.json)
+    assert message.body == b'{"a":1}'
+    assert message.value == {"a": 1}
+    assert (message.topic, message.queue, message.offset, message.id) == ("T", QUEUE, 17, "ID")
+    assert (message.tag, message.keys, message.retries) == ("paid", ["a", "b"], 3)
+    assert message.properties["p"] == "v"
+    assert message.born_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert message.stored_at - message.born_at == timedelta(milliseconds=250)
+    assert "T/a/2" in repr(message)
+
+
+def test_a_compressed_body_is_inflated_and_a_broken_one_says_which():
+    packed, flags = compression.compress(b"x" * 5000)
+    assert received(packed, flags).body == b"x" * 5000
+    with pytest.raises(UnreadableMessage, match="offset 17"):
+        _ = received(b"garbage", flags).body
+
+
+def test_a_value_the_serde_cannot_read_says_which():
+    with pytest.raises(UnreadableMessage, match="offset 17"):
+        _ = received(b"{", kind=serde.json).value
