@@ -10,6 +10,7 @@ import pytest
 
 from broker.app import Broker
 from broker.config import BrokerConfig
+from remoting.clock import Clock
 from tests.integration.broker.client import Client
 
 MakeBroker = Callable[..., Broker]
@@ -20,7 +21,7 @@ async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
     """Makes brokers that are stopped in the end; the same store unless told."""
     brokers: list[Broker] = []
 
-    def make(**settings: Any) -> Broker:
+    def make(*, clock: Clock | None = None, **settings: Any) -> Broker:
         config = BrokerConfig(
             **{
                 "broker_name": "broker-a",
@@ -31,7 +32,7 @@ async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
                 **settings,
             }
         )
-        brokers.append(Broker(config))
+        brokers.append(Broker(config, clock=clock))
         return brokers[-1]
 
     yield make

@@ -63,3 +63,18 @@ async def test_a_name_server_that_is_away_keeps_no_broker_from_serving(make_brok
     broker = make_broker(namesrv_addr=("127.0.0.1:1",))
     await broker.start()
     assert (await (await connect(broker)).send("New")).code == 0
+
+
+async def test_name_servers_say_which_topics_are_in_order(name_server, make_broker, connect):
+    to_names = Client()
+    to_names.connection = await to_names.pool.get(name_server.address)
+    header = admin.PutKVConfigRequestHeader(
+        namespace="ORDER_TOPIC_CONFIG", key="DefaultCluster_REPLY_TOPIC", value="broker-a:1"
+    )
+    await to_names.ask(Command.request(RequestCode.PUT_KV_CONFIG, header))
+    broker = make_broker(namesrv_addr=(name_server.address,))
+    await broker.start()
+    assert broker.state.topics.get("DefaultCluster_REPLY_TOPIC").order
+    assert broker.registration is not None
+    assert [state.registered for state in broker.registration.states] == [True]
+    await to_names.pool.close()

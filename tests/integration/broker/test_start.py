@@ -7,11 +7,15 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from broker.delivery.long_poll import LongPolls
 from broker.errors import BrokerError
 from broker.store.errors import StoreError
+from remoting.clock import ManualClock
 from remoting.errors import BindFailed
-from tests.integration.broker.client import Client
+from remoting.protocol.queue import MessageQueue
+from tests.integration.broker.client import TIMEOUT, Client, bodies
 from tests.ports import free_ports
+from tests.unit.broker.harness import heartbeat
 
 # --- a start that can't be
 
@@ -97,3 +101,62 @@ async def test_a_vip_port_in_use_is_only_a_warning(make_broker, connect):
     assert (await (await connect(broker)).send()).code == 0
     taken.close()
     await taken.wait_closed()
+
+
+# --- what goes on by itself
+
+
+async def test_the_death_of_a_task_reaches_the_owner(make_broker, monkeypatch):
+    def boom(_polls: LongPolls, _now: float) -> None:
+        raise RuntimeError("boom")
+
+    broker = make_broker()
+    await broker.start()
+    failed = broker.failed
+    monkeypatch.setattr(LongPolls, "expired", boom)
+    with pytest.raises(RuntimeError, match="boom"):
+        await asyncio.wait_for(failed, TIMEOUT)
+
+
+async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
+    clock = ManualClock()
+    broker = make_broker(clock=clock)
+    await broker.start()
+    client = await connect(broker)
+    await client.ask(heartbeat(producers=["pg"]))
+    queue = MessageQueue("T", "broker-a", 0)
+    broker.state.locks.lock("g", "a", [queue], clock.now_ms())
+    clock.advance(121)
+    broker._scan()
+    assert broker.state.producers.groups == {}
+    assert len(broker.state.locks) == 0
+    await asyncio.wait_for(client.connection.wait_closed(), TIMEOUT)
+
+
+async def test_rates_are_sampled_from_the_counters(broker, connect):
+    client = await connect(broker)
+    broker._sample()
+    await client.send()
+    broker._sample()
+    assert float(broker._rates.per_second("put").split(" ")[0]) > 0
+
+
+async def test_what_was_recovered_after_a_crash_is_told(make_broker, connect, tmp_path):
+    first = make_broker()
+    await first.start()
+    await (await connect(first)).send()
+    await first.stop()
+    (tmp_path / "store" / "abort").write_bytes(b"")
+    second = make_broker()
+    with capture_logs() as logs:
+        await second.start()
+    assert [entry["clean"] for entry in logs if entry["event"] == "store open"] == [False]
+    assert len(bodies(await (await connect(second)).pull())) == 1
+
+
+async def test_settings_without_effect_are_listed_in_one_line(make_broker):
+    broker = make_broker(ignored_keys=("slaveTimeout", "haMaxTimeSlaveNotCatchup"))
+    with capture_logs() as logs:
+        await broker.start()
+    (entry,) = [entry for entry in logs if "without effect" in entry["event"]]
+    assert entry["keys"] == "slaveTimeout haMaxTimeSlaveNotCatchup"
