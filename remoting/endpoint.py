@@ -76,15 +76,28 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - an owner's fault must not break the server
             _log.exception("connection callback failed", remote=connection.remote_text)
 
-    async def close_connections(self, reason: str) -> None:
-        """Close all connections, sending what is left, and wait until they are gone."""
-        connections = tuple(self.connections)
-        for connection in connections:
-            connection.close(reason)
-        for connection in connections:
-            await connection.wait_closed()
+    async def stop(self, reason: str, *, drain_timeout: float) -> None:
+        """Begin no more requests, let those in progress finish, close all connections.
 
-    async def close(self) -> None:
-        """End the handlers that are still at work, and the timer."""
-        await self.tasks.close()
+        What is still at work after ``drain_timeout`` seconds is cancelled. Cancelling the stop
+        cuts the connections off. May be called twice.
+        """
+        self.draining = True
+        try:
+            for connection in self.connections:
+                connection.stop_requests()
+            await self.tasks.join(drain_timeout)
+            await self.tasks.close()
+            connections = tuple(self.connections)
+            for connection in connections:
+                connection.close(reason)
+            for connection in connections:
+                await connection.wait_closed()
+        finally:
+            self.cut_off(reason)
+
+    def cut_off(self, reason: str) -> None:
+        """End all connections without sending what is left."""
+        for connection in tuple(self.connections):
+            connection.abort(reason)
         self.alarms.close()

@@ -155,13 +155,7 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close all connections, sending what is left. May be called twice."""
         self._closed = True
-        self.endpoint.draining = True
-        try:
-            await self.endpoint.close_connections("the client is closed")
-        finally:
-            for connection in tuple(self.endpoint.connections):
-                connection.abort("the client is closed")
-            await self.endpoint.close()
+        await self.endpoint.stop("the client is closed", drain_timeout=0)
         self._addresses.clear()
 
     async def _share(self, address: str, connecting: asyncio.Task[Connection]) -> Connection:

@@ -8,9 +8,11 @@ within the drain timeout, their answers leave, then the connections close.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
+import weakref
 from typing import Final, Self
 
 from remoting.addresses import address_text
@@ -20,6 +22,11 @@ from remoting.counters import Counters
 from remoting.endpoint import ConnectionCallback, Endpoint, FeedFactory, Handler
 from remoting.errors import BindFailed
 from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
+
+_ACCEPT_TURNS: Final = 2
+"""Turns of asyncio's loop from a socket that was accepted to its connection."""
+
+_STOPPED: Final = "the server stops"
 
 _HINTS: Final = {
     errno.EADDRINUSE: "another process listens there: stop it, or choose another port "
@@ -62,6 +69,7 @@ class Server:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self._made: weakref.WeakSet[Connection] = weakref.WeakSet()
         self.endpoint = Endpoint(
             name=name,
             serving=True,
@@ -118,7 +126,7 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self.endpoint),
+                self._make_connection,
                 self._host,
                 self._port,
                 backlog=BACKLOG,
@@ -133,31 +141,55 @@ class Server:
 
         May be called twice, and before ``start``. Cancelling it cuts the connections off.
         """
-        endpoint = self.endpoint
-        endpoint.draining = True
+        self.endpoint.draining = True
         server = self._server
-        if server is not None:
-            server.close()
         try:
-            for connection in endpoint.connections:
-                connection.stop_requests()
-            await endpoint.tasks.join(drain_timeout)
-            await endpoint.tasks.close()
-            await endpoint.close_connections("the server stops")
+            if server is not None:
+                await _stop_listening(server)
+            await self.endpoint.stop(_STOPPED, drain_timeout=drain_timeout)
         finally:
-            for connection in tuple(endpoint.connections):
-                connection.abort("the server stops")
-        await endpoint.close()
+            self.endpoint.cut_off(_STOPPED)
         if server is not None:
+            await self._refuse_the_last()
             await server.wait_closed()
+
+    def _make_connection(self) -> Connection:
+        connection = Connection(self.endpoint)
+        self._made.add(connection)
+        return connection
+
+    async def _refuse_the_last(self) -> None:
+        """Wait for what was being accepted when the listener closed; it is refused by itself."""
+        ends = [asyncio.ensure_future(connection.wait_closed()) for connection in self._made]
+        if ends:
+            _, still_open = await asyncio.wait(ends, timeout=self.endpoint.limits.close_timeout)
+            for end in still_open:
+                end.cancel()
+
+
+async def _stop_listening(server: asyncio.Server) -> None:
+    """Close the listener in two steps: asyncio loses a socket accepted in the turn of a close."""
+    loop = asyncio.get_running_loop()
+    try:
+        for sock in server.sockets:
+            with contextlib.suppress(NotImplementedError):  # not to be had on Windows
+                loop.remove_reader(sock)
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+    finally:
+        server.close()
 
 
 def _bind_failed(address: str, failure: OSError) -> BindFailed:
-    number = failure.errno or 0
     if isinstance(failure, socket.gaierror):
         return BindFailed(
-            address, number, "the host name is not known", "check it, or give an IP address"
+            address,
+            failure.errno or 0,
+            "the host name is not known",
+            "check it, or give an IP address",
         )
+    # From Python 3.13 on asyncio tells this one error by its text only.
+    number = failure.errno or errno.EADDRNOTAVAIL
     name = errno.errorcode.get(number, "error")
     reason = f"{os.strerror(number)} ({name})"
     hint = _HINTS.get(number, "check the address and the permissions")

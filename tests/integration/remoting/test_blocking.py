@@ -45,6 +45,11 @@ def script(*steps: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
                     step(peer)
                 else:
                     peer.sendall(step)
+            # Closing with requests unread would reset the connection and lose the answers.
+            if peer.fileno() >= 0:
+                peer.shutdown(socket.SHUT_WR)
+                while peer.recv(65536):
+                    pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=play)
@@ -223,6 +228,7 @@ def test_a_server_that_leaves_or_talks_nonsense_ends_the_connection(
 def test_a_reset_ends_the_connection() -> None:
     def reset(peer: socket.socket) -> None:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()
 
     with script(reset) as address, BlockingConnection(address, timeout=10) as connection:
         connection.submit(Command.request(ECHO))
@@ -260,7 +266,10 @@ def test_sending_to_a_server_that_has_left_ends_the_connection() -> None:
         with pytest.raises(ConnectionLost):
             connection.receive()
 
-    with script() as address, BlockingConnection(address, timeout=10) as connection:
+    with (
+        script(socket.socket.close) as address,
+        BlockingConnection(address, timeout=10) as connection,
+    ):
         with pytest.raises(ConnectionLost):
             submit_for_ever(connection, 10)
         assert connection.closed
