@@ -66,12 +66,17 @@ class CommitLog:
             self._active.pin()
 
     def close(self) -> None:
-        """Remove the file made ahead and let go of all maps. Raises ``OSError``."""
+        """Let go of all maps and forget the file made ahead; it stays on the disk."""
+        with self._roll_lock:
+            for file in (*self._all, self._next):
+                if file is not None:
+                    file.unmap()
+            self._active = self._next = None
+
+    def remove_prepared(self) -> None:
+        """Remove the file made ahead, as a clean stop does. Raises ``OSError``."""
         with self._roll_lock:
             prepared, self._next = self._next, None
-            self._active = None
-            for file in self._all:
-                file.unmap()
             if prepared is not None:
                 prepared.remove()
 

@@ -141,9 +141,15 @@ class Dispatcher:
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= durable_end:
             _, queue, offset, size, tags_code = waiting[0]
-            self.publish(queue, offset, size, tags_code)
+            queue.append(offset, size, tags_code)
             waiting.popleft()
+            if self.on_arrival is not None:
+                self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
 
     def forget(self, topic: str) -> None:
         """Messages of a topic that wait for the disk shall not become visible."""
         self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)
+
+    def clear(self) -> None:
+        """Nothing that waits shall become visible."""
+        self._waiting.clear()

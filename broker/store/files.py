@@ -64,16 +64,15 @@ class Lock(Protocol):
 class Files(Protocol):
     """A disk."""
 
-    def make_directory(self, path: Path) -> None:
-        """Make a directory and those above it; it may exist. Raises ``OSError``."""
+    def make_directory(self, path: Path, *, durable: bool = False) -> None:
+        """Make a directory and those above it; it may exist. Raises ``OSError``.
+
+        ``durable`` waits until the names of those made are on the disk.
+        """
         ...
 
     def list(self, path: Path) -> list[str]:
         """Sorted names in a directory; none when it does not exist."""
-        ...
-
-    def is_directory(self, path: Path) -> bool:
-        """Whether there is a directory of this name."""
         ...
 
     def size(self, path: Path) -> int | None:
@@ -230,9 +229,14 @@ class OsFiles:
 
     __slots__ = ()
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durable: bool = False) -> None:
         """Make a directory and those above it."""
-        path.mkdir(parents=True, exist_ok=True)
+        if not durable:
+            path.mkdir(parents=True, exist_ok=True)
+        elif not path.is_dir():
+            self.make_directory(path.parent, durable=True)
+            path.mkdir(exist_ok=True)
+            self.sync_directory(path.parent)
 
     def list(self, path: Path) -> list[str]:
         """Sorted names in a directory."""
@@ -240,10 +244,6 @@ class OsFiles:
             return sorted(os.listdir(path))  # noqa: PTH208 - the names, not paths of them
         except FileNotFoundError:
             return []
-
-    def is_directory(self, path: Path) -> bool:
-        """Whether there is a directory of this name."""
-        return path.is_dir()
 
     def size(self, path: Path) -> int | None:
         """Length of a file."""

@@ -97,9 +97,9 @@ class LogFlusher:
         self._on_flushed = on_flushed
         self._worker.start()
 
-    def stop(self) -> None:
-        """End the thread; a sync that runs is waited for, within bounds."""
-        self._worker.stop()
+    def stop(self) -> bool:
+        """End the thread; False when a sync that runs does not end within bounds."""
+        return self._worker.stop()
 
     def _run(self) -> None:
         interval = self._config.flush_interval_commit_log_ms / 1000
@@ -146,6 +146,7 @@ class QueueFlusher:
         self._files = files
         self._path = checkpoint_path
         self._checkpoint = checkpoint
+        self._written: Checkpoint | None = None
         self._config = config
         self._clock = clock
         self._stats = stats
@@ -169,19 +170,19 @@ class QueueFlusher:
     def write_checkpoint(self) -> None:
         """Write the checkpoint file if it has changed. Raises ``OSError``."""
         flushed_ms = self._log_flusher.flushed_store_ms
-        checkpoint = replace(self._checkpoint, physic_ms=flushed_ms or self._checkpoint.physic_ms)
-        data = checkpoint.encode()
-        if data != self._files.read(self._path):
-            self._files.write(self._path, data)
-        self._checkpoint = checkpoint
+        if flushed_ms:
+            self._checkpoint = replace(self._checkpoint, physic_ms=flushed_ms)
+        if self._checkpoint != self._written:
+            self._files.write(self._path, self._checkpoint.encode())
+            self._written = self._checkpoint
 
     def start(self) -> None:
         """Start the thread."""
         self._worker.start()
 
-    def stop(self) -> None:
-        """End the thread; a sync that runs is waited for, within bounds."""
-        self._worker.stop()
+    def stop(self) -> bool:
+        """End the thread; False when a sync that runs does not end within bounds."""
+        return self._worker.stop()
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000

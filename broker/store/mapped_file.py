@@ -52,6 +52,11 @@ class MappedFiles:
             oldest.unmap()
         self._open.append(file)
 
+    def close(self) -> None:
+        """Unmap all; slices that were handed out stay good."""
+        while self._open:
+            self._open.pop().unmap()
+
 
 class MappedFile:
     """A file of fixed length named after the offset of its first byte.

@@ -127,12 +127,11 @@ class MessageStore:
         parts = self._parts
         if parts is None:
             return
-        parts.run_ahead.stop()
-        parts.log_flusher.stop()
-        parts.queue_flusher.stop()
+        workers = (parts.run_ahead, parts.log_flusher, parts.queue_flusher)
+        ended = [worker.stop() for worker in workers]
         try:
-            if self.flush():
-                parts.log.close()
+            if all(ended) and self.flush():
+                parts.log.remove_prepared()
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:
@@ -141,8 +140,11 @@ class MessageStore:
             if self._commit is not None:
                 self._commit.fail()
                 self._commit = None
+            self._dispatcher.clear()
             self._parts = None
             self._loop = None
+            parts.log.close()
+            parts.queues.close()
             parts.lock.release()
 
     def _opened(self) -> Parts:

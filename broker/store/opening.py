@@ -45,7 +45,7 @@ def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Cloc
     begun = clock.monotonic()
     try:
         for directory in (paths.root, paths.commit_log, paths.consume_queues):
-            files.make_directory(directory)
+            files.make_directory(directory, durable=True)
         lock = files.lock(paths.lock, LOCK_TEXT)
     except OSError as error:
         raise _cannot_open(paths, error) from error
@@ -84,6 +84,7 @@ def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -
     )
     report = recovery.run(clean=files.size(paths.abort) is None)
     # Only now: a start that was refused leaves the store as it was.
+    files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
     return Opened(lock, log, queues, checkpoint, recovery.last_store_ms, report)

@@ -84,6 +84,10 @@ class QueueTable:
                     queue = self._add(topic, int(name))
                     queue.load()
 
+    def close(self) -> None:
+        """Let go of all maps."""
+        self._space.maps.close()
+
     def destroy(self) -> None:
         """Take all queues off the disk. Raises ``OSError``."""
         self._queues.clear()

@@ -91,6 +91,9 @@ class Recovery:
     def _after_crash(self) -> None:
         self._replay(self._walk.run())
         self._cut_log()
+        # Readers will see what may be in the page cache alone so far.
+        for file in self._mapped:
+            file.sync()
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._queues.all():
             self._report.cut_entries += queue.settle(

@@ -36,9 +36,9 @@ class RunAhead:
         self._worker.wake.set()
         self._worker.start()
 
-    def stop(self) -> None:
-        """End the thread; a step it is in is waited for, within bounds."""
-        self._worker.stop()
+    def stop(self) -> bool:
+        """End the thread; False when the step it is in does not end within bounds."""
+        return self._worker.stop()
 
     def _run(self) -> None:
         wake, stopping = self._worker.wake, self._worker.stopping

@@ -33,12 +33,14 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread; what it waits for the disk to do is waited for, within bounds."""
+    def stop(self) -> bool:
+        """End the thread; False when it sits in a call of the disk that does not end."""
         self.stopping.set()
         self.wake.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_SECONDS)
+        if self._thread is None:
+            return True
+        self._thread.join(CLOSE_SECONDS)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -47,7 +47,6 @@ class Writer:
     """Appends to the log and to the queues.
 
     Attributes:
-        closed: why it takes nothing, in one sentence; None while the store is open.
         last_store_ms: store time of the last record.
     """
 
@@ -73,7 +72,6 @@ class Writer:
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._host: Final = host_bytes(*config.store_host)
         self._host_is_v4: Final = len(self._host) == HOST_BYTES_V4
-        self.closed: str | None = None
         self.last_store_ms = last_store_ms
 
     # --- the two ways in
@@ -138,15 +136,13 @@ class Writer:
 
     # --- checks, in the order of DefaultMessageStore.putMessage
 
-    def check_writable(self) -> None:
+    def _check_writable(self) -> None:
         """Raises ``PutRefused`` when the store takes nothing now."""
-        if self.closed is not None:
-            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self.closed)
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
 
     def _check(self, message: PendingMessage, body_bytes: int) -> None:
-        self.check_writable()
+        self._check_writable()
         if len(message.topic) > MAX_TOPIC_LENGTH:
             _illegal(
                 f"the topic {message.topic[:40]}... has {len(message.topic)} characters: use at"

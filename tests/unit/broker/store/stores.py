@@ -119,10 +119,13 @@ class FailingFiles(OsFiles):
         self.full_for = ""
         self.free = 12345
         self.sync_error: OSError | None = None
+        self.open_error: OSError | None = None
         self.syncs: list[Path] = []
         self.on_sync: Callable[[Path], None] = lambda _: None
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        if self.open_error is not None:
+            raise self.open_error
         if create:
             self.before_write(path)
         return FailingRegion(super().open_mapped(path, size, create=create), path, self)

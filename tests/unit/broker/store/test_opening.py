@@ -214,6 +214,20 @@ def test_a_store_is_opened_once(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_closed_store_gives_its_descriptors_back(tmp_path: Path) -> None:
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = count()
+    for _ in range(3):
+        store = opened(tmp_path)
+        for number in range(100):
+            store.put(message(b"x" * 1000, queue_id=number % 5))
+        store._opened().log.prepare_next()
+        store.close()
+        assert count() == before
+
+
 def test_an_empty_store_opens_and_closes(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.get("TopicTest", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE

@@ -16,6 +16,7 @@ from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     QUEUE_FILE,
+    FailingFiles,
     bodies,
     message,
     opened,
@@ -69,6 +70,18 @@ def test_a_kill_loses_nothing_that_was_put(store: MessageStore) -> None:
         assert bodies(found, queue_id=queue_id) == bodies(store, queue_id=queue_id)
     assert found.put(message()).queue_offset == store.put(message()).queue_offset
     found.close()
+    store.close()
+
+
+def test_what_a_start_shows_is_on_the_disk(store: MessageStore) -> None:
+    for _ in range(30):
+        store.put(message(b"x" * 2000))
+    found = crash(store)
+    files = FailingFiles()
+    again = MessageStore(found.config, files=files)
+    again.open()
+    assert set(log_files(again)) <= set(files.syncs)
+    again.close()
     store.close()
 
 

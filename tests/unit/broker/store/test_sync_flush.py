@@ -164,6 +164,12 @@ async def test_a_failed_sync_is_final(store: MessageStore, files: SlowDisk) -> N
     store.close()
     assert files.log_syncs == syncs == 1
     assert store.paths.abort.exists()
+    # The next start finds out that they are there after all.
+    store.open()
+    assert bodies(store) == [b"hello"] * 3
+    assert store.put(message()).queue_offset == 3
+    assert store.flush()
+    assert len(bodies(store)) == 4
 
 
 async def test_a_sync_that_takes_too_long_is_answered_as_such(
@@ -271,10 +277,14 @@ def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
 
 
 async def test_the_checkpoint_follows_the_flush(tmp_path: Path) -> None:
-    store = opened(tmp_path, flush_interval_consume_queue_ms=5, flush_interval_commit_log_ms=5)
+    store = opened(
+        tmp_path,
+        mapped_file_size_commit_log=1024 * 1024,
+        flush_interval_consume_queue_ms=5,
+        flush_interval_commit_log_ms=5,
+    )
     store.start(asyncio.get_running_loop())
-    stamp = store.put_batch([message(b"x" * 4000)] * 3).store_timestamp_ms
-    store.put(message(b"x" * 4000))
+    stamp = store.put_batch([message(b"x" * 4000)] * 5).store_timestamp_ms
     async with asyncio.timeout(20):
         written = b""
         while written[:8] != stamp.to_bytes(8, "big"):
@@ -312,6 +322,28 @@ async def test_queues_that_can_not_be_synced_stop_nobody(tmp_path: Path, files: 
     store.close()
 
 
+async def test_a_message_that_can_not_be_shown_is_shown_later(
+    store: MessageStore, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue's file lost its map, and no more files can be opened just now."""
+    monkeypatch.setattr("broker.store.message_store.NO_SPACE_RETRY_SECONDS", 0.001)
+    files.gate.clear()
+    end = store.put(message()).end_offset
+    for queue in store._opened().queues.all():
+        for file in queue._all:
+            file.unmap()
+    seen = asyncio.Event()
+    store.on_arrival = lambda *_: seen.set()
+    files.open_error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    files.gate.set()
+    assert await durable(store, end)
+    assert store.max_offset("TopicTest", 0) == 0
+    assert "Too many open files" in (store.why_not_writable or "")
+    files.open_error = None
+    await asyncio.wait_for(seen.wait(), 10)
+    assert bodies(store) == [b"hello"]
+
+
 async def test_a_thread_that_dies_is_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +360,28 @@ async def test_a_thread_that_dies_is_heard_of(
     assert "store-flush-log died" in (store.why_not_writable or "")
     monkeypatch.undo()
     store.close()
+
+
+async def test_a_disk_that_hangs_does_not_hang_the_stop(
+    tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.store.threads.CLOSE_SECONDS", 0.01)
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+    store.start(asyncio.get_running_loop())
+    files.gate.clear()
+    answer = durable(store, store.put(message()).end_offset)
+    await in_thread(files)
+    store.close()
+    assert not await answer
+    assert store.paths.abort.exists()
+    files.gate.set()
+    await asyncio.to_thread(_join_threads)
+
+
+def _join_threads() -> None:
+    for thread in threading.enumerate():
+        if thread.name.startswith("store-"):
+            thread.join(30)
 
 
 async def test_the_loop_may_be_closed_before_the_store(tmp_path: Path) -> None:

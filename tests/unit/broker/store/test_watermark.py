@@ -147,6 +147,8 @@ def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
     assert (active.watermark, following.watermark) == (FILE, FILE)
     # It is no part of the log before a record is in it, and a clean stop takes it away.
     assert log.files == [active]
+    log.remove_prepared()
+    log.remove_prepared()
     log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["0" * 20]
 
