@@ -22,7 +22,7 @@ demo: setup               ## 336,776 flights in and out of a broker of your own
 	$(BIN)/pocketmq demo
 
 test: setup               ## every test that this machine can run; the last lines name the others
-	$(PYTEST) -m "not soak"
+	$(PYTEST)
 
 check: setup              ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -33,13 +33,13 @@ check: setup              ## format, lint, types, import contracts
 
 cover: setup              ## the tests once more, with the branch coverage that CI demands
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest -m "not soak"
+	$(BIN)/python -m coverage run -m pytest
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
 
 plain: setup              ## the suite without uvloop, orjson and isal
-	PYTHONPATH=tests/plain $(PYTEST) -m "not soak and not interop and not packaging"
+	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging"
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak

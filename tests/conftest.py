@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.sizes import size
+
 GOLDEN = Path(__file__).parent / "golden"
 NEEDS = {"interop": ("java", "javac", "mvn")}
 
-settings.register_profile("tests", deadline=None, print_blob=True)
+settings.register_profile(
+    "tests", deadline=None, print_blob=True, max_examples=size(ci=100, soak=2000)
+)
 settings.load_profile("tests")
 
 

@@ -12,10 +12,11 @@ import pytest
 
 import client
 from tests.chaos.cluster import BACK_WITHIN, Cluster, Load, cluster, stored_numbers
+from tests.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = 10
+ROUNDS = size(ci=10, soak=50)
 TOPIC = "numbers"
 
 
