@@ -35,7 +35,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*_SHARED, structlog.stdlib.ExtraAdder()],
+            foreign_pre_chain=[*_SHARED, _unfold],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
@@ -53,3 +53,14 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
         cache_logger_on_first_use=True,
     )
+
+
+def _unfold(
+    _: object, __: str, event_dict: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Take event and facts of a line of ``remoting.log`` apart again."""
+    record = event_dict["_record"]
+    facts = getattr(record, "facts", None)
+    if facts is not None:
+        event_dict.update(facts, event=record.event)
+    return event_dict

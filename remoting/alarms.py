@@ -14,11 +14,10 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-import structlog
-
 from remoting.clock import Clock
+from remoting.log import Log
 
-_log = structlog.get_logger("remoting")
+_log = Log("remoting")
 
 TICK_SECONDS: Final = 0.01
 

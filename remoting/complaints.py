@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import structlog
-
 from remoting.clock import Clock
+from remoting.log import Log
 
 MAX_PER_SECOND: Final = 20
 """Lines of one endpoint; enough to see what goes on, 2 MB an hour at worst."""
 
-_log = structlog.get_logger("remoting")
+_log = Log("remoting")
 
 
 class Complaints:

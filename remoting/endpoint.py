@@ -7,20 +7,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
-
 from remoting.alarms import Alarms
 from remoting.clock import Clock, SystemClock
 from remoting.complaints import Complaints
 from remoting.counters import Counters
 from remoting.limits import ConnectionLimits
+from remoting.log import Log
 from remoting.protocol.command import Command
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
-_log = structlog.get_logger("remoting")
+_log = Log("remoting")
 
 Handler = Callable[[Command, "Connection"], Command | Awaitable[Command | None] | None]
 """Does a request. Returns the answer, an awaitable of it, or None: answered later or never."""

@@ -14,8 +14,6 @@ from abc import ABC, abstractmethod
 from math import inf
 from typing import Any, cast
 
-import structlog
-
 from remoting.addresses import address_text
 from remoting.alarms import Alarm
 from remoting.endpoint import Endpoint, Feed
@@ -23,10 +21,11 @@ from remoting.errors import ConnectionLost
 from remoting.flow import Buffer, DrainWaiters, Gate, Outbox, Reason
 from remoting.inbox import Inbox
 from remoting.limits import READ_AHEAD_BYTES
+from remoting.log import Log
 from remoting.protocol.errors import FrameError
 from remoting.watch import Verdict, Watch
 
-_log = structlog.get_logger("remoting")
+_log = Log("remoting")
 
 
 class Link(asyncio.Protocol, ABC):

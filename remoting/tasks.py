@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-import structlog
+from remoting.log import Log
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("remoting")
+_log = Log("remoting")
 
 
 class Supervisor:

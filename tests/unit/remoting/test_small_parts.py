@@ -9,13 +9,13 @@ import time
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from remoting import errors, loop
 from remoting.addresses import address_text, parse_address
 from remoting.clock import ManualClock, SystemClock
 from remoting.complaints import MAX_PER_SECOND, Complaints
 from remoting.counters import Counters
+from remoting.log import Log
 
 
 def test_the_system_clock_tells_the_time() -> None:
@@ -70,16 +70,38 @@ def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
         parse_address(text)
 
 
-def test_complaints_are_bounded_and_say_what_they_left_out() -> None:
+def test_complaints_are_bounded_and_say_what_they_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock(monotonic=10)
     complaints = Complaints(clock)
-    with capture_logs() as lines:
-        written = [complaints.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
-        clock.advance(1)
-        complaints.write("dropped", remote="p")
+    written = [complaints.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
+    clock.advance(1)
+    complaints.write("dropped", remote="p")
     assert written.count(True) == MAX_PER_SECOND
-    assert len(lines) == MAX_PER_SECOND + 1
-    assert lines[-1]["left_out_before"] == 5
+    assert len(caplog.messages) == MAX_PER_SECOND + 1
+    assert caplog.messages[0] == "dropped: remote=p"
+    assert caplog.messages[-1] == "dropped: remote=p left_out_before=5"
+
+
+def test_a_log_line_carries_its_facts_for_those_who_log_with_structure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", logger="pocketmq.part")
+    log = Log("part")
+    log.debug("plain")
+    log.info("told", topic="orders", queue=3)
+    log.error("failed", exc_info=ValueError("why"))
+    plain, told, failed = caplog.records
+    assert (plain.getMessage(), plain.name) == ("plain", "pocketmq.part")
+    assert (told.event, told.facts) == ("told", {"topic": "orders", "queue": 3})
+    assert failed.exc_info is not None
+
+
+def test_a_log_line_nobody_wants_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR", logger="pocketmq.part")
+    Log("part").warning("unseen")
+    assert caplog.records == []
 
 
 def test_all_drops_add_up() -> None:

@@ -1,0 +1,57 @@
+"""Logging of the parts that also run inside other people's programs: the standard library's.
+
+A line is an event and its facts, ``_log.warning("connection dropped", remote="10.0.0.1:5")``. Who
+sets up nothing reads ``connection dropped: remote=10.0.0.1:5``; who logs with structure finds both
+parts on the record, as ``event`` and ``facts`` (PocketMQ's own servers do).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+ROOT = "pocketmq"
+"""The parent of all our loggers."""
+
+
+class Log:
+    """A logger of events with facts, by the name of a part of PocketMQ."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, part: str) -> None:
+        self._logger = logging.getLogger(f"{ROOT}.{part}")
+
+    def debug(self, event: str, **facts: Any) -> None:
+        """What only somebody who looks for an error wants to know."""
+        self._write(logging.DEBUG, event, facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        """What happens in the ordinary course of things."""
+        self._write(logging.INFO, event, facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """What somebody should look at."""
+        self._write(logging.WARNING, event, facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        """What went wrong."""
+        self._write(logging.ERROR, event, facts)
+
+    def exception(self, event: str, **facts: Any) -> None:
+        """What went wrong, with the exception that is being handled."""
+        self._write(logging.ERROR, event, {"exc_info": True, **facts})
+
+    def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        exc_info = facts.pop("exc_info", None)
+        text = " ".join(f"{name}={value}" for name, value in facts.items())
+        self._logger.log(
+            level,
+            "%s: %s" if text else "%s%s",
+            event,
+            text,
+            exc_info=exc_info,
+            extra={"event": event, "facts": facts},
+        )
