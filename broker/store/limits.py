@@ -21,6 +21,9 @@ RUN_AHEAD_BYTES: Final = 64 * 1024 * 1024
 RUN_AHEAD_PAUSE_SECONDS: Final = 0.001
 """Between two steps, so that the thread never competes with the loop for long."""
 
+RUN_AHEAD_MIN_FREE_BYTES: Final = 256 * 1024 * 1024
+"""Below this nothing is allocated ahead: what is left belongs to messages and their queues."""
+
 APPENDER_STEP_BYTES: Final = 256 * 1024
 """What an appender allocates when it has reached the watermark itself."""
 

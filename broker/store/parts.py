@@ -79,5 +79,5 @@ def join_parts(
         reader=Reader(log, queues, stats),
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
-        run_ahead=RunAhead(log, disk),
+        run_ahead=RunAhead(log, files, disk),
     )

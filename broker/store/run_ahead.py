@@ -3,18 +3,21 @@
 A thread allocates in steps of 1 MiB with a pause in between, up to a distance that grows with what
 the store has taken: an idle store does not write 64 MiB of zeros, a busy one is not overtaken. When
 the file is allocated to its end, the next one is made and allocated too. An appender that comes
-close wakes the thread (``CommitLog.wake_at``); one that overtakes it helps itself.
+close wakes the thread (``CommitLog.wake_at``); one that overtakes it helps itself. On a disk that
+is nearly full nothing is allocated ahead.
 """
 
 from __future__ import annotations
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
+from broker.store.files import Files
 from broker.store.limits import (
     APPENDER_STEP_BYTES,
     NO_SPACE_RETRY_SECONDS,
     RUN_AHEAD_BYTES,
     RUN_AHEAD_FIRST_BYTES,
+    RUN_AHEAD_MIN_FREE_BYTES,
     RUN_AHEAD_PAUSE_SECONDS,
     RUN_AHEAD_STEP_BYTES,
 )
@@ -25,8 +28,9 @@ from broker.store.threads import Worker
 class RunAhead:
     """The thread that allocates."""
 
-    def __init__(self, log: CommitLog, disk: DiskState) -> None:
+    def __init__(self, log: CommitLog, files: Files, disk: DiskState) -> None:
         self._log = log
+        self._files = files
         self._disk = disk
         self._worker = Worker("store-run-ahead", self._run, disk)
 
@@ -54,21 +58,24 @@ class RunAhead:
         if self._disk.final:
             return False
         try:
-            more = self.step() if self._disk.trouble is None else self._probe()
-        except OSError as error:
-            active, _ = self._log.ahead()
-            self._disk.refused(self._log.directory if active is None else active.path, error)
+            if self._disk.trouble is not None:
+                self._probe()
+            return self._has_space() and self.step()
+        except OSError:
+            # Not yet a message's loss: the appender goes on in small steps, and if it finds no
+            # space either, it says so.
             return False
-        return more
 
-    def _probe(self) -> bool:
+    def _has_space(self) -> bool:
+        return self._files.free_bytes(self._log.directory) >= RUN_AHEAD_MIN_FREE_BYTES
+
+    def _probe(self) -> None:
         """Allocate a little whether it is needed or not. Raises ``OSError``."""
         active, following = self._log.ahead()
         if active is None or active.watermark == active.size:
             active = following or self._log.prepare_next()
         active.advance(APPENDER_STEP_BYTES)
         self._disk.healed()
-        return True
 
     def step(self) -> bool:
         """Allocate one step if too little is; whether there may be more to do.

@@ -14,6 +14,7 @@ from broker.store.files import OsFiles
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock
+from tests.unit.broker.store.stores import FailingFiles
 
 FILE = 64 * 1024
 
@@ -102,7 +103,7 @@ def test_an_idle_store_is_allocated_only_a_little_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = new_log(tmp_path, 1024 * 1024 * 1024)
-    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     steps = 0
     while ahead.step():
         steps += 1
@@ -119,7 +120,7 @@ def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_BYTES", 40 * 1024)
     log = new_log(tmp_path, 1024 * 1024)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
-    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     append(log, b"x")
 
     def distance() -> int:
@@ -134,10 +135,22 @@ def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
     assert 40 * 1024 <= distance() < 44 * 1024
 
 
+def test_a_disk_that_is_nearly_full_is_not_allocated_ahead(tmp_path: Path) -> None:
+    files = FailingFiles()
+    log = new_log(tmp_path)
+    append(log, b"x")
+    ahead = RunAhead(log, files, DiskState(files, SystemClock()))
+    assert ahead.try_step() is False
+    assert log.ahead()[1] is None
+    files.free = 10**12
+    assert ahead.try_step() is True
+    assert log.ahead()[1] is not None
+
+
 def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, b"x" * 100)
-    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     while ahead.step():
         pass
     assert [allocated_bytes(path) for path in sorted(tmp_path.iterdir())] == [FILE, FILE]
@@ -170,7 +183,7 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4096)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
     log = new_log(tmp_path)
-    ahead = RunAhead(log, DiskState(OsFiles(), SystemClock()))
+    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     stop = threading.Event()
     failures: list[Exception] = []
 
