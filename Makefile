@@ -28,7 +28,6 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests
 	$(BIN)/lint-imports
 
 cover: setup              ## the tests once more, with the branch coverage that CI demands
