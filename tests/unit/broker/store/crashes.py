@@ -1,0 +1,62 @@
+"""Stores as a kill leaves them, and ways to damage them further."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+from broker.store.message_store import MessageStore
+from remoting.protocol.message.record import encode_record
+from tests.unit.broker.store.stores import LOG_FILE, small_config
+
+_number = count()
+
+
+def crash(store: MessageStore) -> MessageStore:
+    """The same files as another broker finds them after a kill."""
+    root = store.paths.root.parent / f"crashed-{next(_number)}"
+    shutil.copytree(store.paths.root, root)
+    return MessageStore(small_config(root))
+
+
+def log_files(store: MessageStore) -> list[Path]:
+    return sorted(store.paths.commit_log.iterdir())
+
+
+def log_bytes(store: MessageStore) -> bytearray:
+    return bytearray(b"".join(path.read_bytes() for path in log_files(store)))
+
+
+def overwrite(store: MessageStore, position: int, data: bytes) -> None:
+    path = store.paths.commit_log / f"{position // LOG_FILE * LOG_FILE:020d}"
+    with path.open("r+b") as file:
+        file.seek(position % LOG_FILE)
+        file.write(data)
+
+
+def queue_file(store: MessageStore, start: int = 0) -> Path:
+    return store.paths.consume_queues / "TopicTest" / "0" / f"{start:020d}"
+
+
+def put_raw(
+    store: MessageStore,
+    *,
+    queue_offset: int = 0,
+    place: int | None = None,
+    topic: str = "TopicTest",
+    body: bytes = b"raw",
+) -> None:
+    """A record in the log that no queue has heard of."""
+    log = store._opened().log
+    at = log.end
+    record = encode_record(
+        topic=topic,
+        body=body,
+        born_host=bytes(8),
+        store_host=bytes(8),
+        queue_offset=queue_offset,
+        physical_offset=at if place is None else place,
+        store_timestamp_ms=1,
+    )
+    log.store(log.reserve(len(record)), record)
