@@ -11,7 +11,6 @@ from pocketmq import output
 from pocketmq.cli.options import json_option, nameserver_option, yes_option
 from pocketmq.cli.running import run
 from pocketmq.cli.topic import moment
-from remoting.protocol.names import is_system_group
 from remoting.protocol.versions import name_of
 
 
@@ -29,10 +28,9 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
 
     async def ask() -> list[str]:
         async with client.Admin(nameserver) as admin:
-            return await admin.groups()
+            return await admin.groups(internal=internal)
 
-    names = [name for name in run(ask()) if internal or not is_system_group(name)]
-    output.show_rows([{"group": name} for name in names], ["group"], as_json=as_json)
+    output.show_rows([{"group": name} for name in run(ask())], ["group"], as_json=as_json)
 
 
 @group.command(epilog="Example: pocketmq group create billing --max-retries 3")

@@ -132,7 +132,8 @@ def send(
 ) -> None:
     """Send TEXT, or the lines of stdin or of a file, to TOPIC.
 
-    Ends with exit code 1 when a message was not acknowledged.
+    Lines are spread over the topic's queues; --queue, a sharding key or a sharding field keeps them
+    in order. Ends with exit code 1 when a message was not acknowledged.
     """
     fields = Fields(body_field, key_field, tag_field, sharding_field)
     if fields.named and form not in {"jsonl", "csv"}:
@@ -169,7 +170,7 @@ def _input(
         yield iter([Entry(text.encode("utf-8", "surrogateescape"))])
         return
     if path is None or str(path) == "-":
-        yield entries(sys.stdin.buffer, form, fields)
+        yield entries(_stdin(), form, fields)
         return
     try:
         stream: IO[bytes] = path.open("rb")
@@ -177,6 +178,18 @@ def _input(
         raise click.ClickException(f"{path}: {problem.strerror}") from problem
     with stream:
         yield entries(stream, form, fields)
+
+
+def _stdin() -> IO[bytes]:
+    """Standard input as a file of its own.
+
+    The interpreter closes ``sys.stdin`` at its end, and dies of it while a thread reads there.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:
+        return sys.stdin.buffer
+    return open(descriptor, "rb", closefd=False)
 
 
 async def _send(

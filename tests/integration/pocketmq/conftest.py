@@ -1,0 +1,80 @@
+"""A broker for the tests of the command line, and a way to call commands in this process."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from pocketmq import testing
+from pocketmq.cli import root
+
+
+class CommandLine:
+    """Calls commands against one name server."""
+
+    def __init__(self, nameserver: str) -> None:
+        self.nameserver = nameserver
+
+    def result(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
+        """What a command did, whatever its exit code; a traceback fails the test."""
+        result = CliRunner(env={"NAMESRV_ADDR": self.nameserver}).invoke(
+            root, list(arguments), input=stdin, prog_name="pocketmq"
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def __call__(self, *arguments: str, stdin: str | bytes | None = None) -> str:
+        """What a command that succeeds prints on stdout."""
+        result = self.result(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
+        """What a command prints with --json."""
+        return json.loads(self(*arguments, "--json", stdin=stdin))
+
+    def fails(self, *arguments: str, code: int = 1, stdin: str | bytes | None = None) -> str:
+        """The one sentence of a command that fails."""
+        result = self.result(*arguments, stdin=stdin)
+        assert result.exit_code == code, result.output
+        return result.stderr
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[testing.StandaloneServer]:
+    """One broker for all of these tests."""
+    with testing.broker() as running:
+        yield running
+
+
+@pytest.fixture
+def cli(server: testing.StandaloneServer) -> Iterator[CommandLine]:
+    """The commands, against ``server``; what they change of the logging is put back."""
+    configured, level = structlog.get_config(), logging.root.level
+    yield CommandLine(server.nameserver)
+    structlog.configure(**configured)
+    logging.root.setLevel(level)
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name for a topic or group that no other test has."""
+    return f"t{next(_numbers)}"
+
+
+@pytest.fixture
+def topic(cli: CommandLine, name: str) -> str:
+    """A topic of one queue."""
+    cli("topic", "create", name, "--queues", "1")
+    return name

@@ -1,0 +1,128 @@
+"""topic, group, cluster: against a real broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from pocketmq.testing import StandaloneServer
+from tests.integration.pocketmq.conftest import CommandLine
+
+
+def test_a_topics_life(cli: CommandLine, name: str) -> None:
+    assert cli("topic", "create", name, "--queues", "2") == (
+        f"created topic {name} with 2 queues at each broker\n"
+    )
+    assert name in cli("topic", "list").splitlines()
+    (route,) = cli.json("topic", "route", name)
+    assert (route["write_queues"], route["read_queues"], route["permission"]) == (2, 2, "rw")
+    cli("topic", "update", name, "--queues", "4", "--permission", "r")
+    (route,) = cli.json("topic", "route", name)
+    assert (route["write_queues"], route["read_queues"], route["permission"]) == (4, 4, "r")
+    assert len(cli("topic", "status", name).splitlines()) == 4
+    assert cli("topic", "delete", name) == f"deleted topic {name}\n"
+    assert name not in cli("topic", "list").splitlines()
+
+
+def test_creating_a_topic_twice_points_to_update(cli: CommandLine, topic: str) -> None:
+    told = cli.fails("topic", "create", topic)
+    assert "exists already" in told
+    assert "pocketmq topic update" in told
+
+
+def test_the_queues_status_says_what_they_hold(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, "tea")
+    (row,) = cli.json("topic", "status", topic)
+    assert (row["queue"], row["first"], row["next"], row["messages"]) == (0, 0, 1, 1)
+    assert row["last_stored"] is not None
+
+
+def test_system_topics_are_shown_on_request(cli: CommandLine) -> None:
+    shown = {row["topic"] for row in cli.json("topic", "list")}
+    everything = {row["topic"] for row in cli.json("topic", "list", "--all")}
+    assert "TBW102" in everything - shown
+
+
+@pytest.mark.parametrize("verb", ["update", "delete", "route", "status"])
+def test_an_unknown_topic_is_one_sentence(cli: CommandLine, verb: str) -> None:
+    options = ["--queues", "1"] if verb == "update" else []
+    told = cli.fails("topic", verb, "no-such-topic", *options)
+    assert told.count("\n") == 1
+    assert "no-such-topic" in told
+
+
+def test_what_is_no_topic_name_is_refused(cli: CommandLine) -> None:
+    assert "illegal characters" in cli.fails("topic", "create", "a/b")
+    assert "there is no broker 'nobody'" in cli.fails("topic", "create", "a", "--broker", "nobody")
+
+
+def test_an_update_needs_something_to_update(cli: CommandLine, topic: str) -> None:
+    assert "nothing to change" in cli.fails("topic", "update", topic, code=2)
+
+
+def test_deleting_asks_at_a_terminal(
+    cli: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    assert "Delete topic" in cli.fails("topic", "delete", topic, stdin="n\n")
+    assert topic in cli("topic", "list").split()
+    cli("topic", "delete", topic, "--yes")
+
+
+def test_a_groups_life(cli: CommandLine, topic: str) -> None:
+    group = f"g-{topic}"
+    assert "no broker has it" in cli.fails("group", "status", group)
+    assert cli("group", "create", group, "--max-retries", "3") == f"created group {group}\n"
+    assert group in cli("group", "list").split()
+    assert cli.json("group", "status", group) == {
+        "group": group,
+        "members": [],
+        "queues": [],
+        "lag": 0,
+    }
+    cli("send", topic, stdin="1\n2\n3\n")
+    cli("read", topic, "--group", group, "--max", "2", "--commit")
+    status = cli.json("group", "status", group)
+    assert status["lag"] == 1
+    assert status["queues"][0]["committed"] == 2
+    assert cli("group", "status", group).split("\t")[:2] == [topic, status["queues"][0]["broker"]]
+    cli("group", "delete", group)
+    assert group not in cli("group", "list").split()
+    assert "no broker has it" in cli.fails("group", "delete", group)
+
+
+def test_system_groups_are_shown_on_request(cli: CommandLine) -> None:
+    assert "TOOLS_CONSUMER" not in cli("group", "list").split()
+    assert "TOOLS_CONSUMER" in cli("group", "list", "--all").split()
+
+
+def test_the_cluster_lists_its_brokers(cli: CommandLine, server: StandaloneServer) -> None:
+    (row,) = cli.json("cluster", "list")
+    assert row["address"] == server.broker
+    (row,) = cli.json("cluster", "status")
+    assert row["problem"] is None
+    assert row["version"] == "V4_9_7"
+    assert row["address"] == server.broker
+    assert server.broker in cli("cluster", "status")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "list"],
+        ["topic", "create", "a"],
+        ["group", "list"],
+        ["group", "status", "g"],
+        ["cluster", "list"],
+        ["cluster", "status"],
+        ["read", "a"],
+    ],
+)
+def test_without_a_name_server_every_command_says_so(command: list[str]) -> None:
+    told = CommandLine("127.0.0.1:1").fails(*command)
+    assert told.startswith("Error: no name server answers: 127.0.0.1:1")
+    assert told.count("\n") == 1
+
+
+def test_an_address_that_is_none_is_refused(cli: CommandLine) -> None:
+    told = cli.fails("topic", "list", "--nameserver", "nowhere")
+    assert "'nowhere' is no name server's address" in told

@@ -1,0 +1,76 @@
+"""send and read as processes: closed pipes, signals, slow input."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pocketmq.testing import StandaloneServer
+from tests.integration.pocketmq.conftest import CommandLine
+
+POCKETMQ = [sys.executable, "-P", "-m", "pocketmq"]
+
+
+@contextmanager
+def start(server: StandaloneServer, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*POCKETMQ, *arguments, "--nameserver", server.nameserver],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_reader_that_has_seen_enough_ends_the_reading(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    cli("send", topic, stdin="x" * 1000 + "\n" + "y\n" * 5000)
+    with start(server, "read", topic, "--follow") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "x" * 1000 + "\n"
+        process.stdout.close()
+        cli("send", topic, stdin="z\n" * 10)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_following_shows_what_comes_and_ends_with_a_signal(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    cli("send", topic, "first")
+    group = f"g-{topic}"
+    with start(server, "read", topic, "--follow", "--group", group, "--commit") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        cli("send", topic, "second")
+        assert process.stdout.readline() == "second\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == ""
+    assert cli("read", topic, "--group", group) == ""
+
+
+def test_a_line_is_sent_when_it_comes_and_a_signal_drains(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    with start(server, "send", topic) as sender, start(server, "read", topic, "--follow") as reader:
+        assert sender.stdin is not None
+        assert reader.stdout is not None
+        sender.stdin.write("first\n")
+        sender.stdin.flush()
+        assert reader.stdout.readline() == "first\n"
+        sender.send_signal(signal.SIGINT)
+        assert sender.wait(20) == 1, "the input was not read to its end"
+        assert sender.stdout is not None
+        assert "sent to" in sender.stdout.read()
+        reader.terminate()
+        assert reader.wait(20) == 0

@@ -1,0 +1,171 @@
+"""send and read: every format, and everything in between, against a real broker."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.integration.pocketmq.conftest import CommandLine
+
+
+def read_json(cli: CommandLine, topic: str, *options: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in cli("read", topic, "--json", *options).splitlines()]
+
+
+def test_one_message_from_the_command_line(cli: CommandLine, topic: str) -> None:
+    told = cli("send", topic, "tea ☕", "--tag", "paid", "--key", "o-1", "--property", "who=me")
+    assert told.startswith(f"sent to {topic}/")
+    assert "at offset 0" in told
+    (message,) = read_json(cli, topic)
+    assert (message["body"], message["tag"], message["keys"]) == ("tea ☕", "paid", ["o-1"])
+    assert isinstance(message["properties"], dict)
+    assert message["properties"]["who"] == "me"
+
+
+def test_each_line_of_stdin_is_a_message_in_the_order_of_its_key(
+    cli: CommandLine, topic: str
+) -> None:
+    lines = [f"cup {number}" for number in range(5000)]
+    told = cli.json("send", topic, "--sharding-key", "all", stdin="\n".join(lines))
+    assert (told["sent"], told["failed"]) == (5000, 0)
+    assert cli("read", topic).splitlines() == lines
+
+
+def test_json_lines_with_fields(cli: CommandLine, topic: str) -> None:
+    line = '{"id": "o-1", "state": "paid", "user": "u"}'
+    fields = ["--key-field", "id", "--tag-field", "state", "--sharding-field", "user"]
+    cli("send", topic, "--format", "jsonl", *fields, stdin=line + "\n")
+    (message,) = read_json(cli, topic)
+    assert (message["body"], message["tag"], message["keys"]) == (line, "paid", ["o-1"])
+
+
+def test_rows_of_a_file(cli: CommandLine, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text('id,note\n1,"two\nlines"\n2,plain\n')
+    cli("send", topic, "--file", str(file), "--format", "csv", "--key-field", "id")
+    found = read_json(cli, topic)
+    assert [message["body"] for message in found] == ['1,"two\nlines"', "2,plain"]
+    assert [message["keys"] for message in found] == [["1"], ["2"]]
+
+
+def test_a_whole_file_as_one_message_and_back(cli: CommandLine, topic: str, tmp_path: Path) -> None:
+    body = bytes(range(256)) * 40
+    (tmp_path / "in").write_bytes(body)
+    cli("send", topic, "--file", str(tmp_path / "in"), "--format", "raw")
+    cli("read", topic, "--format", "raw", "--file", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == body
+
+
+def test_csv_out_has_a_header_and_a_row_each(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, stdin='a,"b"\nc\n')
+    rows = list(csv.DictReader(io.StringIO(cli("read", topic, "--format", "csv"))))
+    assert [row["body"] for row in rows] == ['a,"b"', "c"]
+    assert [row["offset"] for row in rows] == ["0", "1"]
+
+
+def test_what_was_read_as_json_can_be_sent_again(cli: CommandLine, topic: str, name: str) -> None:
+    copy = f"{name}-copy"
+    cli("topic", "create", copy, "--queues", "1")
+    cli("send", topic, "tea", "--tag", "paid", "--key", "o-1", "--key", "o-2")
+    fields = ["--body-field", "body", "--tag-field", "tag", "--key-field", "keys"]
+    cli("send", copy, "--format", "jsonl", *fields, stdin=cli("read", topic, "--json"))
+    (first,), (second,) = read_json(cli, topic), read_json(cli, copy)
+    for part in ("body", "tag", "keys"):
+        assert first[part] == second[part]
+
+
+def test_tags_choose(cli: CommandLine, topic: str) -> None:
+    for tag in ("paid", "open", "lost"):
+        cli("send", topic, f"was {tag}", "--tag", tag)
+    assert cli("read", topic, "--tags", "paid || lost").splitlines() == ["was paid", "was lost"]
+    assert cli("read", topic, "--tags", "nobody") == ""
+
+
+def test_reading_starts_where_it_is_told(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, stdin="".join(f"{number}\n" for number in range(10)))
+    assert cli("read", topic, "--from", "7").split() == ["7", "8", "9"]
+    assert cli("read", topic, "--from", "begin", "--max", "2").split() == ["0", "1"]
+    assert cli("read", topic, "--from", "end") == ""
+    assert len(cli("read", topic, "--from", "-1h").split()) == 10
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+    assert cli("read", topic, "--from", later) == ""
+    told = cli.fails("read", topic, "--from", "yesterday", code=2)
+    assert "'yesterday' is not begin, end, an offset" in told
+
+
+def test_a_group_goes_on_where_it_committed(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, stdin="1\n2\n3\n4\n")
+    group = ["--group", f"g-{topic}"]
+    assert cli("read", topic, *group, "--commit", "--max", "3").split() == ["1", "2", "3"]
+    assert cli("read", topic, *group).split() == ["4"]
+    assert cli("read", topic, *group, "--commit").split() == ["4"]
+    assert cli("read", topic, *group) == ""
+    assert "--commit needs --group" in cli.fails("read", topic, "--commit", code=2)
+
+
+def test_one_queue_of_several(cli: CommandLine, name: str) -> None:
+    cli("topic", "create", name, "--queues", "3")
+    (route,) = cli.json("topic", "route", name)
+    cli("send", name, "here", "--queue", f"{route['broker']}/2")
+    assert cli("read", name, "--queue", "2").split() == ["here"]
+    assert cli("read", name, "--queue", f"{route['broker']}/1") == ""
+    assert "there is no queue '7'" in cli.fails("read", name, "--queue", "7")
+    assert "is not BROKER/ID" in cli.fails("send", name, "x", "--queue", "2", code=2)
+
+
+def test_a_sharding_key_keeps_messages_together(cli: CommandLine, name: str) -> None:
+    cli("topic", "create", name, "--queues", "8")
+    cli("send", name, "--sharding-key", "user-7", stdin="".join(f"{n}\n" for n in range(500)))
+    held = [row["messages"] for row in cli.json("topic", "status", name)]
+    assert sorted(held) == [0] * 7 + [500]
+    assert cli("read", name).split() == [str(number) for number in range(500)]
+
+
+def test_a_rate_is_kept(cli: CommandLine, topic: str) -> None:
+    told = cli.json("send", topic, "--rate", "100", stdin="x\n" * 31)
+    assert told["sent"] == 31
+    assert told["seconds"] >= 0.25
+
+
+def test_bad_input_is_named_after_what_was_before_it_is_sent(cli: CommandLine, topic: str) -> None:
+    result = cli.result("send", topic, "--format", "jsonl", stdin='{"a": 1}\nnonsense\n')
+    assert result.exit_code == 1
+    assert "line 2 is not JSON" in result.stderr
+    assert "sent to" in result.stdout
+    assert len(read_json(cli, topic)) == 1
+
+
+def test_a_message_that_is_refused_is_told_and_counted(cli: CommandLine, topic: str) -> None:
+    cli("topic", "update", topic, "--permission", "r")
+    result = cli.result("send", topic, stdin="1\n2\n")
+    assert result.exit_code == 1
+    assert "not sent: " in result.stderr
+    assert "2 not acknowledged" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--key-field", "id"], "fields are chosen from --format jsonl or csv"),
+        (["text", "--format", "raw"], "either TEXT or a file"),
+        (["text", "--property", "x"], "'x' is not NAME=VALUE"),
+    ],
+)
+def test_contradictions_are_usage_errors(
+    cli: CommandLine, options: list[str], complaint: str
+) -> None:
+    assert complaint in cli.fails("send", "orders", *options, code=2)
+
+
+def test_a_file_that_is_not_there_is_one_sentence(cli: CommandLine, topic: str) -> None:
+    assert "No such file" in cli.fails("send", topic, "--file", "/no/such/file")
+    assert "No such file" in cli.fails("read", topic, "--file", "/no/such/dir/file")
+
+
+def test_json_and_another_format_contradict(cli: CommandLine, topic: str) -> None:
+    assert "--json is" in cli.fails("read", topic, "--json", "--format", "csv", code=2)

@@ -1,0 +1,260 @@
+"""Server processes: the ready line, the clean stop, and every reason not to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from client import blocking
+from pocketmq import testing
+from pocketmq.testing import ServerError, ServerProcess, StandaloneServer
+from tests.integration.pocketmq.conftest import CommandLine
+
+POCKETMQ = [sys.executable, "-P", "-m", "pocketmq"]
+SMALL = ["--set", "mappedFileSizeCommitLog=1048576"]
+
+
+@contextmanager
+def running(*arguments: str, **options: object) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*POCKETMQ, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ports() -> list[str]:
+    return ["--nameserver-port", "0", "--broker-port", "0"]
+
+
+def refused(*arguments: str, code: int = 1) -> str:
+    """The one sentence on stderr of a server that doesn't start."""
+    done = subprocess.run([*POCKETMQ, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_line_on_stdout_and_exit_code_0_after_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with running("standalone", *ports(), "--store", str(tmp_path), *SMALL, "--json") as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert list(ready) == ["event", "nameserver", "broker", "pid"]
+        assert ready["event"] == "ready"
+        assert ready["pid"] == process.pid
+        process.send_signal(number)
+        rest, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert rest == ""
+    assert all(json.loads(line)["event"] for line in log.splitlines())
+
+
+def test_the_ready_line_for_people(tmp_path: Path) -> None:
+    with running("standalone", *ports(), "--store", str(tmp_path), *SMALL) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+        process.communicate(timeout=20)
+    assert line.startswith("ready: nameserver 127.0.0.1:")
+    assert ", broker 127.0.0.1:" in line
+
+
+def test_a_name_server_and_a_broker_of_their_own(tmp_path: Path) -> None:
+    kv = f"kvConfigPath={tmp_path / 'kv.json'}"
+    nameserver = ServerProcess(["nameserver", "--port", "0", "--set", kv])
+    nameserver.start()
+    try:
+        address = nameserver.addresses["nameserver"]
+        broker = ServerProcess(
+            [
+                *("broker", "--nameserver", address, "--name", "b-1", "--port", "0"),
+                *("--store", str(tmp_path / "store"), *SMALL),
+            ]
+        )
+        broker.start()
+        (row,) = CommandLine(address).json("cluster", "list")
+        assert (row["broker"], row["address"]) == ("b-1", broker.addresses["broker"])
+        broker.stop()
+        assert CommandLine(address).json("cluster", "list") == []
+        nameserver.stop()
+    finally:
+        broker.kill()
+        nameserver.kill()
+
+
+def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=from-file\nbrokerClusterName=from-file\ndefaultTopicQueueNums=3\n")
+    environment = {"POCKETMQ_BROKER_NAME": "from-env", "POCKETMQ_BROKER_CLUSTER_NAME": "from-env"}
+    server = ServerProcess(
+        [
+            *("standalone", *ports(), "--store", str(tmp_path / "store"), *SMALL),
+            *("--config", str(file), "--set", "brokerName=from-flag"),
+        ],
+        environment=environment,
+    )
+    server.start()
+    try:
+        cli = CommandLine(server.addresses["nameserver"])
+        (row,) = cli.json("cluster", "list")
+        assert (row["broker"], row["cluster"]) == ("from-flag", "from-env")
+        (route,) = cli.json("topic", "route", "TBW102")
+        assert route["write_queues"] == 3
+    finally:
+        server.kill()
+
+
+def test_a_key_without_effect_is_accepted_and_logged(tmp_path: Path) -> None:
+    with testing.broker(store=tmp_path, settings={"sendMessageThreadPoolNums": "4"}) as server:
+        pass
+    assert "sendMessageThreadPoolNums" in server.log
+
+
+def test_a_port_in_use_is_refused_with_what_to_do(tmp_path: Path, server: StandaloneServer) -> None:
+    port = server.broker.rpartition(":")[2]
+    told = refused("broker", "--port", port, "--store", str(tmp_path), *SMALL)
+    assert f"127.0.0.1:{port}" in told
+    assert "another process listens there" in told
+
+
+def test_a_second_broker_on_a_store_is_refused(server: StandaloneServer) -> None:
+    told = refused("broker", "--port", "0", "--store", str(server.store), *SMALL)
+    assert str(server.store) in told
+    assert "another" in told
+
+
+def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told = refused("broker", "--port", "0", "--store", str(tmp_path / "file" / "store"), *SMALL)
+    assert str(tmp_path / "file") in told
+
+
+def test_a_store_with_files_of_another_size_is_refused(tmp_path: Path) -> None:
+    with (
+        testing.broker(store=tmp_path) as server,
+        blocking.Producer(server.nameserver, group="g") as producer,
+    ):
+        producer.send("orders", b"tea")
+    told = refused("broker", "--port", "0", "--store", str(tmp_path), *SMALL)
+    assert "mappedFileSizeCommitLog" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (["--set", "brokrName=x"], 1, "brokerName"),
+        (["--set", "brokerName"], 2, "is not KEY=VALUE"),
+        (["--set", "brokerRole=SLAVE"], 1, "doesn't replicate"),
+        (["--set", "listenPort=1", "--port", "2"], 2, "listenPort is given twice"),
+        (["--id", "1"], 1, "brokerId=1"),
+        (["--config", "/no/such/file"], 2, "does not exist"),
+        (["--advertise", "no such host"], 1, "brokerIP1"),
+    ],
+)
+def test_bad_settings_are_refused(
+    tmp_path: Path, arguments: list[str], code: int, complaint: str
+) -> None:
+    assert complaint in refused("broker", "--store", str(tmp_path), *arguments, code=code)
+
+
+def test_a_bad_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POCKETMQ_LISTEN_PORT", "many")
+    assert "POCKETMQ_LISTEN_PORT" in refused("broker", "--store", str(tmp_path))
+
+
+def test_a_restart_comes_back_at_the_same_addresses_with_everything(tmp_path: Path) -> None:
+    with (
+        testing.broker(store=tmp_path) as server,
+        blocking.Producer(server.nameserver, group="g") as producer,
+    ):
+        before = dict(server.addresses)
+        for end in (server.stop, server.kill):
+            producer.send("orders", b"tea")
+            end()
+            assert not server.alive
+            server.restart()
+            assert server.addresses == before
+        assert CommandLine(server.nameserver)("read", "orders").split() == ["tea", "tea"]
+
+
+def test_a_paused_broker_goes_on(server: StandaloneServer) -> None:
+    with blocking.Producer(server.nameserver, group="g") as producer:
+        producer.send("paused", b"before")
+        server.pause()
+        server.resume()
+        assert producer.send("paused", b"after").offset >= 0
+
+
+def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from pocketmq import testing;"
+        f"server = testing.StandaloneServer(Path({str(tmp_path)!r}), {{}}); server.start();"
+        "print(server.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            break
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{pid}").exists()
+    assert not (tmp_path / "abort").exists(), "it stopped cleanly"
+
+
+def test_a_start_that_fails_shows_the_log(tmp_path: Path) -> None:
+    server = StandaloneServer(tmp_path, {"nonsense": "1"})
+    with pytest.raises(ServerError, match="did not get ready") as caught:
+        server.start()
+    assert "nonsense" in str(caught.value)
+    assert not server.alive
+    server.stop()
+    with pytest.raises(ServerError, match="is not running"):
+        server.pause()
+
+
+def test_a_server_that_does_not_stop_cleanly_is_an_error(tmp_path: Path) -> None:
+    server = StandaloneServer(tmp_path, {})
+    server.start()
+    os.kill(server.pid, signal.SIGKILL)
+    with pytest.raises(ServerError, match="instead of a clean stop"):
+        server.stop()
+
+
+def test_a_temporary_store_is_gone_afterwards() -> None:
+    with testing.broker() as server:
+        assert server.store.is_dir()
+    assert not server.store.exists()
+
+
+def test_the_fixture_is_there_without_an_import(pocketmq_broker: StandaloneServer) -> None:
+    with blocking.Producer(pocketmq_broker.nameserver, group="g") as producer:
+        assert producer.send("fixture", b"tea").offset == 0
+
+
+def test_the_first_acknowledged_send_is_soon_after_the_start(tmp_path: Path) -> None:
+    with testing.broker(store=tmp_path) as server:
+        host, _, port = server.broker.rpartition(":")
+        with socket.create_connection((host, int(port)), 1):
+            pass
+        rollup = Path(f"/proc/{server.pid}/smaps_rollup").read_text()
+    private = sum(int(row.split()[1]) for row in rollup.splitlines() if row.startswith("Private_"))
+    assert private <= 45 * 1024, "idle private memory in KiB"
