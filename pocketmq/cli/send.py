@@ -183,7 +183,7 @@ def _input(
 def _stdin() -> IO[bytes]:
     """Standard input as a file of its own.
 
-    The interpreter closes ``sys.stdin`` at its end, and dies of it while a thread reads there.
+    The interpreter closes ``sys.stdin`` at its end, and dies of it if a thread is reading there.
     """
     try:
         descriptor = sys.stdin.fileno()
