@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from pocketmq import testing
+from pocketmq.loop_monitor import PERIOD
 from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 from tests.ports import free_port
@@ -103,7 +105,7 @@ def test_metrics_tell_what_happened(tmp_path: Path) -> None:
         while not (found := scrape(server.addresses["metrics"]))[
             "pocketmq_loop_stall_seconds_count"
         ]:
-            pass
+            time.sleep(PERIOD)
         server.stop()
     finally:
         server.kill()
