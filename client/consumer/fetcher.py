@@ -149,7 +149,8 @@ class Fetcher(Generic[T]):
         self._backoff.reset()
 
     async def _request(self, offset: int) -> tuple[Command, str]:
-        suspend = self._options.suspend
+        # Not held after trouble: that the queue can be read again is to be known at once.
+        suspend = 0.0 if self._waiting else self._options.suspend
         header = pull_header(
             self._queue,
             self._group,

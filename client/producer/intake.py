@@ -152,7 +152,7 @@ class Intake:
     # Leaving
 
     def _schedule(self) -> None:
-        if self._options.linger == 0:
+        if self._options.linger == 0 or self._flushed:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
         else:
@@ -162,10 +162,10 @@ class Intake:
         self._turn_scheduled = False
         self._take()
 
-    def _take(self, *, everything: bool = False) -> None:
+    def _take(self) -> None:
         now = self._loop.time()
         late = self._accumulator.expire(now)
-        for batch in self._accumulator.take(now, everything=everything):
+        for batch in self._accumulator.take(now, everything=bool(self._flushed)):
             self.sender.dispatch(batch)
         if late:
             self._fail(late, SendError("its queue's earlier messages took all its time"))
@@ -204,13 +204,12 @@ class Intake:
         for item in items:
             if item.future is None or item.future.done():
                 continue
-            if isinstance(error, SendError):
-                own: PocketMQError = SendError(error.message, topic=item.topic, group=self._group)
-            elif isinstance(error, Unavailable):
-                own = type(error)(error.message, topic=item.topic, hint=error.hint)
-            else:
-                own = error
-            own.__cause__ = error if own is not error else error.__cause__
+            own = error
+            if isinstance(error, SendError | Unavailable):
+                own = type(error)(
+                    error.message, topic=item.topic, group=self._group, hint=error.hint
+                )
+                own.__cause__ = error.__cause__
             item.future.set_exception(own)
         self._settled(items)
 
@@ -244,7 +243,7 @@ class Intake:
         self._epoch += 1
         self._unsettled[self._epoch] = 0
         future = self._flushed[epoch] = self._loop.create_future()
-        self._take(everything=True)
+        self._take()
         self._end_flushes()
         await asyncio.shield(future)
 

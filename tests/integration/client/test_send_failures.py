@@ -1,0 +1,352 @@
+"""Sending when things go wrong: peers that refuse, are silent, die, come back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+import client
+from remoting.protocol.codes import RequestCode, ResponseCode
+
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
+async def test_a_refusal_that_another_broker_may_not_give_is_tried_there(
+    fakes: Any, refuse: Any, code: int
+):
+    one, two = await fakes(2)
+    one.on_send(refuse(code, 99, one.store))
+    async with client.Producer(one.address) as producer:
+        receipts = [await producer.send("T", b"%d" % number) for number in range(8)]
+    assert {receipt.queue.broker_name for receipt in receipts} == {"fake-1"}
+    assert len(two.bodies()) == 8
+
+
+async def test_refusals_are_tried_three_times_in_all(fake: Any, refuse: Any):
+    fake.on_send(refuse(14, 2, fake.store))
+    async with client.Producer(fake.address) as producer:
+        await producer.send("T", b"third time")
+    assert fake.bodies() == [b"third time"]
+    fake.on_send(refuse(14, 3, fake.store))
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(client.ServiceNotAvailable) as caught:
+            await producer.send("T", b"x")
+    assert caught.value.queue is not None
+    assert caught.value.code == 14
+
+
+async def test_retries_can_be_switched_off(fake: Any, refuse: Any):
+    fake.on_send(refuse(14, 1, fake.store))
+    async with client.Producer(fake.address, retries=0) as producer:
+        with pytest.raises(client.ServiceNotAvailable):
+            await producer.send("T", b"x")
+
+
+async def test_a_final_refusal_is_not_tried_again(fake: Any, refuse: Any):
+    fake.on_send(refuse(13, 1, fake.store))
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(client.MessageIllegal):
+            await producer.send("T", b"x")
+    assert sum(command.code in SENDS for command in fake.seen) == 1
+
+
+async def test_a_busy_broker_is_asked_again_until_it_takes_the_message(fake: Any, refuse: Any):
+    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 5, fake.store))
+    async with client.Producer(fake.address, timeout=10.0) as producer:
+        await producer.send("T", b"x")
+    assert fake.bodies() == [b"x"]
+
+
+async def test_a_broker_that_stays_busy_is_named_when_time_is_up(fake: Any, refuse: Any):
+    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
+    async with client.Producer(fake.address, timeout=0.3) as producer:
+        with pytest.raises(client.SystemBusy, match="more slowly"):
+            await producer.send("T", b"x")
+
+
+async def test_no_answer_in_time_is_an_unknown_outcome(fake: Any):
+    fake.on_send(lambda command, connection: None)
+    async with client.Producer(fake.address, timeout=0.2) as producer:
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"x")
+        assert caught.value.outcome is client.Outcome.UNKNOWN
+        fake.on_send(fake.store)
+        await producer.send("T", b"later")
+    assert fake.bodies() == [b"later"]
+
+
+async def test_a_timeout_of_one_send_is_its_own(fake: Any):
+    fake.on_send(lambda command, connection: None)
+    async with client.Producer(fake.address, timeout=30.0) as producer:
+        with pytest.raises(client.SendError):
+            await producer.send("T", b"x", timeout=0.1)
+
+
+async def test_nobody_to_send_to_is_not_sent(fake: Any):
+    await_address = f"127.0.0.1:{free_port()}"
+    async with client.Producer(await_address, timeout=0.3) as producer:
+        with pytest.raises(client.NoNameServer, match="no name server answers"):
+            await producer.send("T", b"x")
+
+
+async def test_a_name_server_without_brokers_is_no_route(empty_cluster: Any):
+    async with client.Producer(empty_cluster.nameserver, timeout=0.3) as producer:
+        with pytest.raises(client.NoRoute, match="start a broker"):
+            await producer.send("T", b"x")
+
+
+async def test_a_broker_that_cannot_be_reached_is_not_sent(fakes: Any):
+    one, two = await fakes(2)
+    await two.server.stop(drain_timeout=0.1)
+    one.brokers = [two]
+    async with client.Producer(one.address, timeout=0.4) as producer:
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"x")
+    assert caught.value.outcome is client.Outcome.NOT_SENT
+    assert two.address in str(caught.value)
+
+
+async def test_a_dead_broker_is_passed_by(fakes: Any):
+    one, two, three = await fakes(3)
+    one.brokers = [two, three]
+    async with client.Producer(one.address) as producer:
+        for number in range(4):
+            await producer.send("T", b"%d" % number)
+        await two.server.stop(drain_timeout=0.1)
+        receipts = [await producer.send("T", b"%d" % number) for number in range(8)]
+    assert {receipt.queue.broker_name for receipt in receipts} == {"fake-2"}
+
+
+async def test_a_connection_that_breaks_after_the_write_is_tried_again(fake: Any):
+    broken = []
+
+    def break_once(command: Any, connection: Any) -> Any:
+        if not broken:
+            broken.append(command)
+            connection.abort("on purpose")
+            return None
+        return fake.store(command, connection)
+
+    fake.on_send(break_once)
+    async with client.Producer(fake.address) as producer:
+        await producer.send("T", b"x")
+    assert fake.bodies() == [b"x"]
+
+
+async def test_a_connection_that_keeps_breaking_is_an_unknown_outcome(fake: Any):
+    fake.on_send(lambda command, connection: connection.abort("on purpose"))
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"x")
+    assert caught.value.outcome is client.Outcome.UNKNOWN
+
+
+async def test_a_keyed_message_is_tried_again_on_its_own_queue_only(fakes: Any, refuse: Any):
+    one, two = await fakes(2)
+    for peer in (one, two):
+        peer.on_send(refuse(14, 2, peer.store))
+    async with client.Producer(one.address) as producer:
+        receipt = await producer.send("T", b"x", sharding_key="k")
+        other = await producer.send("T", b"y", sharding_key="k")
+    assert receipt.queue == other.queue
+    assert {len(peer.bodies()) for peer in (one, two)} == {0, 2}
+
+
+async def test_order_survives_retries_while_more_messages_come(fake: Any, refuse: Any):
+    fake.on_send(refuse(14, 2, fake.store))
+    async with client.Producer(fake.address, max_batch_messages=3) as producer:
+        queue = client.MessageQueue("T", "fake-0", 1)
+        await asyncio.gather(
+            *(producer.send("T", b"%d" % number, queue=queue) for number in range(20))
+        )
+    assert fake.bodies(1) == [b"%d" % number for number in range(20)]
+
+
+async def test_one_batch_per_queue_is_in_flight(fake: Any, until: Any):
+    held: list[Any] = []
+
+    def hold(command: Any, connection: Any) -> None:
+        held.append((command, connection))
+
+    fake.on_send(hold)
+    async with client.Producer(fake.address) as producer:
+        queue = client.MessageQueue("T", "fake-0", 1)
+        futures = [producer.send_nowait("T", b"1", queue=queue)]
+        await until(lambda: held)
+        futures += [producer.send_nowait("T", b"%d" % n, queue=queue) for n in range(2, 5)]
+        free = producer.send_nowait("T", b"free")
+        await until(lambda: len(held) == 2)
+        fake.on_send(fake.store)
+        for command, connection in held:
+            connection.send(fake.store(command, connection))
+        await asyncio.gather(*futures, free)
+    ordered = [bodies for number, bodies in fake.sent if b"free" not in bodies]
+    assert ordered == [[b"1"], [b"2", b"3", b"4"]]
+
+
+async def test_messages_behind_a_stuck_batch_fail_at_their_own_deadline(fake: Any, until: Any):
+    fake.on_send(lambda command, connection: None)
+    async with client.Producer(fake.address, timeout=30.0) as producer:
+        queue = client.MessageQueue("T", "fake-0", 1)
+        stuck = producer.send_nowait("T", b"1", queue=queue)
+        await until(lambda: any(command.code in SENDS for command in fake.seen))
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"2", queue=queue, timeout=0.1)
+        assert caught.value.outcome is client.Outcome.NOT_SENT
+        stuck.cancel()
+        await producer.close(timeout=0.1)
+
+
+async def test_the_buffer_is_bounded_by_messages_and_by_bytes(fake: Any):
+    fake.on_send(lambda command, connection: None)
+    async with client.Producer(fake.address, max_in_flight=3, timeout=0.3) as producer:
+        futures = [producer.send_nowait("T", b"x") for _ in range(3)]
+        with pytest.raises(client.BufferFull, match="3 messages"):
+            producer.send_nowait("T", b"x")
+        with pytest.raises(client.SendError, match="left no room"):
+            await producer.send("T", b"x", timeout=0.05)
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        assert all(isinstance(outcome, client.SendError) for outcome in outcomes)
+        fake.on_send(fake.store)
+        await producer.send("T", b"room again")
+    async with client.Producer(fake.address, max_in_flight_bytes=1000) as producer:
+        producer.send_nowait("T", b"x" * 900)
+        with pytest.raises(client.BufferFull):
+            producer.send_nowait("T", b"x" * 900)
+
+
+async def test_send_waits_for_room_in_turn(fake: Any, until: Any):
+    held: list[Any] = []
+    fake.on_send(lambda command, connection: held.append((command, connection)))
+    async with client.Producer(fake.address, max_in_flight=1) as producer:
+        first = asyncio.create_task(producer.send("T", b"0"))
+        await until(lambda: held)
+        others = [asyncio.create_task(producer.send("T", b"%d" % n)) for n in range(1, 5)]
+        cancelled = others.pop(1)
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        fake.on_send(fake.store)
+        command, connection = held[0]
+        connection.send(fake.store(command, connection))
+        await asyncio.gather(first, *others)
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert producer.send_nowait("T", b"5") is not None
+    assert fake.bodies() == [b"0", b"1", b"3", b"4", b"5"]
+
+
+async def test_cancelling_while_the_route_is_looked_up_leaves_nothing_behind(fake: Any, until: Any):
+    held: list[Any] = []
+    route = fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+    fake.on(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        answer=lambda command, connection: held.append((command, connection)),
+    )
+    async with client.Producer(fake.address, max_in_flight=1) as producer:
+        task = asyncio.create_task(producer.send("T", b"first"))
+        await until(lambda: held)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        fake.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, answer=route)
+        command, connection = held[0]
+        connection.send(route(command, connection))
+        await producer.send("T", b"second")
+    assert fake.bodies() == [b"first", b"second"]
+
+
+async def test_closing_gives_up_what_nobody_acknowledges(fake: Any, until: Any):
+    fake.on_send(lambda command, connection: None)
+    producer = client.Producer(fake.address, timeout=60.0)
+    await producer.start()
+    queue = client.MessageQueue("T", "fake-0", 1)
+    written = producer.send_nowait("T", b"1", queue=queue)
+    await until(lambda: any(command.code in SENDS for command in fake.seen))
+    waiting = producer.send_nowait("T", b"2", queue=queue)
+    await producer.close(timeout=0.05)
+    with pytest.raises(client.SendError) as one:
+        await written
+    with pytest.raises(client.SendError) as two:
+        await waiting
+    assert one.value.outcome is client.Outcome.UNKNOWN
+    assert two.value.outcome is client.Outcome.NOT_SENT
+
+
+async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(fake: Any):
+    fake.on_send(lambda command, connection: command.reply())
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"x")
+    assert caught.value.outcome is client.Outcome.UNKNOWN
+
+
+async def test_send_many_reports_each_failure_in_its_place(fake: Any, refuse: Any):
+    fake.on_send(refuse(13, 1, fake.store))
+    messages = [client.Message("T", b"%d" % number) for number in range(4)]
+    async with client.Producer(fake.address, max_batch_messages=1) as producer:
+        results = await producer.send_many(messages)
+    kinds = [type(result) for result in results]
+    assert kinds.count(client.SendError) == 1
+    assert kinds.count(client.Receipt) == 3
+
+
+async def test_a_batch_that_is_refused_fails_as_a_whole(fake: Any, refuse: Any):
+    fake.on_send(refuse(13, 1, fake.store))
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(client.MessageIllegal):
+            await producer.send_batch([client.Message("T", b"1"), client.Message("T", b"2")])
+
+
+async def test_a_broker_that_comes_back_is_found_within_the_sends_time(cluster: Any):
+    async with client.Producer(cluster.nameserver, timeout=10.0) as producer:
+        await producer.send("T", b"before")
+        await cluster.stop()
+        sending = asyncio.create_task(producer.send("T", b"during"))
+        await asyncio.sleep(0.2)
+        await cluster.add()
+        await sending
+
+
+async def test_sending_goes_on_while_the_name_server_is_away(cluster: Any):
+    async with client.Producer(cluster.nameserver, route_refresh_period=0.05) as producer:
+        await producer.send("T", b"before")
+        await cluster.name_server.stop()
+        await asyncio.sleep(0.2)
+        await producer.send("T", b"during")
+
+
+async def test_the_second_name_server_is_asked_when_the_first_is_dead(cluster: Any):
+    addresses = f"127.0.0.1:{free_port()};{cluster.nameserver}"
+    for _ in range(4):
+        async with client.Producer(addresses) as producer:
+            await producer.send("T", b"x")
+
+
+async def test_a_silent_connection_is_found_out_and_replaced(
+    fake: Any, monkeypatch: Any, until: Any
+):
+    monkeypatch.setattr("client.instance.HEARTBEAT_TIMEOUT", 0.1)
+    async with client.Producer(fake.address, timeout=0.2) as producer:
+        await producer.send("T", b"1")
+        silent = fake.seen[-1]
+        first = next(iter(fake.server.connections))
+        fake.on_send(lambda command, connection: None)
+        fake.on(RequestCode.HEART_BEAT, answer=lambda command, connection: None)
+        with pytest.raises(client.SendError):
+            await producer.send("T", b"2")
+        await until(lambda: first.closed)
+        fake.on_send(fake.store)
+        fake.on(RequestCode.HEART_BEAT, answer=lambda command, connection: command.reply())
+        await producer.send("T", b"3")
+    assert silent is not None
+    assert fake.bodies() == [b"1", b"3"]
