@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from client.errors import UnreadableMessage
 from client.places import instant
@@ -14,6 +14,8 @@ from remoting.protocol.message.view import RecordView
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
 T = TypeVar("T")
+
+_OWN_ID: Final = b"UNIQ_KEY\x01"
 
 
 class ReceivedMessage(RecordView, Generic[T]):
@@ -79,6 +81,11 @@ class ReceivedMessage(RecordView, Generic[T]):
     @property
     def id(self) -> str:
         """The id its producer gave it, else the broker's offset id."""
+        text = self.properties_text
+        if text.startswith(_OWN_ID):
+            # Where our producer writes it. A 5.x broker appends one id to all messages of a
+            # batch, which would hide their own ones.
+            return text[len(_OWN_ID) :].partition(b"\x02")[0].decode("utf-8", "replace")
         return self.message_id
 
     @property

@@ -177,6 +177,18 @@ def test_a_received_message_shows_what_was_sent():
     assert "T/a/2" in repr(message)
 
 
+def test_the_id_of_a_batched_message_is_its_own_also_from_a_broker_that_appends_another():
+    message = received(b"x")
+    record = bytes(message.raw)
+    text = b"UNIQ_KEY\x01MINE\x02a\x01b\x02UNIQ_KEY\x01BATCH"
+    own = message.properties_text
+    patched = record.replace(len(own).to_bytes(2, "big") + own, len(text).to_bytes(2, "big") + text)
+    size = len(record) + len(text) - len(own)
+    patched = size.to_bytes(4, "big") + patched[4:]
+    assert ReceivedMessage(patched, 0, QUEUE, serde.raw).id == "MINE"
+    assert ReceivedMessage(patched, 0, QUEUE, serde.raw).message_id == "BATCH"
+
+
 def test_a_compressed_body_is_inflated_and_a_broken_one_says_which():
     packed, flags = compression.compress(b"x" * 5000)
     assert received(packed, flags).body == b"x" * 5000
