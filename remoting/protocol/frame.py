@@ -69,10 +69,15 @@ def needed(
     Raises:
         FrameError: no frame can begin with these bytes.
     """
-    if len(buffer) - position < _LENGTH.size:
+    available = len(buffer) - position
+    if available < _LENGTH.size:
         return _LENGTH.size
-    (length,) = _LENGTH.unpack_from(buffer, position)
-    _check_length(length, max_frame_bytes)
+    if available < PREFIX_BYTES:
+        (length,) = _LENGTH.unpack_from(buffer, position)
+        _check_length(length, max_frame_bytes)
+    else:
+        length, type_and_header_length = _PREFIX.unpack_from(buffer, position)
+        _check_prefix(length, type_and_header_length, max_frame_bytes)
     return _LENGTH.size + int(length)
 
 
@@ -95,22 +100,14 @@ def cut(
             _check_length(_LENGTH.unpack_from(buffer, position)[0], max_frame_bytes)
         return None
     length, type_and_header_length = _PREFIX.unpack_from(buffer, position)
-    _check_length(length, max_frame_bytes)
-    serialize = type_and_header_length >> 24
-    if serialize >= len(_SERIALIZE_TYPES):
-        raise FrameError(f"unknown serialize type {serialize}")
-    header_length = type_and_header_length & _HEADER_LENGTH_MASK
-    if header_length > length - _LENGTH.size:
-        raise FrameError(f"a header of {header_length} bytes in a frame of {length} bytes")
-    if header_length > MAX_HEADER_BYTES:
-        raise FrameError(f"a header of {header_length} bytes is above {MAX_HEADER_BYTES}")
+    header_length = _check_prefix(length, type_and_header_length, max_frame_bytes)
     end = position + _LENGTH.size + length
     if end > len(buffer):
         return None
     view = memoryview(buffer)
     body_start = position + PREFIX_BYTES + header_length
     return Frame(
-        _SERIALIZE_TYPES[serialize],
+        _SERIALIZE_TYPES[type_and_header_length >> 24],
         view[position + PREFIX_BYTES : body_start],
         view[body_start:end],
         end,
@@ -123,6 +120,20 @@ def _check_length(length: int, max_frame_bytes: int) -> None:
     # A negative length is a very large one here.
     if length > max_frame_bytes - _LENGTH.size:
         raise FrameError(f"a frame of {length + _LENGTH.size} bytes is above {max_frame_bytes}")
+
+
+def _check_prefix(length: int, type_and_header_length: int, max_frame_bytes: int) -> int:
+    """The header's length, once all three numbers make sense."""
+    _check_length(length, max_frame_bytes)
+    serialize = type_and_header_length >> 24
+    if serialize >= len(_SERIALIZE_TYPES):
+        raise FrameError(f"unknown serialize type {serialize}")
+    header_length = type_and_header_length & _HEADER_LENGTH_MASK
+    if header_length > length - _LENGTH.size:
+        raise FrameError(f"a header of {header_length} bytes in a frame of {length} bytes")
+    if header_length > MAX_HEADER_BYTES:
+        raise FrameError(f"a header of {header_length} bytes is above {MAX_HEADER_BYTES}")
+    return header_length
 
 
 def decode(frame: Frame) -> Command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -151,13 +152,16 @@ def test_the_largest_frame_is_taken_and_one_more_byte_is_not() -> None:
         needed(prefix(97), max_frame_bytes=100)
 
 
-def test_what_the_first_eight_bytes_show_is_refused_before_the_rest_has_come() -> None:
+@pytest.mark.parametrize("look", [cut, needed])
+def test_what_the_first_eight_bytes_show_is_refused_before_the_rest_has_come(
+    look: Callable[[bytes], object],
+) -> None:
     with pytest.raises(FrameError, match="unknown serialize type 3"):
-        cut(prefix(100, serialize=3))
+        look(prefix(100, serialize=3))
     with pytest.raises(FrameError, match="a header of 97 bytes in a frame of 100"):
-        cut(prefix(100, header_length=97))
+        look(prefix(100, header_length=97))
     with pytest.raises(FrameError, match=f"above {MAX_HEADER_BYTES}"):
-        cut(prefix(MAX_HEADER_BYTES + 100, header_length=MAX_HEADER_BYTES + 1))
+        look(prefix(MAX_HEADER_BYTES + 100, header_length=MAX_HEADER_BYTES + 1))
 
 
 def test_a_command_that_fits_into_no_frame_is_our_own_mistake() -> None:
