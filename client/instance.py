@@ -23,6 +23,7 @@ from client.heartbeat import Members, Subscriptions
 from client.lifecycle import Lifecycle, State
 from client.limits import HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
 from client.name_servers import NameServers
+from client.producer.fault_tolerance import FaultTable
 from client.remote import Remote
 from client.route_keeper import RouteKeeper
 from client.route_subscription import RouteSubscription
@@ -164,6 +165,7 @@ class Instance(Generic[T]):
         )
         self._heartbeat_now = asyncio.Event()
         self._doubted: set[str] = set()
+        self.faults = FaultTable()
         self._life.state = State.OPEN
         self._tasks.spawn(self.routes.run(), "routes")
         self._tasks.spawn(self._beat(), "heartbeats")
@@ -340,8 +342,7 @@ class Instance(Generic[T]):
                 connection.abort("no answer to a heartbeat")
             _log.warning("heartbeat failed", broker=broker, address=address, error=str(error))
             return
-        for part in self._parts:
-            part._broker_answers(broker)
+        self.faults.restored(broker)
 
     async def _say_goodbye(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
@@ -370,8 +371,6 @@ class Instance(Generic[T]):
 
     def _route_changed(self, route: Route) -> None:
         self._subscription.name_topics(route.topic)
-        for part in self._parts:
-            part._route_changed(route)
 
 
 def _read(future: asyncio.Future[Command]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import structlog
@@ -142,7 +142,7 @@ class Fetcher(Generic[T]):
             )
         after = self._header(answer, address).next_begin_offset
         if after != offset:
-            self.prefetch.put((), (), 0, after)
+            self.prefetch.put((), 0, after)
         elif self._loop.time() - began < MIN_HOLD:
             await asyncio.sleep(self._backoff.next())
             return
@@ -183,7 +183,7 @@ class Fetcher(Generic[T]):
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
-            messages, offsets = self._messages(answer.body, offset)
+            messages = self._messages(answer.body, offset)
         except RecordError as error:
             raise remote_error(
                 ResponseCode.SYSTEM_ERROR,
@@ -194,29 +194,26 @@ class Fetcher(Generic[T]):
                 broker=address,
             ) from error
         if after <= offset:
-            after = offsets[-1] + 1 if offsets else offset + 1
+            after = messages[-1].offset + 1 if messages else offset + 1
         self._backoff.reset()
-        self.prefetch.put(messages, offsets, len(answer.body), after)
+        self.prefetch.put(messages, len(answer.body), after)
         if messages:
             self._owner.fetched(self.prefetch)
 
-    def _messages(
-        self, body: bytes | memoryview, wanted: int
-    ) -> tuple[Sequence[ReceivedMessage[T]], Sequence[int]]:
+    def _messages(self, body: bytes | memoryview, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
         messages: list[ReceivedMessage[T]] = []
-        offsets: list[int] = []
         queue, serde, limit = self._queue, self._serde, len(body)
         expression = None if self.expression.is_all else self.expression
         position = 0
         while position < limit:
             message = ReceivedMessage(body, position, queue, serde, limit=limit)
             position += message.size
-            number = message.queue_offset
-            if number >= wanted and (expression is None or expression.matches(message.tags)):
+            if expression is None or expression.matches(message.tags):
                 messages.append(message)
-                offsets.append(number)
-        return messages, offsets
+        if messages and messages[0].offset < wanted:
+            messages = [message for message in messages if message.offset >= wanted]
+        return messages
 
     async def _moved(self, answer: Command, wanted: int, address: str) -> None:
         new = self._header(answer, address).next_begin_offset

@@ -9,7 +9,7 @@ its last message was handed out, for so long they are in memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from remoting.protocol.queue import MessageQueue
@@ -18,11 +18,10 @@ M = TypeVar("M")
 
 
 class _Chunk(Generic[M]):
-    __slots__ = ("end", "index", "messages", "offsets", "size")
+    __slots__ = ("end", "index", "messages", "size")
 
-    def __init__(self, messages: Sequence[M], offsets: Sequence[int], size: int, end: int) -> None:
+    def __init__(self, messages: Sequence[M], size: int, end: int) -> None:
         self.messages = messages
-        self.offsets = offsets
         self.size = size
         self.end = end
         self.index = 0
@@ -32,11 +31,20 @@ class Prefetch(Generic[M]):
     """The messages of one queue that wait to be handed out.
 
     Args:
+        offset_of: a message's offset.
         max_messages, max_bytes: no more is pulled while so much waits.
     """
 
-    def __init__(self, queue: MessageQueue, *, max_messages: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        offset_of: Callable[[M], int],
+        *,
+        max_messages: int,
+        max_bytes: int,
+    ) -> None:
         self.queue = queue
+        self._offset_of = offset_of
         self.paused = False
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -73,17 +81,16 @@ class Prefetch(Generic[M]):
         self.settled = None
         self._started_at = offset
 
-    def put(self, messages: Sequence[M], offsets: Sequence[int], size: int, end: int) -> None:
+    def put(self, messages: Sequence[M], size: int, end: int) -> None:
         """An answer came; ``end`` is where the next pull begins.
 
         Args:
             messages: those that are wanted, in order.
-            offsets: their offsets.
             size: bytes that the whole answer keeps in memory.
         """
         self.next_pull = end
         if messages:
-            self._chunks.append(_Chunk(messages, offsets, size, end))
+            self._chunks.append(_Chunk(messages, size, end))
             self.messages += len(messages)
             self.bytes += size
         elif not self._chunks:
@@ -93,7 +100,7 @@ class Prefetch(Generic[M]):
 
     def move(self, offset: int) -> None:
         """The broker says to go on at ``offset``; what waits is still handed out before."""
-        self.put((), (), 0, offset)
+        self.put((), 0, offset)
 
     def take(self, most: int) -> Sequence[M]:
         """At most ``most`` messages of the first chunk, which are handed out with this."""
@@ -102,7 +109,7 @@ class Prefetch(Generic[M]):
         end = chunk.index = min(start + most, len(chunk.messages))
         self.messages -= end - start
         if end < len(chunk.messages):
-            self.position = chunk.offsets[end - 1] + 1
+            self.position = self._offset_of(chunk.messages[end - 1]) + 1
         else:
             self._chunks.popleft()
             self.bytes -= chunk.size

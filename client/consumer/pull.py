@@ -24,7 +24,6 @@ from client.limits import CLOSE_TIMEOUT
 from client.names import check_group, check_topic_name
 from client.offsets import Offsets
 from client.places import Duration, Position, seconds
-from client.routes import Route
 from client.serde import Serde, raw
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
@@ -321,14 +320,6 @@ class PullConsumer(Generic[T]):
         refusal = self._reader.refusal()
         if refusal is not None:
             raise refusal
-
-    # What the instance tells
-
-    def _route_changed(self, route: Route) -> None:
-        """The instance learnt a route; queues are the application's own choice."""
-
-    def _broker_answers(self, broker: str) -> None:
-        """The instance's heartbeat was answered; pulls find that out themselves."""
 
     def _subscriptions(self) -> list[SubscriptionData]:
         return self._reader.subscriptions(self._instance._clock.now_ms())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from client.instance import Instance
 
 T = TypeVar("T")
+
+_OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
 
 _log = structlog.get_logger("client")
 
@@ -90,6 +93,7 @@ class Reader(Generic[T]):
     def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
         prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
             queue,
+            _OFFSET_OF,
             max_messages=self._options.prefetch_messages,
             max_bytes=self._options.prefetch_bytes,
         )

@@ -19,6 +19,7 @@ from client.errors import BufferFull, Outcome, PocketMQError, SendError, Unavail
 from client.producer.accumulator import Accumulator, Batch
 from client.producer.outgoing import Outgoing
 from client.producer.sender import Network, Sender
+from client.receipt import Receipt
 from client.routes import Route
 from remoting.tasks import Supervisor
 
@@ -63,21 +64,24 @@ class Intake:
 
     # Accepting
 
-    def reserve(self, items: Sequence[Outgoing]) -> None:
-        """Take room for messages that will be accepted. Raises BufferFull."""
-        size = sum([item.size for item in items])
-        if self._waiters or not self._accumulator.has_room(len(items), size):
+    def offer(self, item: Outgoing) -> asyncio.Future[Receipt]:
+        """Accept a message if there is room now. Raises BufferFull."""
+        accumulator = self._accumulator
+        if self._waiters or not accumulator.has_room(1, item.size):
             raise BufferFull(
-                f"{self._accumulator.messages} messages of {self._accumulator.bytes} bytes "
+                f"{accumulator.messages} messages of {accumulator.bytes} bytes "
                 "are in flight already",
-                topic=items[0].topic,
+                topic=item.topic,
                 group=self._group,
                 hint="await some of them, use `await send(...)`, or raise max_in_flight",
             )
-        self._accumulator.reserve(len(items), size)
+        accumulator.reserve(1, item.size)
+        self.accept((item,))
+        assert item.future is not None
+        return item.future
 
     async def wait_for_room(self, items: Sequence[Outgoing]) -> None:
-        """The same, waiting until the messages' deadline. Raises SendError."""
+        """Take room for messages, waiting until their deadline for it. Raises SendError."""
         size = sum([item.size for item in items])
         if not self._waiters and self._accumulator.has_room(len(items), size):
             self._accumulator.reserve(len(items), size)

@@ -16,7 +16,7 @@ from client.producer.outgoing import (
     check_topic,
     properties_text,
 )
-from client.serde import Serde
+from client.serde import Serde, raw
 from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import compress
 from remoting.protocol.names import RETRY_PREFIX
@@ -96,7 +96,9 @@ class Preparer(Generic[T]):
             delay_level=delay_level,
             wait=wait,
         )
-        data, sys_flag = self._compressed(data) if compressing else (data, 0)
+        sys_flag = 0
+        if compressing and len(data) >= self._options.compress_over_bytes:
+            data, sys_flag = self._compressed(data)
         alone = bool(
             sys_flag
             or delay_level
@@ -116,6 +118,8 @@ class Preparer(Generic[T]):
         return item
 
     def _body(self, topic: str, body: T) -> bytes:
+        if self._serde is raw:
+            return check_body(topic, body)
         try:
             data = self._serde.dumps(body)
         except Exception as error:
@@ -126,7 +130,7 @@ class Preparer(Generic[T]):
 
     def _compressed(self, data: bytes) -> tuple[bytes, int]:
         kind = self._options.compress
-        if kind is None or len(data) < self._options.compress_over_bytes:
+        if kind is None:
             return data, 0
         packed, sys_flag = compress(data, kind)
         # What doesn't shrink costs every reader time and saves nobody space.

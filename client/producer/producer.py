@@ -19,7 +19,6 @@ from client.producer.intake import Intake
 from client.producer.outgoing import Outgoing
 from client.producer.preparer import Preparer, check_batch
 from client.receipt import Receipt
-from client.routes import Route
 from client.serde import Serde, raw
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
@@ -211,15 +210,7 @@ class Producer(Generic[T]):
             SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
         """
         item = self._item(
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            sharding_key=sharding_key,
-            queue=queue,
-            delay_level=delay_level,
-            timeout=timeout,
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
         await self._intake.wait_for_room((item,))
         return await self._accepted(item)
@@ -264,18 +255,9 @@ class Producer(Generic[T]):
             BufferFull: the bound of messages or bytes in flight is reached.
         """
         item = self._item(
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            sharding_key=sharding_key,
-            queue=queue,
-            delay_level=delay_level,
-            timeout=timeout,
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
-        self._intake.reserve((item,))
-        return self._accepted(item)
+        return self._intake.offer(item)
 
     @overload
     async def send_oneway(
@@ -317,15 +299,7 @@ class Producer(Generic[T]):
             Unavailable: there was no connection to write it to.
         """
         item = self._item(
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            sharding_key=sharding_key,
-            queue=queue,
-            delay_level=delay_level,
-            timeout=timeout,
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
         await self._intake.sender.write_oneway(item)
 
@@ -390,26 +364,34 @@ class Producer(Generic[T]):
         self,
         topic: str | Message[T],
         body: T | None,
-        *,
+        tag: str | None,
+        keys: Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int,
         timeout: Duration | None,
-        **attributes: Any,
     ) -> Outgoing:
         self._life.check()
         if isinstance(topic, str):
-            return self._preparer.prepare(topic, cast(T, body), timeout=timeout, **attributes)
-        if body is not None or any(attributes.values()):
+            return self._preparer.prepare(
+                topic,
+                cast(T, body),
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                sharding_key=sharding_key,
+                queue=queue,
+                delay_level=delay_level,
+                timeout=timeout,
+            )
+        if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
             raise UsageError(
                 "a Message has its body and attributes itself",
                 topic=topic.topic,
                 hint="give either a Message, or topic, body and attributes",
             )
         return self._preparer.message(topic, timeout)
-
-    def _route_changed(self, route: Route) -> None:
-        """The instance learnt a route; messages that wait for it ask for it themselves."""
-
-    def _broker_answers(self, broker: str) -> None:
-        self._intake.sender.faults.restored(broker)
 
     def _accepted(self, item: Outgoing) -> asyncio.Future[Receipt]:
         self._intake.accept((item,))

@@ -55,6 +55,7 @@ class Network(Protocol):
 
     remote: Remote
     routes: RouteKeeper
+    faults: FaultTable
 
     def connected(self, address: str) -> Connection | None:
         """An open connection, if there is one."""
@@ -92,7 +93,7 @@ class Sender:
         self._random = random.Random()  # noqa: S311 - spreads load
         self._turns: dict[str, RoundRobin] = {}
         self._now = asyncio.get_running_loop().time
-        self.faults = FaultTable()
+        self._faults = network.faults
 
     def dispatch(self, batch: Batch) -> None:
         """Send a batch; returns at once."""
@@ -253,7 +254,7 @@ class Sender:
         if route is not None and delivery.batch.queue is None:
             now = self._now()
             others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
-            if any(self.faults.available(broker, now) for broker in others):
+            if any(self._faults.available(broker, now) for broker in others):
                 return True
         pause = backoff.next()
         if self._now() + pause >= delivery.deadline:
@@ -272,7 +273,7 @@ class Sender:
             if len(self._turns) >= MAX_TURNS:
                 self._turns.clear()
             turn = self._turns[route.topic] = RoundRobin(self._random.getrandbits(31))
-        return turn.next(route.writable, self.faults, self._now(), avoid)
+        return turn.next(route.writable, self._faults, self._now(), avoid)
 
     def _address(self, route: Route, queue: MessageQueue) -> str:
         address = route.master(queue.broker_name)
@@ -291,7 +292,7 @@ class Sender:
         assert queue is not None
         verdict = delivery.judge(answer, code, self._group, address)
         now = self._now()
-        self.faults.answered(queue.broker_name, now - delivery.started, now)
+        self._faults.answered(queue.broker_name, now - delivery.started, now)
         if verdict is Verdict.STORED:
             self._settle(delivery, queue, answer)
         else:
@@ -306,7 +307,7 @@ class Sender:
         queue = delivery.queue
         assert queue is not None
         delivery.failed_broker = queue.broker_name
-        self.faults.failed(queue.broker_name, self._now())
+        self._faults.failed(queue.broker_name, self._now())
         self._network.routes.suspect(queue.topic)
         if isinstance(failure, RequestTimeout):
             self._network.doubt(address)

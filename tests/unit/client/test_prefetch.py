@@ -12,41 +12,43 @@ QUEUE = MessageQueue("T", "a", 0)
 
 
 def made(*, messages: int = 100, size: int = 10_000) -> Prefetch[int]:
-    prefetch: Prefetch[int] = Prefetch(QUEUE, max_messages=messages, max_bytes=size)
+    prefetch: Prefetch[int] = Prefetch(
+        QUEUE, lambda offset: offset, max_messages=messages, max_bytes=size
+    )
     prefetch.start(0)
     return prefetch
 
 
 def test_position_follows_what_is_handed_out_not_what_was_pulled():
     prefetch = made()
-    prefetch.put([10, 11, 12], [0, 1, 2], 300, 3)
+    prefetch.put([0, 1, 2], 300, 3)
     assert (prefetch.position, prefetch.next_pull) == (0, 3)
-    assert prefetch.take(2) == [10, 11]
+    assert prefetch.take(2) == [0, 1]
     assert prefetch.position == 2
-    assert prefetch.take(5) == [12]
+    assert prefetch.take(5) == [2]
     assert prefetch.position == 3
 
 
 def test_a_chunk_that_is_taken_whole_is_not_copied():
     prefetch = made()
     messages = [1, 2, 3]
-    prefetch.put(messages, [0, 1, 2], 30, 3)
+    prefetch.put(messages, 30, 3)
     assert prefetch.take(10) is messages
 
 
 def test_position_passes_over_what_the_filter_left_out():
     prefetch = made()
-    prefetch.put([5], [5], 10, 9)
+    prefetch.put([5], 10, 9)
     prefetch.take(1)
     assert prefetch.position == 9
-    prefetch.put([], [], 0, 20)
+    prefetch.put([], 0, 20)
     assert prefetch.position == 20
 
 
 def test_an_answer_without_matches_behind_waiting_messages_does_not_commit_them():
     prefetch = made()
-    prefetch.put([0], [0], 10, 1)
-    prefetch.put([], [], 0, 50)
+    prefetch.put([0], 10, 1)
+    prefetch.put([], 0, 50)
     assert prefetch.position == 0
     prefetch.take(1)
     assert prefetch.position == 50
@@ -54,11 +56,11 @@ def test_an_answer_without_matches_behind_waiting_messages_does_not_commit_them(
 
 def test_it_is_full_by_messages_or_by_bytes_until_a_chunk_is_gone():
     prefetch = made(messages=3, size=100)
-    prefetch.put([1, 2, 3], [0, 1, 2], 10, 3)
+    prefetch.put([1, 2, 3], 10, 3)
     assert prefetch.full
     prefetch.take(1)
     assert not prefetch.full
-    prefetch.put([4], [3], 95, 4)
+    prefetch.put([4], 95, 4)
     assert prefetch.full
     prefetch.take(2)
     assert not prefetch.full
@@ -66,7 +68,7 @@ def test_it_is_full_by_messages_or_by_bytes_until_a_chunk_is_gone():
 
 def test_starting_anew_drops_what_waits():
     prefetch = made()
-    prefetch.put([1, 2], [0, 1], 10, 2)
+    prefetch.put([1, 2], 10, 2)
     prefetch.start(70)
     assert (prefetch.messages, prefetch.bytes, prefetch.ready) == (0, 0, False)
     assert (prefetch.position, prefetch.next_pull, prefetch.moved) == (70, 70, False)
@@ -74,14 +76,14 @@ def test_starting_anew_drops_what_waits():
 
 def test_a_paused_queue_is_not_ready():
     prefetch = made()
-    prefetch.put([1], [0], 10, 1)
+    prefetch.put([1], 10, 1)
     prefetch.paused = True
     assert not prefetch.ready
 
 
 def test_settled_is_where_the_position_was():
     prefetch = made()
-    prefetch.put([1, 2], [0, 1], 10, 2)
+    prefetch.put([0, 1], 10, 2)
     prefetch.take(1)
     prefetch.settle()
     prefetch.take(1)
@@ -101,7 +103,7 @@ def test_messages_come_out_once_and_in_order(
         assert prefetch.next_pull is not None
         offsets = [prefetch.next_pull + n * gap for n in range(count)]
         end = (offsets[-1] if offsets else prefetch.next_pull) + gap
-        prefetch.put(offsets, offsets, 10 * count, end)
+        prefetch.put(offsets, 10 * count, end)
         pulled += offsets
     out: list[int] = []
     for most in takes:
