@@ -1,0 +1,161 @@
+"""The wheel, in an environment of its own outside the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[2]
+PACKAGES = {"remoting", "nameserver", "broker", "client", "pocketmq"}
+
+pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
+
+
+class Environment:
+    """A virtual environment with the wheel and what the lock file names."""
+
+    def __init__(self, home: Path, wheel: Path) -> None:
+        self.home = home
+        self.python = home / "bin" / "python"
+        run([sys.executable, "-m", "venv", str(home)], home.parent)
+        install = [str(self.python), "-m", "pip", "install", "--quiet"]
+        install += ["--disable-pip-version-check", "--no-warn-script-location"]
+        run([*install, "--require-hashes", "-r", str(HOME / "requirements.lock")], home.parent)
+        run([*install, "--no-deps", str(wheel)], home.parent)
+
+    def run(self, *arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run this environment's Python."""
+        return run([str(self.python), *arguments], cwd, ok=ok)
+
+    def script(self, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Run the ``pocketmq`` that the wheel installed."""
+        return run([str(self.home / "bin" / "pocketmq"), *arguments], cwd)
+
+
+def run(arguments: list[str], cwd: Path, *, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a program that knows nothing of this repository or this environment."""
+    kept = {"PATH", "HOME", "LANG", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE"}
+    environment = {name: value for name, value in os.environ.items() if name in kept}
+    done = subprocess.run(
+        arguments, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+    assert not ok or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the source archive."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(HOME)]
+    run(command, target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    directory = tmp_path_factory.mktemp("installed")
+    yield Environment(directory / "venv", wheel)
+    shutil.rmtree(directory)
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    assert not [name for name in names if "/test_" in name or "__pycache__" in name]
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_source_archive_holds_no_tests(built: Path) -> None:
+    (found,) = built.glob("*.tar.gz")
+    with tarfile.open(found) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    assert tops > PACKAGES
+    assert not tops & {"tests", "benchmarks", "docs", ".venv"}
+
+
+def test_the_installed_packages_are_those_of_the_wheel(
+    environment: Environment, tmp_path: Path
+) -> None:
+    code = "import client, pocketmq; print(client.__file__); print(pocketmq.Producer.__module__)"
+    file, module = environment.run("-c", code, cwd=tmp_path).stdout.splitlines()
+    assert Path(file).is_relative_to(environment.home)
+    assert module == "client.producer.producer"
+
+
+def test_the_demo_runs(environment: Environment, tmp_path: Path) -> None:
+    told = json.loads(environment.script("demo", "--json", cwd=tmp_path).stdout)
+    assert told["checked"] is True
+    assert told["messages"] == 336_776
+
+
+def test_a_typed_application_passes_the_type_checker_and_runs(
+    environment: Environment, tmp_path: Path
+) -> None:
+    app = shutil.copy(Path(__file__).parent / "app.py", tmp_path)
+    environment.run("-m", "mypy", "--strict", str(app), cwd=tmp_path)
+    code = (
+        "import runpy, sys; from pocketmq import testing\n"
+        "with testing.broker() as server:\n"
+        "    sys.argv = ['app.py', server.nameserver]\n"
+        "    runpy.run_path('app.py', run_name='__main__')\n"
+    )
+    assert environment.run("-c", code, cwd=tmp_path).stdout == "[0, 1, 2, 7] 0\n"
+
+
+def test_an_application_with_a_client_module_of_its_own_is_told(
+    environment: Environment, tmp_path: Path
+) -> None:
+    own = tmp_path / "client.py"
+    own.write_text("ANSWER = 42\n")
+    (tmp_path / "main.py").write_text("from pocketmq import Producer\n")
+    done = environment.run("main.py", cwd=tmp_path, ok=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: 'import client' finds {own}")
+    assert "client/__init__.py" in last
+    assert "rename client.py" in last
+
+
+def test_servers_work_from_the_folder_of_such_an_application(
+    environment: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "client.py").write_text("raise RuntimeError('not me')\n")
+    (tmp_path / "broker.py").write_text("raise RuntimeError('nor me')\n")
+    (tmp_path / "main.py").write_text(
+        "from pocketmq import testing\n"
+        "with testing.broker() as server:\n"
+        "    print(server.nameserver)\n"
+    )
+    assert environment.run("main.py", cwd=tmp_path).stdout.startswith("127.0.0.1:")
+    health = environment.script("health", "--nameserver", "127.0.0.1:1", "--help", cwd=tmp_path)
+    assert "Example: " in health.stdout
+
+
+def test_the_pytest_plugin_is_there(environment: Environment, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "from client import blocking\n"
+        "def test_it(pocketmq_broker):\n"
+        "    with blocking.Producer(pocketmq_broker.nameserver, group='g') as producer:\n"
+        "        assert producer.send('orders', b'tea').offset == 0\n"
+    )
+    done = environment.run("-m", "pytest", "-q", "-p", "no:asyncio", cwd=tmp_path)
+    assert "1 passed" in done.stdout
