@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-import structlog
-
 from client.config import Addresses, ClientArguments, ClientOptions, check_arguments, name_servers
 from client.errors import PocketMQError, UsageError
 from client.heartbeat import Members, Subscriptions
@@ -33,6 +31,7 @@ from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.log import Log
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 _SERIALIZE = {
     "json": SerializeType.JSON,

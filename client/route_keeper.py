@@ -11,14 +11,13 @@ import asyncio
 import random
 from collections.abc import Callable
 
-import structlog
-
 from client.backoff import Backoff
 from client.errors import NoRoute, PocketMQError, TopicNotFound, Unavailable, remote_error
 from client.limits import NEW_TOPIC_PAUSES, ROUTE_RETRY_PERIOD
 from client.name_servers import NameServers
 from client.routes import Route, RouteTable, fallback_route, route_of
 from remoting.clock import Clock
+from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -27,7 +26,7 @@ from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.tasks import Supervisor
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 _FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST})
 

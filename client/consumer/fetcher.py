@@ -13,8 +13,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-import structlog
-
 from client.backoff import Backoff
 from client.config import ConsumerOptions
 from client.consumer.prefetch import Prefetch
@@ -26,6 +24,7 @@ from client.offsets import address_of, pull_header, read_header
 from client.remote import unavailable
 from client.serde import Serde
 from remoting.errors import RemotingError, RequestTimeout
+from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import RecordError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """What one pull may bring, at brokers that let themselves be told (ours; 5.x)."""

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-import structlog
-
 from client.backoff import Backoff
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
 from client.consumer.reader import Reader
@@ -25,6 +23,7 @@ from client.names import check_group, check_topic_name
 from client.offsets import Offsets
 from client.places import Duration, Position, seconds
 from client.serde import Serde, raw
+from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 
 class PullConsumer(Generic[T]):

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import structlog
-
 from client.config import ConsumerOptions
 from client.consumer.fetcher import Fetcher
 from client.consumer.prefetch import Prefetch
@@ -23,6 +21,7 @@ from client.consumer.received import ReceivedMessage
 from client.errors import RemoteError, UsageError
 from client.events import Event
 from client.serde import Serde
+from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 _OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 
 class Reader(Generic[T]):

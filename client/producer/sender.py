@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-import structlog
-
 from client.backoff import Backoff
 from client.config import ProducerOptions
 from client.errors import (
@@ -35,6 +33,7 @@ from client.route_keeper import RouteKeeper
 from client.routes import Route
 from remoting.connection import Connection
 from remoting.errors import RemotingError, RequestTimeout
+from remoting.log import Log
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
@@ -44,7 +43,7 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue, QueueOffset
 from remoting.tasks import Supervisor
 
-_log = structlog.get_logger("client")
+_log = Log("client")
 
 MAX_TURNS: Final = 10_000
 """Topics whose turn of round robin is remembered."""
