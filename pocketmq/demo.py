@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import client
 from pocketmq import output, testing
 from pocketmq.checks import Sum, differences
 from pocketmq.flights import COUNT, Flight, flight_of, flights
+from pocketmq.memory import private_megabytes
 from remoting import loop
 
 TOPIC: Final = "flights"
@@ -55,7 +55,7 @@ class Result:
         send_seconds, read_seconds: for all of them.
         batch_p50, batch_p99: until a portion was acknowledged, with others in flight.
         single_p50, single_p99: until a single message was, with nothing else going on.
-        broker_megabytes: private memory of the broker's process afterwards; None: unknown here.
+        broker_megabytes: memory that the broker's process has for itself afterwards; 0: unknown.
     """
 
     messages: int
@@ -67,7 +67,7 @@ class Result:
     batch_p99: float
     single_p50: float
     single_p99: float
-    broker_megabytes: float | None
+    broker_megabytes: float
 
 
 def run(limit: int | None = None) -> Result:
@@ -227,12 +227,3 @@ def quantile(values: Sequence[float], share: float) -> float:
     """The smallest of ``values`` that is not below ``share`` of them; 0 for none."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
-
-
-def private_megabytes(pid: int) -> float | None:
-    """The memory that a process has for itself alone, MB; shared maps of files don't count."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6

@@ -31,6 +31,9 @@ COMMANDS: Final = {
 """Command name -> (module:attribute, its line in the help)."""
 
 
+_SERVERS: Final = "pocketmq.cli.servers"
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
@@ -42,8 +45,9 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in COMMANDS:
             return None
-        import_structlog()
         module, attribute = COMMANDS[cmd_name][0].split(":")
+        if module == _SERVERS:
+            import_structlog()
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command

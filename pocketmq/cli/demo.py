@@ -43,9 +43,9 @@ def _table(result: Result) -> dict[str, object]:
         f"read by {CONSUMERS} consumers": _speed(result.messages, result.read_seconds),
         "latency of one send": _latency(result.single_p50, result.single_p99),
         "latency in the stream": _latency(result.batch_p50, result.batch_p99),
-        "broker's memory": "not known here"
-        if result.broker_megabytes is None
-        else f"{result.broker_megabytes:.1f} MB private",
+        "broker's memory": f"{result.broker_megabytes:.1f} MiB private"
+        if result.broker_megabytes
+        else "not known here",
         "checked": "count, order per destination, every byte, tags and keys",
     }
     return facts

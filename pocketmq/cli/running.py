@@ -13,6 +13,7 @@ import click
 from client.errors import PocketMQError
 from pocketmq.sources import SourceError
 from remoting import loop
+from remoting.log import ROOT as LOGGERS
 
 T = TypeVar("T")
 
@@ -31,14 +32,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def quiet() -> None:
-    """Keep the client's own log out of the output: a command says itself what went wrong."""
-    import structlog  # noqa: PLC0415 - hidden from rich first, see pocketmq.lean
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
-    logging.getLogger().setLevel(logging.ERROR)
+    """Keep the client's warnings out of the output: a command says itself what went wrong."""
+    logging.getLogger(LOGGERS).setLevel(logging.ERROR)
 
 
 def stop_signal() -> asyncio.Event:

@@ -9,11 +9,11 @@ from itertools import count
 from typing import Any
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from pocketmq import testing
 from pocketmq.cli import root
+from remoting.log import ROOT as LOGGERS
 
 
 class CommandLine:
@@ -58,10 +58,10 @@ def server() -> Iterator[testing.StandaloneServer]:
 @pytest.fixture
 def cli(server: testing.StandaloneServer) -> Iterator[CommandLine]:
     """The commands, against ``server``; what they change of the logging is put back."""
-    configured, level = structlog.get_config(), logging.root.level
+    loggers = logging.getLogger(LOGGERS)
+    level = loggers.level
     yield CommandLine(server.nameserver)
-    structlog.configure(**configured)
-    logging.root.setLevel(level)
+    loggers.setLevel(level)
 
 
 _numbers = count(1)

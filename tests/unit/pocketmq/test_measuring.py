@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import cast
 
 import pytest
 
 from pocketmq.checks import Sum, differences
-from pocketmq.demo import private_megabytes, quantile
+from pocketmq.demo import quantile
 from pocketmq.loop_monitor import PERIOD, STALL_BUCKETS, LoopMonitor, Stalls
+from pocketmq.memory import private_megabytes
 from pocketmq.request_times import LATENCY_BUCKETS, OTHER, RequestTimes, Times
 from remoting.connection import Connection
 from remoting.protocol.codes import RequestCode
@@ -73,8 +75,9 @@ def test_quantiles_are_values_that_were_measured() -> None:
     assert quantile([], 0.5) == 0.0
 
 
-def test_no_such_process_has_no_memory() -> None:
-    assert private_megabytes(2**22 + 1) is None
+def test_memory_is_known_of_processes_that_are_there() -> None:
+    assert private_megabytes(2**22 + 1) == 0
+    assert private_megabytes(os.getpid()) > 1
 
 
 def made_of(*bodies: tuple[str, bytes]) -> Sum:
