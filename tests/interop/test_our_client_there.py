@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 QUEUES = 4
 
 
-@pytest.fixture(scope="module", params=["4.9.7"])
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
 def there(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Apache]:
