@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from nameserver.limits import MAX_KV_BYTES, MAX_KV_ENTRIES, MAX_KV_TEXT_LENGTH
+from remoting.protocol.accelerated import json_dumps
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.tables import KVConfigSerializeWrapper
 
@@ -32,9 +33,11 @@ class KVConfig:
 
     def __init__(self, namespaces: Namespaces | None = None) -> None:
         self._namespaces: Namespaces = namespaces or {}
-        texts = [(k, v) for entries in self._namespaces.values() for k, v in entries.items()]
-        self._entries = len(texts)
-        self._bytes = sum(len(key) + len(value) for key, value in texts)
+        self._entries = sum(map(len, self._namespaces.values()))
+        self._bytes = sum(
+            _size(name) + sum(_size(key) + _size(value) for key, value in entries.items())
+            for name, entries in self._namespaces.items()
+        )
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
@@ -66,31 +69,43 @@ class KVConfig:
         """
         _check_texts(namespace, key, value)
         entries = dict(self._namespaces.get(namespace, {}))
-        more = (
-            len(key) + len(value) - len(entries.get(key, "")) - (len(key) if key in entries else 0)
-        )
-        if key not in entries and self._entries >= MAX_KV_ENTRIES:
+        new = key not in entries
+        more = _size(key) + _size(value) if new else _size(value) - _size(entries[key])
+        if not entries:
+            more += _size(namespace)
+        if new and self._entries >= MAX_KV_ENTRIES:
             raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_ENTRIES} entries")
         if self._bytes + more > MAX_KV_BYTES:
-            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_BYTES} characters")
+            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_BYTES} bytes")
         entries[key] = value
-        return self._with_namespace(namespace, entries)
+        return self._changed(namespace, entries, int(new), more)
 
     def without(self, namespace: str, key: str) -> Self:
         """The table with one entry less; the same when it isn't there."""
-        if self.get(namespace, key) is None:
+        value = self.get(namespace, key)
+        if value is None:
             return self
         entries = dict(self._namespaces[namespace])
         del entries[key]
-        return self._with_namespace(namespace, entries)
+        less = _size(key) + _size(value) + (0 if entries else _size(namespace))
+        return self._changed(namespace, entries, -1, -less)
 
-    def _with_namespace(self, namespace: str, entries: Mapping[str, str]) -> Self:
-        changed = dict(self._namespaces)
-        if entries:
-            changed[namespace] = entries
-        else:
-            changed.pop(namespace, None)
-        return type(self)(changed)
+    def _changed(
+        self, namespace: str, entries: Mapping[str, str], more_entries: int, more_bytes: int
+    ) -> Self:
+        changed = type(self)()
+        namespaces = {**self._namespaces, namespace: entries}
+        if not entries:
+            del namespaces[namespace]
+        changed._namespaces = namespaces
+        changed._entries = self._entries + more_entries
+        changed._bytes = self._bytes + more_bytes
+        return changed
+
+
+def _size(text: str) -> int:
+    """The bytes of a text in the file: a control character takes six."""
+    return len(json_dumps(text))
 
 
 def _check_texts(namespace: str, key: str, value: str) -> None:

@@ -26,7 +26,7 @@ MAX_KV_TEXT_LENGTH: Final = 65_536
 """Characters of a namespace, a key or a value; an order topic's value has some 20 per broker."""
 
 MAX_KV_BYTES: Final = 32 * 1024 * 1024
-"""All texts of the key-value table together: what one file and one answer can hold."""
+"""All texts of the key-value table together, namespaces included, as they stand in its file."""
 
 MAX_WATCHED_TOPICS: Final = 10_000
 """Topics one connection may ask to hear about."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nameserver.app import NameServer
     from remoting.counters import Counters
 
-DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "slow_close")
+DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """``Counters.dropped_<reason>``."""
 
 

@@ -61,10 +61,36 @@ def test_texts_and_table_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KVLimitError, match="65536 characters"):
         KVConfig().with_value("ns", "k", "v" * 65_537)
     monkeypatch.setattr(kv_module, "MAX_KV_ENTRIES", 1)
-    monkeypatch.setattr(kv_module, "MAX_KV_BYTES", 5)
+    monkeypatch.setattr(kv_module, "MAX_KV_BYTES", 13)
     full = KVConfig().with_value("ns", "k", "v")
     with pytest.raises(KVLimitError, match="holds 1 entries"):
         full.with_value("ns", "l", "v")
     assert full.with_value("ns", "k", "1234").get("ns", "k") == "1234"
-    with pytest.raises(KVLimitError, match="holds 5 characters"):
+    with pytest.raises(KVLimitError, match="holds 13 bytes"):
         full.with_value("ns", "k", "12345")
+
+
+def test_namespaces_count_and_every_text_as_it_stands_in_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv_module, "MAX_KV_BYTES", 100)
+    with pytest.raises(KVLimitError, match="holds 100 bytes"):
+        KVConfig().with_value("n" * 100, "k", "v")
+    with pytest.raises(KVLimitError, match="holds 100 bytes"):
+        KVConfig().with_value("ns", "k", "\x01" * 20)
+    with pytest.raises(KVLimitError, match="holds 100 bytes"):
+        KVConfig().with_value("ns", "k", "\U0001d54f" * 30)
+
+
+@given(tables, st.lists(st.tuples(texts, texts, st.none() | texts), max_size=10))
+def test_the_sizes_kept_with_changes_are_those_of_the_table(
+    table: dict[str, dict[str, str]], changes: list[tuple[str, str, str | None]]
+) -> None:
+    changed = KVConfig(table)
+    for namespace, key, value in changes:
+        if value is None:
+            changed = changed.without(namespace, key)
+        else:
+            changed = changed.with_value(namespace, key, value)
+    fresh = KVConfig.from_json(changed.to_json())
+    assert (changed._entries, changed._bytes) == (fresh._entries, fresh._bytes)
