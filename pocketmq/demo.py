@@ -30,8 +30,8 @@ CONSUMERS: Final = 3
 PORTION: Final = 500
 """Messages that are accepted in one go."""
 
-PORTIONS_IN_FLIGHT: Final = 30
-"""Together less than what a producer keeps in flight."""
+PORTIONS_IN_FLIGHT: Final = 6
+"""Enough to keep the broker busy; with more each one only waits longer."""
 
 SINGLE_SENDS: Final = 1000
 """Messages sent one after the other, for the latency of a send that nothing else disturbs."""
