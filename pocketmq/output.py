@@ -130,7 +130,12 @@ def _paint(rows: Sequence[Row], columns: Sequence[str]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if rows and numeric else "left")
+        table.add_column(
+            column.replace("_", " "),
+            justify="right" if rows and numeric else "left",
+            # A narrow terminal breaks values over lines instead of cutting them off.
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*(Text(_pretty(row.get(column))) for column in columns))
     Console().print(table)

@@ -79,8 +79,10 @@ class ServerProcess:
         """Start the process and wait until it is ready.
 
         Raises:
-            ServerError: It ended, or did not get ready in time.
+            ServerError: It ended, did not get ready in time, or runs already.
         """
+        if self._process is not None:
+            raise ServerError(self._complaint("runs already"))
         process = subprocess.Popen(  # noqa: S603 - our own command line
             [
                 sys.executable,
@@ -105,10 +107,11 @@ class ServerProcess:
         )
         self._reader.start()
         line = _read_line(process.stdout, START_TIMEOUT)
-        if not line:
+        try:
+            ready = json.loads(line)
+        except ValueError:
             self.kill()
-            raise ServerError(self._complaint("did not get ready"))
-        ready = json.loads(line)
+            raise ServerError(self._complaint("did not get ready")) from None
         self.addresses = {
             name: address for name, address in ready.items() if name not in {"event", "pid"}
         }

@@ -150,7 +150,7 @@ def _output(path: Path | None) -> Iterator[IO[bytes]]:
 async def _read(nameserver: str, wanted: Wanted, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
-        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP)
+        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_tell)
         queues = _chosen(await consumer.queues(wanted.topic), wanted)
         ends = None if wanted.follow else await _ends(instance.admin(), queues)
         consumer.assign(queues, tags=wanted.tags)
@@ -158,6 +158,12 @@ async def _read(nameserver: str, wanted: Wanted, write: Writer) -> int:
         if start is not None:
             await asyncio.gather(*(consumer.seek(queue, start) for queue in queues))
         return await _Reading(consumer, wanted, ends, write).until(stop)
+
+
+def _tell(event: client.Event) -> None:
+    """Say on stderr why nothing comes: reading goes on by itself when the broker is back."""
+    if isinstance(event, client.QueueWaiting):
+        click.echo(f"waiting: {event.error}", err=True)
 
 
 def _chosen(queues: Sequence[client.MessageQueue], wanted: Wanted) -> list[client.MessageQueue]:

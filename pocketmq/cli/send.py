@@ -238,7 +238,7 @@ class _Sending:
         self, reader: BackgroundReader[Entry], stop: asyncio.Event, rate: float | None
     ) -> None:
         """Send until the input ends or a signal says stop."""
-        pace = _Pace(rate)
+        pace = _Pace(rate, stop)
         stopped = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
@@ -250,9 +250,9 @@ class _Sending:
                 if not (items := taking.result()):
                     return
                 for item in items:
+                    await pace.wait()
                     if stop.is_set():
                         return
-                    await pace.wait()
                     await self._one(self._attributes.message(item))
         finally:
             stopped.cancel()
@@ -303,10 +303,11 @@ class _Sending:
 
 
 class _Pace:
-    """Lets so many through a second, in small portions."""
+    """Lets so many through a second, in small portions; a stop ends the waiting."""
 
-    def __init__(self, rate: float | None) -> None:
+    def __init__(self, rate: float | None, stop: asyncio.Event) -> None:
         self._rate = rate
+        self._stop = stop
         self._count = 0
         self._started = time.monotonic()
 
@@ -317,7 +318,8 @@ class _Pace:
         ahead = self._count / self._rate - (time.monotonic() - self._started)
         self._count += 1
         if ahead > 0 and (ahead >= PACE_STEP or self._rate < 1 / PACE_STEP):
-            await asyncio.sleep(ahead)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), ahead)
 
 
 def _report(tally: Tally, seconds: float, topic: str, *, as_json: bool) -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
@@ -74,3 +76,35 @@ def test_a_line_is_sent_when_it_comes_and_a_signal_drains(
         assert "sent to" in sender.stdout.read()
         reader.terminate()
         assert reader.wait(20) == 0
+
+
+def test_a_broker_that_goes_away_is_told_and_waited_for(tmp_path: Path) -> None:
+    with testing.broker(store=tmp_path) as server:
+        cli = CommandLine(server.nameserver)
+        cli("topic", "create", "orders", "--queues", "1")
+        cli("send", "orders", "before")
+        with start(server, "read", "orders", "--follow") as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "before\n"
+            server.kill()
+            assert process.stderr.readline().startswith("waiting: ")
+            server.restart()
+            cli("send", "orders", "after")
+            assert process.stdout.readline() == "after\n"
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def test_a_signal_ends_the_waiting_of_a_slow_rate(topic: str, server: StandaloneServer) -> None:
+    with (
+        start(server, "send", topic, "--rate", "0.01") as sender,
+        start(server, "read", topic, "--follow") as reader,
+    ):
+        assert sender.stdin is not None
+        assert reader.stdout is not None
+        sender.stdin.write("first\nsecond\n")
+        sender.stdin.flush()
+        assert reader.stdout.readline() == "first\n"
+        sender.send_signal(signal.SIGINT)
+        assert sender.wait(20) == 1
