@@ -247,7 +247,8 @@ class RouteTable:
         if registration.address not in self._live and len(self._live) >= self._max_brokers:
             raise RouteLimitError(
                 f"broker {registration.broker_name} at {registration.address} is not registered: "
-                f"{self._max_brokers} brokers are already, the most this name server takes"
+                f"{self._max_brokers} brokers are already; stop unused ones, or raise "
+                "pocketmqMaxBrokers of this name server"
             )
         if registration.topics is not None and registration.broker_id == MASTER_ID:
             held = self._topics_of.get(registration.broker_name, set())
@@ -257,7 +258,8 @@ class RouteTable:
         if self._entries + more > self._max_entries:
             raise RouteLimitError(
                 f"{more} more topics would make {self._entries + more} in the route table, "
-                f"and it takes {self._max_entries}; delete topics that nobody uses"
+                f"and it takes {self._max_entries}; delete topics that nobody uses, or raise "
+                "pocketmqMaxRouteEntries of this name server"
             )
 
     def _leave_former_place(self, registration: Registration) -> set[str]:

@@ -5,7 +5,7 @@ The servers live as long as the tests: what one attack leaves behind, the next o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,9 @@ MEMORY_MEGABYTES = 256
 BROKER = ["--name", "broker-a", "--port", "0", "--metrics-port", "0"]
 
 
-def settings(**values: object) -> list[str]:
+def settings(values: Mapping[str, object]) -> list[str]:
     """Options for a server's settings."""
-    return [f"--set={key}={value}" for key, value in {**SMALL_STORE, **values}.items()]
+    return [f"--set={key}={value}" for key, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 class running:  # noqa: N801 - used like a function
     """A name server and a broker with their stores below ``directory``."""
 
-    def __init__(self, directory: Path, **broker_settings: object) -> None:
-        kv = f"kvConfigPath={directory / 'kvConfig.json'}"
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nameserver_settings: Mapping[str, object] | None = None,
+        **broker_settings: object,
+    ) -> None:
+        kv = {"kvConfigPath": directory / "kvConfig.json", **(nameserver_settings or {})}
         self._nameserver = ServerProcess(
-            ["nameserver", "--port", "0", "--metrics-port", "0", "--set", kv]
+            ["nameserver", "--port", "0", "--metrics-port", "0", *settings(kv)]
         )
         self._directory = directory
         self._broker_settings = broker_settings
@@ -62,7 +68,7 @@ class running:  # noqa: N801 - used like a function
                 [
                     *("broker", "--nameserver", self._nameserver.addresses["nameserver"]),
                     *(*BROKER, "--store", str(self._directory / "store")),
-                    *settings(**self._broker_settings),
+                    *settings({**SMALL_STORE, **self._broker_settings}),
                 ]
             )
             self._broker.start()
