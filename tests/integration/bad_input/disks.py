@@ -1,0 +1,165 @@
+"""Disks that run full under a broker: a real small one where this user may mount, and a pretended
+one, which runs everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from broker.app import Broker
+from broker.config import BrokerConfig
+from nameserver.app import NameServer
+from nameserver.config import NameServerConfig
+from pocketmq.testing import StandaloneServer
+from tests.unit.broker.store.stores import FailingFiles
+
+MIB = 1024 * 1024
+FILE_BYTES = 256 * 1024
+QUEUE_BYTES = 20_000
+DISK_BYTES = 24 * MIB
+
+
+def mount(directory: Path, *options: str) -> bool:
+    """Mount something; whether it worked."""
+    done = subprocess.run(["mount", *options, str(directory)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def unmount(directory: Path) -> None:
+    subprocess.run(["umount", "-l", str(directory)], capture_output=True, check=False)
+
+
+def may_mount() -> bool:
+    """Whether this user may mount, here."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        try:
+            works = mount(directory, "-t", "tmpfs", "-o", "size=1m", "none")
+        except OSError:
+            return False
+        unmount(directory)
+        return works
+
+
+class Disk(ABC):
+    """A disk with a name server and a broker on it.
+
+    Attributes:
+        nameserver: the address of the name server.
+    """
+
+    nameserver: str
+
+    @abstractmethod
+    async def fill(self) -> None:
+        """Leave no space to anybody."""
+
+    @abstractmethod
+    async def free(self) -> None:
+        """Give the space back."""
+
+    @abstractmethod
+    async def restart_broker(self) -> None:
+        """Stop the broker cleanly and start it again on what it has."""
+
+
+class RealDisk(Disk):
+    """A tmpfs under a server process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._ballast = directory / "ballast"
+        self._server = StandaloneServer(
+            directory / "store",
+            {
+                "mappedFileSizeCommitLog": str(FILE_BYTES),
+                "mappedFileSizeConsumeQueue": str(QUEUE_BYTES),
+            },
+        )
+
+    def start(self) -> None:
+        self._server.start()
+        self.nameserver = self._server.nameserver
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    async def fill(self) -> None:
+        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
+    async def free(self) -> None:
+        self._ballast.unlink()
+
+    async def restart_broker(self) -> None:
+        self._server.stop()
+        self._server.restart()
+
+
+class PretendedDisk(Disk):
+    """Files that refuse to grow, under servers in this process."""
+
+    def __init__(self, directory: Path, nameserver: NameServer) -> None:
+        self.nameserver = nameserver.address
+        self._directory = directory
+        self._files = FailingFiles()
+        self._broker = self._make_broker(0)
+
+    async def start(self) -> None:
+        await self._broker.start()
+
+    async def stop(self) -> None:
+        await self._broker.stop()
+
+    async def fill(self) -> None:
+        self._files.full = True
+
+    async def free(self) -> None:
+        self._files.full = False
+
+    async def restart_broker(self) -> None:
+        await self._broker.stop()
+        self._broker = self._make_broker(self._broker.port)
+        await self._broker.start()
+
+    def _make_broker(self, port: int) -> Broker:
+        config = BrokerConfig(
+            broker_name="broker-a",
+            listen_port=port,
+            namesrv_addr=(self.nameserver,),
+            store_path_root_dir=self._directory / "store",
+            mapped_file_size_commit_log=FILE_BYTES,
+            mapped_file_size_consume_queue=QUEUE_BYTES,
+        )
+        return Broker(config, files=self._files)
+
+
+KINDS = ["pretended", *(["real"] if may_mount() else [])]
+
+
+@asynccontextmanager
+async def disk_of(kind: str, directory: Path) -> AsyncIterator[Disk]:
+    """A disk of one of ``KINDS`` with its servers, which are gone afterwards."""
+    if kind == "pretended":
+        kv = directory / "kvConfig.json"
+        async with NameServer(NameServerConfig(listen_port=0, kv_config_path=kv)) as nameserver:
+            pretended = PretendedDisk(directory, nameserver)
+            await pretended.start()
+            try:
+                yield pretended
+            finally:
+                await pretended.free()
+                await pretended.stop()
+        return
+    assert mount(directory, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
+    real = RealDisk(directory)
+    try:
+        real.start()
+        yield real
+    finally:
+        real.kill()
+        unmount(directory)

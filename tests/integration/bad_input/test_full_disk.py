@@ -1,0 +1,118 @@
+"""A disk that runs full: read-only with one sentence, reads go on, writes come back by themselves.
+
+On a real disk of 24 MiB where the user of the tests may mount one, and always on a pretended one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import client
+from tests.integration.bad_input.disks import KINDS, Disk, disk_of
+from tests.integration.bad_input.peer import PATIENCE
+
+TOPIC = "full"
+PADDING = b" " * 4_000
+
+
+@pytest.fixture(params=KINDS)
+async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Disk]:
+    """Each kind of disk in turn."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    async with disk_of(request.param, directory) as found:
+        yield found
+
+
+class Sender:
+    """Sends numbers; those that were acknowledged must stay readable for ever."""
+
+    def __init__(self, producer: client.Producer[bytes]) -> None:
+        self._producer = producer
+        self.acknowledged: list[int] = []
+        self._next = 0
+
+    async def send(self) -> None:
+        number, self._next = self._next, self._next + 1
+        await self._producer.send(TOPIC, b"%d" % number + PADDING)
+        self.acknowledged.append(number)
+
+    async def send_until_refused(self) -> client.PocketMQError:
+        while True:
+            try:
+                await self.send()
+            except client.PocketMQError as refused:
+                return refused
+
+    async def send_until_taken(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    await self.send()
+                except client.PocketMQError:
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+
+
+async def stored(nameserver: str) -> list[int]:
+    """Every number that can be read."""
+    numbers: list[int] = []
+    async with client.Admin(nameserver) as admin:
+        stats = await admin.topic_stats(TOPIC)
+    wanted = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
+    async with client.PullConsumer(nameserver, group="checker") as consumer:
+        consumer.assign(stats)
+        for queue in stats:
+            await consumer.seek(queue, client.BEGIN)
+        while len(numbers) < wanted:
+            messages = await consumer.get_many(10_000, timeout=PATIENCE)
+            assert messages, f"{len(numbers)} of {wanted}"
+            numbers += [int(message.body) for message in messages]
+    return numbers
+
+
+async def test_a_full_disk_makes_the_broker_read_only_until_there_is_space(disk: Disk) -> None:
+    async with client.Admin(disk.nameserver) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+    async with client.Producer(disk.nameserver, group="p", retries=0, compress=None) as producer:
+        sender = Sender(producer)
+        for _ in range(100):
+            await sender.send()
+
+        await disk.fill()
+        refused = await sender.send_until_refused()
+        assert "no space left to write" in str(refused)
+        assert "free some space and it goes on by itself" in str(refused)
+        for _ in range(20):
+            with pytest.raises(client.PocketMQError):
+                await sender.send()
+        assert await stored(disk.nameserver) == sender.acknowledged
+
+        await disk.free()
+        await sender.send_until_taken()
+        for _ in range(100):
+            await sender.send()
+        assert await stored(disk.nameserver) == sender.acknowledged
+
+        await disk.restart_broker()
+        await sender.send_until_taken()
+        assert await stored(disk.nameserver) == sender.acknowledged
+
+
+async def test_a_broker_stops_and_starts_on_a_full_disk_without_a_loss(disk: Disk) -> None:
+    async with client.Admin(disk.nameserver) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+    async with client.Producer(disk.nameserver, group="p", retries=0, compress=None) as producer:
+        sender = Sender(producer)
+        await disk.fill()
+        await sender.send_until_refused()
+        await disk.restart_broker()
+        assert await stored(disk.nameserver) == sender.acknowledged
+        await disk.free()
+        await sender.send_until_taken()
+        assert await stored(disk.nameserver) == sender.acknowledged
