@@ -3,6 +3,7 @@ one, which runs everywhere."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
@@ -96,8 +97,16 @@ class RealDisk(Disk):
         self._ballast.unlink()
 
     async def restart_broker(self) -> None:
-        self._server.stop()
-        self._server.restart()
+        await asyncio.to_thread(self._server.stop)
+        await asyncio.to_thread(self._server.restart)
+
+
+class FullFiles(FailingFiles):
+    """Refuses state files, too."""
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        self.before_write(path)
+        super().replace(path, data, backup=backup)
 
 
 class PretendedDisk(Disk):
@@ -106,7 +115,7 @@ class PretendedDisk(Disk):
     def __init__(self, directory: Path, nameserver: NameServer) -> None:
         self.nameserver = nameserver.address
         self._directory = directory
-        self._files = FailingFiles()
+        self._files = FullFiles()
         self._broker = self._make_broker(0)
 
     async def start(self) -> None:
@@ -158,7 +167,7 @@ async def disk_of(kind: str, directory: Path) -> AsyncIterator[Disk]:
     assert mount(directory, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     real = RealDisk(directory)
     try:
-        real.start()
+        await asyncio.to_thread(real.start)
         yield real
     finally:
         real.kill()

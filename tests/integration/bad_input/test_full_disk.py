@@ -116,3 +116,14 @@ async def test_a_broker_stops_and_starts_on_a_full_disk_without_a_loss(disk: Dis
         await disk.free()
         await sender.send_until_taken()
         assert await stored(disk.nameserver) == sender.acknowledged
+
+
+async def test_what_is_set_while_the_disk_is_full_is_kept_once_there_is_space(disk: Disk) -> None:
+    async with client.Admin(disk.nameserver) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+        await disk.fill()
+        with pytest.raises(client.RemoteError, match="could not be written to the broker's disk"):
+            await admin.create_topic("during", queues=3)
+        await disk.free()
+        await disk.restart_broker()
+        assert len(await admin.topic_stats("during")) == 3
