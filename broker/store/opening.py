@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from math import ceil
 
@@ -22,6 +23,7 @@ from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.errors import RecordError
 
 LOCK_TEXT = b"lock"
+_FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
 
 
 @dataclass(slots=True)
@@ -99,7 +101,9 @@ def _read_checkpoint(paths: StorePaths, files: Files) -> Checkpoint:
 
 def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
     where = error.filename or paths.root
+    hint = "check the owner and the free space of its directory"
+    if error.errno in _FILE_IN_THE_WAY:
+        hint = "a file stands where a directory should be: move it away, or give another path"
     return StoreError(
-        f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): check the"
-        " owner and the free space of its directory"
+        f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): {hint}"
     )

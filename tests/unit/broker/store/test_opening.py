@@ -66,6 +66,13 @@ def test_a_lock_of_another_process_is_respected(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_file_in_the_way_is_told_from_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="a file stands where a directory should be"):
+            MessageStore(small_config(root)).open()
+
+
 def test_another_file_size_is_refused_with_the_key_to_set(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
