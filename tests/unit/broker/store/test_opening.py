@@ -66,13 +66,6 @@ def test_a_lock_of_another_process_is_respected(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
-def test_a_file_in_the_way_is_told_from_a_full_disk(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for root in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StoreError, match="a file stands where a directory should be"):
-            MessageStore(small_config(root)).open()
-
-
 def test_another_file_size_is_refused_with_the_key_to_set(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
@@ -112,18 +105,20 @@ def test_a_missing_log_file_in_the_middle_is_refused(tmp_path: Path) -> None:
         store.open()
 
 
-@pytest.mark.parametrize("kind", ["root", "commitlog", "consumequeue", "lock"])
-def test_a_directory_that_can_not_be_used_is_refused(tmp_path: Path, kind: str) -> None:
-    root = tmp_path / "store"
-    if kind == "root":
-        root.write_text("a file")
-    elif kind == "lock":
-        (root / "lock").mkdir(parents=True)
-    else:
-        root.mkdir()
-        (root / kind).write_text("a file")
-    with pytest.raises(StoreError, match=r"can't be opened .* check the owner"):
+@pytest.mark.parametrize("in_the_way", ["store", "", "store/commitlog", "store/consumequeue"])
+def test_a_file_where_a_directory_should_be_is_refused(tmp_path: Path, in_the_way: str) -> None:
+    root = tmp_path / "outer" / "store"
+    file = tmp_path / "outer" / in_the_way
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("a file")
+    with pytest.raises(StoreError, match=r"can't be opened .* a file stands where a directory"):
         MessageStore(small_config(root)).open()
+
+
+def test_a_lock_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StoreError, match=r"can't be opened .* check the owner"):
+        MessageStore(small_config(tmp_path)).open()
 
 
 def test_a_file_that_a_crash_left_without_its_length_is_not_in_the_way(tmp_path: Path) -> None:
