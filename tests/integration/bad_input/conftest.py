@@ -1,6 +1,6 @@
 """Two server processes under attack, and a client that behaves well meanwhile.
 
-The servers live as long as the tests: what one attack leaves behind, the next ones would show.
+The servers live as long as these tests: what one attack leaves behind, the next ones would show.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Servers:
     broker: Target
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Two processes, killed at the end."""
     with running(tmp_path_factory.mktemp("attacked")) as both:
@@ -93,7 +93,7 @@ class running:  # noqa: N801 - used like a function
         self._nameserver.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def meanwhile(servers: Servers) -> Iterator[Meanwhile]:
     """The client that behaves well."""
     client = Meanwhile(servers.nameserver.address)
