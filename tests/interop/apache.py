@@ -10,6 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from remoting.blocking import BlockingConnection
+from remoting.protocol import bodies
+from remoting.protocol.bodies.route import ClusterInfo
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
 from tests.ports import free_port, free_ports, wait_until_listening
 
 HERE = Path(__file__).parent
@@ -213,7 +218,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         command = broker_command(version, home, broker_port, settings=lines)
         processes.append(_start(command, home, home / "broker.log"))
         wait_until_listening(broker_port)
-        _wait_until_registered(home)
+        _wait_until_registered(nameserver)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}")
     finally:
         # Their clean stop takes ten seconds and tells us nothing.
@@ -222,10 +227,15 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
             process.wait()
 
 
-def _wait_until_registered(home: Path) -> None:
-    """Wait for the line with which the broker says that it has booted."""
-    log = home / "broker.log"
+def _wait_until_registered(nameserver: str) -> None:
+    """Wait until the name server knows the broker; 5.x registers after it says it has booted."""
     deadline = time.monotonic() + JAVA_TIMEOUT
-    while "boot success" not in log.read_text(errors="replace"):
-        assert time.monotonic() < deadline, log.read_text(errors="replace")
-        time.sleep(0.05)
+    with BlockingConnection(nameserver, timeout=5.0) as connection:
+        while time.monotonic() < deadline:
+            request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = connection.request(request, timeout=5.0)
+            if bodies.decode(ClusterInfo, bytes(answer.body)).broker_addr_table:
+                return
+            time.sleep(0.05)
+    msg = f"the broker is not registered after {JAVA_TIMEOUT:.0f} s"
+    raise AssertionError(msg)
