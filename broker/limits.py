@@ -30,6 +30,20 @@ MAX_HEARTBEAT_BYTES: Final = 512 * 1024
 MAX_SUBSCRIPTION_LENGTH: Final = 32 * 1024
 """Characters of the expression that a pull brings; it is kept while the pull is parked."""
 
+SHORT_SUBSCRIPTION_LENGTH: Final = 256
+"""Characters of an expression that a parked pull may keep beside its count; nearly all are
+shorter."""
+
+MAX_PARKED_BYTES: Final = 256 * 1024 * 1024
+"""What longer expressions of all parked pulls take; pulls beyond it are answered at once."""
+
+MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024 * 1024
+"""What the subscriptions of all consumer groups take: 10,000 groups with 25 KiB each."""
+
+BYTES_PER_CHARACTER: Final = 32
+"""What an expression takes with its tags and their codes: a tag of one letter, four characters
+with its separator, becomes some 120 bytes of objects."""
+
 MAX_CLIENT_ID_LENGTH: Final = 512
 """Characters of a client id: address, process id, unit and a nanosecond stamp stay under 100."""
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from broker.limits import MAX_PARKED_BYTES
+
 _K = TypeVar("_K", bound=Hashable)
 
 TICK_SECONDS: Final = 0.1
@@ -32,6 +34,7 @@ class ParkedPull:
         accepts: tells whether a tags code matches its subscription; None takes all.
         owner: its connection, for ``forget``.
         request: whatever is needed to run it again.
+        weight: the bytes it keeps beyond what every pull does.
     """
 
     topic: str
@@ -41,6 +44,7 @@ class ParkedPull:
     accepts: Callable[[int], bool] | None
     owner: Hashable
     request: object
+    weight: int = 0
     tick: int = 0
 
 
@@ -50,13 +54,25 @@ class LongPolls:
     Args:
         now: the current time.
         limit: how many may be parked at a time.
+        max_weight: of all of them together.
     """
 
-    __slots__ = ("_buckets", "_count", "_hand", "_limit", "_owners", "_queues")
+    __slots__ = (
+        "_buckets",
+        "_count",
+        "_hand",
+        "_limit",
+        "_max_weight",
+        "_owners",
+        "_queues",
+        "_weight",
+    )
 
-    def __init__(self, now: float, *, limit: int) -> None:
+    def __init__(self, now: float, *, limit: int, max_weight: int = MAX_PARKED_BYTES) -> None:
         self._limit = limit
+        self._max_weight = max_weight
         self._count = 0
+        self._weight = 0
         self._hand = int(now / TICK_SECONDS)
         self._buckets: dict[int, dict[ParkedPull, None]] = {}
         self._queues: dict[tuple[str, int], dict[ParkedPull, None]] = {}
@@ -67,9 +83,10 @@ class LongPolls:
 
     def park(self, pull: ParkedPull) -> bool:
         """Keep a pull until something happens to it; False if the table is full."""
-        if self._count >= self._limit:
+        if self._count >= self._limit or self._weight + pull.weight > self._max_weight:
             return False
         self._count += 1
+        self._weight += pull.weight
         pull.tick = max(int(pull.deadline / TICK_SECONDS) + 1, self._hand + 1)
         self._buckets.setdefault(pull.tick, {})[pull] = None
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
@@ -121,7 +138,7 @@ class LongPolls:
         self._buckets.clear()
         self._queues.clear()
         self._owners.clear()
-        self._count = 0
+        self._count = self._weight = 0
         return pulls
 
     def _passed(self, hand: int) -> Iterator[int]:
@@ -133,6 +150,7 @@ class LongPolls:
 
     def _remove(self, pull: ParkedPull) -> None:
         self._count -= 1
+        self._weight -= pull.weight
         _discard(self._buckets, pull.tick, pull)
         _discard(self._queues, (pull.topic, pull.queue_id), pull)
         _discard(self._owners, pull.owner, pull)

@@ -13,15 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import LimitReached
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
-from broker.limits import MAX_CLIENT_GROUPS, MAX_GROUP_MEMBERS, MAX_GROUP_SUBSCRIPTIONS
+from broker.limits import (
+    BYTES_PER_CHARACTER,
+    MAX_CLIENT_GROUPS,
+    MAX_GROUP_MEMBERS,
+    MAX_GROUP_SUBSCRIPTIONS,
+    MAX_SUBSCRIPTION_BYTES,
+)
 from remoting.protocol.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionData
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+
+_SUBSCRIPTION_BYTES: Final = 512
+_TAG_BYTES: Final = 80
 
 
 @dataclass(slots=True)
@@ -35,6 +44,8 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[Connection, ClientChannel] = field(default_factory=dict)
     last_update_ms: int = 0
+    weight: int = 0
+    """The bytes of its subscriptions."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -58,6 +69,7 @@ class ConsumerGroup:
         for topic in [topic for topic in self.subscriptions if topic not in wanted]:
             del self.subscriptions[topic]
             changed = True
+        self.weight = _weight(self.subscriptions.values())
         return changed
 
 
@@ -67,13 +79,20 @@ class ConsumerTable:
     Args:
         limit: memberships of all connections in all groups.
         group_limit: members of one group.
+        max_weight: bytes of the subscriptions of all groups.
     """
 
-    __slots__ = ("_count", "_group_limit", "_joined", "_limit", "groups")
+    __slots__ = ("_count", "_group_limit", "_joined", "_limit", "_max_weight", "_weight", "groups")
 
     def __init__(
-        self, *, limit: int = MAX_CLIENT_GROUPS, group_limit: int = MAX_GROUP_MEMBERS
+        self,
+        *,
+        limit: int = MAX_CLIENT_GROUPS,
+        group_limit: int = MAX_GROUP_MEMBERS,
+        max_weight: int = MAX_SUBSCRIPTION_BYTES,
     ) -> None:
+        self._max_weight = max_weight
+        self._weight = 0
         self.groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Connection, set[str]] = {}
         self._count = 0
@@ -98,6 +117,7 @@ class ConsumerTable:
                 f"a group subscribes at most {MAX_GROUP_SUBSCRIPTIONS} topics; "
                 f"{data.group_name} asks for {len(data.subscription_data_set)}"
             )
+        self._check_weight(data, group)
         if group is None:
             group = self.groups[data.group_name] = ConsumerGroup(data.group_name)
         if joining:
@@ -108,7 +128,10 @@ class ConsumerTable:
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         group.last_update_ms = now_ms
-        return group._update_subscriptions(data.subscription_data_set) or joining
+        before = group.weight
+        changed = group._update_subscriptions(data.subscription_data_set)
+        self._weight += group.weight - before
+        return changed or joining
 
     def unregister(self, name: str, connection: Connection) -> bool:
         """A member leaves; False if it wasn't one. A group without members is forgotten."""
@@ -121,6 +144,7 @@ class ConsumerTable:
         if not joined:
             del self._joined[connection]
         if not group.members:
+            self._weight -= group.weight
             del self.groups[name]
         return True
 
@@ -165,3 +189,24 @@ class ConsumerTable:
                 f"the broker keeps at most {self._limit} memberships in consumer groups; "
                 f"{channel.client_id} can't join {data.group_name}"
             )
+
+    def _check_weight(self, data: ConsumerData, group: ConsumerGroup | None) -> None:
+        known = 0 if group is None else group.weight
+        if self._weight - known + _weight(data.subscription_data_set) > self._max_weight:
+            raise LimitReached(
+                f"the subscriptions of all consumer groups take {self._weight} bytes, and the "
+                f"broker keeps at most {self._max_weight}: subscribe {data.group_name} to fewer "
+                "topics or with shorter expressions"
+            )
+
+
+def _weight(subscriptions: Iterable[SubscriptionData]) -> int:
+    """What subscriptions take in memory, roughly."""
+    return sum(
+        _SUBSCRIPTION_BYTES
+        + BYTES_PER_CHARACTER * len(subscription.sub_string)
+        + _TAG_BYTES * (len(subscription.tags_set) + len(subscription.code_set))
+        + sum(map(len, subscription.tags_set))
+        + len(subscription.topic)
+        for subscription in subscriptions
+    )

@@ -17,7 +17,13 @@ import structlog
 
 from broker.delivery.long_poll import ParkedPull
 from broker.errors import Refused
-from broker.limits import DEFAULT_PULL_BYTES, DEFAULT_PULL_MESSAGES, MAX_SUBSCRIPTION_LENGTH
+from broker.limits import (
+    BYTES_PER_CHARACTER,
+    DEFAULT_PULL_BYTES,
+    DEFAULT_PULL_MESSAGES,
+    MAX_SUBSCRIPTION_LENGTH,
+    SHORT_SUBSCRIPTION_LENGTH,
+)
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
 from broker.state import BrokerState
@@ -43,7 +49,7 @@ SUSPEND: Final = 0x2
 SUBSCRIPTION: Final = 0x4
 """Bits of the header's ``sysFlag`` (cf. PullSysFlag)."""
 
-_parse_tags = lru_cache(maxsize=256)(TagExpression.parse)
+_parse_short_tags = lru_cache(maxsize=256)(TagExpression.parse)
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -246,6 +252,7 @@ class PullProcessor:
                 accepts=accept,
                 owner=held.connection,
                 request=held,
+                weight=_weight(header.subscription),
             )
         )
         state.counters.pulls_parked += parked
@@ -288,6 +295,18 @@ def _accept_of_text(header: PullMessageRequestHeader) -> Accept:
     except ValueError:
         raise _unparsable() from None
     return None if expression.is_all else expression.codes.__contains__
+
+
+def _parse_tags(text: str | None) -> TagExpression:
+    """Long ones are not kept: a few hundred of them would be a large part of the memory."""
+    short = len(text or "") <= SHORT_SUBSCRIPTION_LENGTH
+    return _parse_short_tags(text) if short else TagExpression.parse(text)
+
+
+def _weight(subscription: str | None) -> int:
+    """What a parked pull keeps for an expression that is longer than most."""
+    excess = len(subscription or "") - SHORT_SUBSCRIPTION_LENGTH
+    return BYTES_PER_CHARACTER * excess if excess > 0 else 0
 
 
 def _unparsable() -> Refused:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import client
+from broker.limits import BYTES_PER_CHARACTER, MAX_PARKED_BYTES, SHORT_SUBSCRIPTION_LENGTH
 from pocketmq.memory import private_megabytes
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
@@ -171,6 +172,27 @@ def test_pulls_are_parked_up_to_the_limit_and_answered_at_once_beyond(small: Sma
         deadline = time.monotonic() + PATIENCE
         while gauge(small.broker, "parked_pulls") > 1:
             assert time.monotonic() < deadline, "parked pulls of a peer that is gone"
+
+
+def test_long_expressions_of_parked_pulls_are_kept_up_to_the_limit(broker: Target) -> None:
+    tags = "||".join(f"{n:08}" for n in range(3_200))
+    room = MAX_PARKED_BYTES // (BYTES_PER_CHARACTER * (len(tags) - SHORT_SUBSCRIPTION_LENGTH))
+    count = room + 50
+    with broker.peer() as peer:
+        for opaque in range(1000, 1000 + count):
+            pull = pull_command(
+                "BenchmarkTest",
+                sys_flag=6,
+                suspend_timeout_millis=600_000,
+                consumer_group=TOPIC,
+                subscription=tags.replace("0000", str(opaque)),
+            )
+            pull.opaque = opaque
+            peer.send(encode_frame(pull))
+        for _ in range(count - room):
+            assert peer.read().code == 19
+        assert gauge(broker, "parked_pulls") <= room + 1
+        assert private_megabytes(broker.process.pid) < MEMORY_MEGABYTES
 
 
 def test_brokers_are_registered_up_to_the_limit(small: Small) -> None:

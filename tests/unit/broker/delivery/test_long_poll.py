@@ -158,3 +158,19 @@ def test_each_pull_ends_exactly_once_and_in_time(events):
         parked = [one for one in parked if one not in gone]
         assert len(polls) == len(parked)
     assert polls.drain().__len__() == len(parked)
+
+
+def test_what_parked_pulls_keep_has_a_limit_and_is_given_back():
+    polls = LongPolls(0.0, limit=10, max_weight=100)
+    light, heavy = pull(owner="c1"), pull(owner="c2")
+    heavy.weight = 70
+    assert polls.park(heavy)
+    more = pull(owner="c3")
+    more.weight = 31
+    assert not polls.park(more)
+    assert polls.park(light)
+    polls.forget("c2")
+    assert polls.park(more)
+    assert len(polls.drain()) == 2
+    more.weight = 100
+    assert polls.park(more)

@@ -164,3 +164,32 @@ def test_subscriptions_have_a_limit_and_a_refused_heartbeat_leaves_no_trace():
         table.heartbeat(data(*topics), channel("c1"), 0)
     assert table.groups == {}
     assert len(table) == 0
+
+
+def test_subscriptions_of_all_groups_have_a_limit_of_bytes_and_are_given_back():
+    table = ConsumerTable(max_weight=100_000)
+    long = "a || " * 500
+    heavy = data("T", group="heavy")
+    heavy.subscription_data_set[0].sub_string = long
+    table.heartbeat(heavy, channel("c1"), 0)
+    also = data("T", group="also")
+    also.subscription_data_set[0].sub_string = long
+    with pytest.raises(LimitReached, match="shorter expressions"):
+        table.heartbeat(also, channel("c2"), 0)
+    assert set(table.groups) == {"heavy"}
+    table.heartbeat(heavy, channel("c1"), 1)
+    table.closed("c1")
+    table.heartbeat(also, channel("c2"), 0)
+    table.closed("c2")
+    assert table._weight == 0
+
+
+def test_an_old_subscription_that_stays_is_the_one_that_counts():
+    table = ConsumerTable()
+    new = data("T")
+    new.subscription_data_set[0].sub_version = 9
+    new.subscription_data_set[0].sub_string = "a || " * 500
+    table.heartbeat(new, channel("c1"), 0)
+    weight = table._weight
+    table.heartbeat(data("T"), channel("c1"), 1)
+    assert table._weight == weight
