@@ -18,7 +18,7 @@ from typing import Any
 
 from remoting.agreement import Agreement
 from remoting.endpoint import Endpoint
-from remoting.errors import ConnectionLost, TooManyRequests
+from remoting.errors import CommandTooLarge, ConnectionLost, TooManyRequests
 from remoting.flow import Buffer, Reason
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.link import Link
@@ -159,7 +159,7 @@ class Connection(Link):
     def _checked(self, data: bytes) -> bytes:
         limit = self.endpoint.limits.max_frame_bytes
         if len(data) > limit:
-            raise ValueError(f"a command of {len(data)} bytes is above the frame limit of {limit}")
+            raise CommandTooLarge(len(data), limit)
         return data
 
     # What the link asks

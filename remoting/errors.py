@@ -71,6 +71,21 @@ class TooManyRequests(RemotingError):
         )
 
 
+class CommandTooLarge(ValueError):
+    """A command has more bytes than the frame limit allows: nothing was sent."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"a command of {self.size} bytes is above the frame limit of {self.limit}: send or "
+            "ask for less at once"
+        )
+
+
 class BindFailed(RemotingError):
     """A server could not listen on its address; ``errno`` is the system's number."""
 

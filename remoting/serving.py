@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from remoting.errors import CommandTooLarge
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
@@ -105,7 +106,7 @@ class Serving:
     def _fail(self, command: Command, failure: BaseException) -> None:
         endpoint = self._endpoint
         endpoint.counters.requests_failed += 1
-        told = isinstance(failure, HeaderError | BodyError)
+        told = isinstance(failure, HeaderError | BodyError | CommandTooLarge)
         remark = str(failure) if told else f"{type(failure).__name__}: {failure}"
         endpoint.complaints.write(
             "request failed",

@@ -201,6 +201,79 @@ def test_numbers_at_their_ends_are_answered(broker: Target, command: Command) ->
         check_answer(peer.ask(command))
 
 
+@pytest.mark.parametrize(
+    "value", ["-1", "0", "1", "2147483647", "-9223372036854775808", "9223372036854775807"]
+)
+def test_any_request_about_a_real_queue_with_numbers_at_their_ends_is_answered(
+    broker: Target, value: str
+) -> None:
+    names = {"topic": "numbers", "consumerGroup": "numbers", "group": "numbers", "queueId": "0"}
+    with broker.peer() as peer:
+        assert peer.ask(send_command("numbers")).code == 0
+        for code in (*range(10, 40), *range(41, 43), 202, 208, 361):
+            if code in {RequestCode.SEND_MESSAGE, RequestCode.UPDATE_AND_CREATE_TOPIC}:
+                continue
+            for one in (None, *fields_of(code)):
+                pairs = tuple(
+                    (
+                        name,
+                        value
+                        if one in {None, name} and name not in names
+                        else names.get(name, "0"),
+                    )
+                    for name in fields_of(code)
+                )
+                check_answer(peer.ask(Command(code, pairs=pairs)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"readQueueNums": "2147483647"},
+        {"writeQueueNums": "65537"},
+        {"readQueueNums": "-1"},
+        {"perm": "-1"},
+        {"perm": "16"},
+        {"topicFilterType": "NO_TAG"},
+        {"topic": "TBW102"},
+    ],
+    ids=range(7),
+)
+def test_a_topic_with_senseless_settings_is_refused(broker: Target, fields: dict[str, str]) -> None:
+    pairs = {
+        "topic": "senseless",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        **fields,
+    }
+    with broker.peer() as peer:
+        command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, pairs=tuple(pairs.items()))
+        answer = peer.ask(command)
+        assert answer.code == 1
+        check_answer(answer)
+
+
+@pytest.mark.parametrize("queues", [-1, 65_537, 0x7FFF_FFFF])
+def test_a_group_with_senseless_settings_is_refused(broker: Target, queues: int) -> None:
+    body = b'{"groupName":"senseless","retryQueueNums":%d}' % queues
+    with broker.peer() as peer:
+        answer = peer.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
+        assert answer.code == 1
+        check_answer(answer)
+
+
+@pytest.mark.parametrize("key", ["kvConfigPath", "configStorePath", "configBlackList"])
+def test_settings_that_name_files_are_not_changed_from_afar(nameserver: Target, key: str) -> None:
+    with nameserver.peer() as peer:
+        body = f"{key}=/tmp/elsewhere\n".encode()
+        assert peer.ask(Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)).code == 16
+
+
 def test_many_bad_requests_in_a_row_are_each_answered(target: Target) -> None:
     with target.peer() as peer:
         for opaque in range(1000, 3000):

@@ -318,6 +318,23 @@ def test_a_key_value_file_that_can_not_be_written_changes_nothing(
     assert get_kv(server).fields["value"] == "v"
 
 
+def test_a_key_value_table_that_fits_into_no_frame_is_answered_with_an_error(
+    tmp_path: Path, run: Callable[[list[str]], ServerProcess]
+) -> None:
+    file = tmp_path / "kvConfig.json"
+    entries = {str(number): "x" * 65_000 for number in range(300)}
+    file.write_text(json.dumps({"configTable": {"ns": {**entries, "k": "v"}}}))
+    server = run(nameserver_with(file))
+    with Peer(server.addresses["nameserver"]) as peer:
+        pairs = (("namespace", "ns"),)
+        answer = peer.ask(Command(RequestCode.GET_KVLIST_BY_NAMESPACE, pairs=pairs))
+    assert answer.code == 1
+    assert (answer.remark or "").startswith("a command of 195")
+    assert "ask for less at once" in (answer.remark or "")
+    assert '"exception"' not in server.log
+    assert get_kv(server).fields["value"] == "v"
+
+
 def test_a_name_server_whose_file_lies_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     told = refused(*nameserver_with(tmp_path / "file" / "kvConfig.json"))
