@@ -246,6 +246,7 @@ async def test_an_answer_that_fits_into_no_frame_is_answered_code_1() -> None:
     await turns(6)
     for answer in peer.hears():
         assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (answer.remark or "").startswith("a command of ")
         assert "frame limit of 1000" in (answer.remark or "")
 
 
