@@ -202,6 +202,7 @@ def test_damaged_config_files_are_replaced_by_their_backups(
         file.write_bytes(damage(text))
     server = run(broker_on(store))
     assert max_offset(server, "kept") == 1
+    server.stop()
     for name in FILES:
         assert f"its backup {name}.bak was taken" in server.log
 
@@ -300,6 +301,7 @@ def test_a_damaged_key_value_file_is_replaced_by_its_backup_or_refused(
     file.with_name("kvConfig.json.bak").write_bytes(text)
     server = run(nameserver_with(file))
     assert get_kv(server).fields["value"] == "v"
+    server.stop()
     assert "took the backup" in server.log
 
 
@@ -331,8 +333,9 @@ def test_a_key_value_table_that_fits_into_no_frame_is_answered_with_an_error(
     assert answer.code == 1
     assert (answer.remark or "").startswith("a command of 195")
     assert "ask for less at once" in (answer.remark or "")
-    assert '"exception"' not in server.log
     assert get_kv(server).fields["value"] == "v"
+    server.stop()
+    assert '"exception"' not in server.log
 
 
 def test_a_name_server_whose_file_lies_below_a_file_is_refused(tmp_path: Path) -> None:
