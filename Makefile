@@ -1,5 +1,6 @@
 # Needs Python >= 3.11 and make; everything else is fetched into .venv and .tools.
-PYTHON ?= python3
+# The interpreter is looked for once, when the environment is built, unless PYTHON=... names one.
+PYTHON ?= $(eval PYTHON := $$(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
@@ -12,6 +13,7 @@ help:                     ## this list
 setup: $(VENV)/.ready     ## the virtual environment, from the lock file
 
 $(VENV)/.ready: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed; {sys.executable} is {v.major}.{v.minor}. Name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock

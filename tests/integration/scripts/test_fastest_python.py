@@ -1,0 +1,49 @@
+"""``make`` takes the fastest interpreter that can build an environment, and says which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fastest-python"
+
+
+def run(*directories: Path) -> subprocess.CompletedProcess[str]:
+    """The script with these directories before the system's."""
+    path = os.pathsep.join([*map(str, directories), "/usr/bin", "/bin"])
+    return subprocess.run(
+        [str(SCRIPT)], env={"PATH": path}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def interpreter(directory: Path, text: str) -> None:
+    directory.mkdir()
+    file = directory / "python3.12"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+def test_it_prints_an_interpreter_and_says_which_ones_it_tried() -> None:
+    base = Path(sys.base_prefix) / "bin"
+    done = run(base)
+    assert done.returncode == 0, done.stderr
+    chosen = done.stdout.strip()
+    assert f"Using {chosen}" in done.stderr
+    assert str((base / "python3").resolve()) in done.stderr
+    subprocess.run([chosen, "-c", "import venv, ensurepip"], check=True)
+
+
+def test_the_fastest_one_wins(tmp_path: Path) -> None:
+    interpreter(tmp_path / "fast", "echo 1 3.12.9 /somewhere/quick/python3.12")
+    interpreter(tmp_path / "slow", "echo 999999 3.12.9 /somewhere/slow/python3.12")
+    done = run(tmp_path / "slow", tmp_path / "fast")
+    assert done.stdout == "/somewhere/quick/python3.12\n"
+
+
+def test_one_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
+    interpreter(tmp_path / "broken", "exit 127")
+    done = run(tmp_path / "broken", Path(sys.base_prefix) / "bin")
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path) not in done.stderr
