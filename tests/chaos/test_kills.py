@@ -86,7 +86,7 @@ async def newcomer_finds_the_topic(address: str) -> None:
             while True:
                 try:
                     await newcomer.queues(TOPIC)
-                except client.Unavailable:
+                except (client.Unavailable, client.TopicNotFound):
                     await asyncio.sleep(0.1)
                 else:
                     return
