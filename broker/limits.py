@@ -11,6 +11,9 @@ clients can make ends earlier, by ``pocketmqMaxTopics``."""
 MAX_QUEUES_PER_TOPIC: Final = 65_536
 """Queues an admin may give a topic; a queue costs a folder and a file once it is written to."""
 
+MAX_TOPIC_ATTRIBUTES_LENGTH: Final = 4_096
+"""Characters of a topic's attributes; 5.x defines a handful of short ones."""
+
 MAX_GROUPS: Final = 100_000
 """Subscription groups, likewise; clients' by ``pocketmqMaxGroups``."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.errors import Refused
-from broker.limits import MAX_QUEUES_PER_TOPIC
+from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
 from broker.processors.remarks import NOT_SAVED, check_topic
 from broker.state import BrokerState
 from remoting.protocol import names
@@ -144,6 +144,9 @@ def _check_settings(config: TopicConfig) -> None:
             f"perm is a sum of {names.PERM_READ} (read), {names.PERM_WRITE} (write) and "
             f"{names.PERM_INHERIT} (template)",
         )
+    attributes = (config.attributes or {}).items()
+    if sum(len(name) + len(value) for name, value in attributes) > MAX_TOPIC_ATTRIBUTES_LENGTH:
+        _refuse(config, f"its attributes have more than {MAX_TOPIC_ATTRIBUTES_LENGTH} characters")
 
 
 def _refuse(config: TopicConfig, why: str) -> None:

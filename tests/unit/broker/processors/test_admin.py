@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.limits import MAX_TOPIC_ATTRIBUTES_LENGTH
 from broker.rates import Totals
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerConnection, ProducerConnection
@@ -111,6 +112,18 @@ def test_several_topics_can_be_made_at_once_or_none(bench):
     assert "A" not in bench.state.topics
     assert create_list("A", "B") == 0
     assert bench.changes.topics == [(["A", "B"], False)]
+
+
+def test_a_topics_attributes_have_an_end(bench):
+    def create_with(attributes: dict[str, str]) -> int:
+        config = TopicConfig(topic_name="A", attributes=attributes)
+        body = CreateTopicListRequestBody(topic_config_list=[config])
+        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=encode(body))
+        return bench.must(command).code
+
+    assert create_with({"message.type": "x" * MAX_TOPIC_ATTRIBUTES_LENGTH}) == 1
+    assert "A" not in bench.state.topics
+    assert create_with({"message.type": "FIFO"}) == 0
 
 
 def test_a_deleted_topic_loses_its_queues_and_keeps_consumers_offsets(bench):
