@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -18,6 +18,9 @@ from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
 from pocketmq.serving import Failed, Part, Serving
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -132,6 +135,13 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
 @click.option("--id", "broker_id", type=int, help="0, the master; there are no slaves yet.")
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
 @click.option("--advertise", metavar="HOST", help="What clients are told to connect to.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Broker processes: NAME-0 at the port, NAME-1 ten ports on, ...",
+)
 @store_option
 @server_options
 def broker(
@@ -140,6 +150,7 @@ def broker(
     broker_id: int | None,
     port: int | None,
     advertise: str | None,
+    workers: int,
     store: Path | None,
     **options: Unpack[ServerOptions],
 ) -> None:
@@ -158,7 +169,30 @@ def broker(
 
     with _errors():
         config = BrokerConfig.from_sources(options["file"], os.environ, settings)
-        _serve([BrokerPart(config)], options)
+        if workers == 1:
+            _serve([BrokerPart(config)], options)
+        else:
+            _serve_workers(config, workers, settings, options)
+
+
+def _serve_workers(
+    config: BrokerConfig, workers: int, settings: Mapping[str, str], options: ServerOptions
+) -> None:
+    from pocketmq.workers import WorkersPart, plans  # noqa: PLC0415 - costs those who ask for it
+
+    words = ["--log-level", options["log_level"]]
+    if options["host"] is not None:
+        words += ["--host", options["host"]]
+        settings = {key: value for key, value in settings.items() if key != "pocketmqBindHost"}
+    if options["file"] is not None:
+        words += ["--config", str(options["file"])]
+    if options["as_json"]:
+        words.append("--json")
+    made = plans(
+        config, workers, settings=settings, options=words, metrics_port=options["metrics_port"]
+    )
+    # The workers serve the metrics, each its own.
+    _serve([WorkersPart(made)], {**options, "metrics_port": None})
 
 
 def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:

@@ -1,0 +1,276 @@
+"""``pocketmq broker --workers N``: several brokers behind one command.
+
+One Python process uses one core, so a bigger broker is several brokers: each worker has a name
+(``NAME-0``, ``NAME-1``, ...), a port (in steps of ten: the VIP port and the HA port lie beside it)
+and a store (``DIR/NAME-0``) of its own, and all of them are in the route. That is RocketMQ's own
+unit of scale, so every client spreads over them, and a change of a topic reaches them all because
+administrators write to every master of the cluster.
+
+The supervisor here only starts them, waits and restarts: messages never pass through it. A worker
+that dies comes back at its old port after a delay that doubles while it keeps dying. A worker's
+standard input is a pipe from the supervisor: when the supervisor is gone, however it went, the
+workers see the end of it and stop cleanly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from pocketmq.serving import Failed
+from remoting.protocol.accelerated import json_loads
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+PORT_STEP: Final = 10
+"""Between the ports of neighbours: VIP is the port less 2, HA the port plus 1."""
+
+MAX_WORKERS: Final = 64
+"""More than cores bring nothing."""
+
+FIRST_DELAY: Final = 0.1
+"""Seconds before a dead worker is started again."""
+
+LONGEST_DELAY: Final = 30.0
+"""Where the doubling of the delay ends; a full disk doesn't get better by haste."""
+
+STEADY_AFTER: Final = 30.0
+"""Seconds of service after which a death counts as the first one again."""
+
+STOP_TIMEOUT: Final = 60.0
+"""Seconds for a worker's clean stop, after which it is killed; syncing a slow disk takes some."""
+
+_log = structlog.get_logger("broker")
+
+
+class WorkerFailed(Failed):
+    """A worker did not start; its own log says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one worker is started.
+
+    Attributes:
+        name: its broker name.
+        settings: RocketMQ's keys; they beat the file and the environment.
+        options: further words of its command line.
+    """
+
+    name: str
+    settings: Mapping[str, str]
+    options: Sequence[str] = ()
+
+    def command(self, addresses: Mapping[str, str]) -> list[str]:
+        """The command line; with the ports that an earlier life had, if it had one."""
+        settings, options = dict(self.settings), list(self.options)
+        if "broker" in addresses:
+            settings["listenPort"] = _port(addresses["broker"])
+        if "metrics" in addresses:
+            options += ["--metrics-port", _port(addresses["metrics"])]
+        return [
+            *(sys.executable, "-P", "-m", "pocketmq", "broker"),
+            *(f"--set={key}={value}" for key, value in settings.items()),
+            *options,
+            "--until-stdin-closes",
+        ]
+
+
+def plans(
+    config: BrokerConfig,
+    count: int,
+    *,
+    settings: Mapping[str, str],
+    options: Sequence[str] = (),
+    metrics_port: int | None = None,
+) -> list[Plan]:
+    """One plan a worker.
+
+    Args:
+        config: what all of them were told, as if it were one broker.
+        count: how many workers.
+        settings: the keys that were given on the command line.
+        options: words for each worker's command line.
+        metrics_port: the first one's; each further one has the next. 0: any.
+    """
+    made = []
+    for number in range(count):
+        own = dict(settings)
+        name = f"{config.broker_name}-{number}"
+        own["brokerName"] = name
+        own["storePathRootDir"] = str(config.store_path_root_dir / name)
+        if config.store_path_commit_log is not None:
+            own["storePathCommitLog"] = str(config.store_path_commit_log / name)
+        if config.listen_port:
+            own["listenPort"] = str(config.listen_port + PORT_STEP * number)
+        if config.ha_listen_port:
+            own["haListenPort"] = str(config.ha_listen_port + PORT_STEP * number)
+        words = list(options)
+        if metrics_port is not None:
+            words += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]
+        made.append(Plan(name=name, settings=own, options=words))
+    return made
+
+
+def next_delay(delay: float, served: float) -> float:
+    """The delay before the next start of a worker.
+
+    Args:
+        delay: the one before; 0 for the first death.
+        served: seconds that it was ready.
+    """
+    if not delay or served >= STEADY_AFTER:
+        return FIRST_DELAY
+    return min(delay * 2, LONGEST_DELAY)
+
+
+def facts_of(line: str) -> dict[str, str]:
+    """Names and addresses of a ready line of either form; nothing if it isn't one."""
+    if line.startswith("ready: "):
+        pairs = (part.rpartition(" ") for part in line.removeprefix("ready: ").split(", "))
+        return {name: address.strip() for name, _, address in pairs}
+    try:
+        facts = json_loads(line.encode())
+    except ValueError:
+        return {}
+    if not isinstance(facts, dict) or facts.get("event") != "ready":
+        return {}
+    return {name: str(value) for name, value in facts.items() if name not in {"event", "pid"}}
+
+
+class Worker:
+    """One broker process over all of its lives.
+
+    Args:
+        plan: how it is started.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, plan: Plan, now: Callable[[], float]) -> None:
+        self.plan = plan
+        self.addresses: dict[str, str] = {}
+        self._now = now
+        self._process: subprocess.Process | None = None
+        self._ready_at = 0.0
+
+    async def start(self) -> None:
+        """Start the process and wait until it serves.
+
+        Raises:
+            WorkerFailed: it ended before that.
+        """
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self.plan.command(self.addresses),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # A Ctrl-C at the terminal is the supervisor's business alone.
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        facts = facts_of((await process.stdout.readline()).decode(errors="replace"))
+        if not facts:
+            code = await self.stop()
+            raise WorkerFailed(
+                f"the worker {self.plan.name} did not start (exit code {code}); its log says why"
+            )
+        self.addresses = facts
+        self._ready_at = self._now()
+
+    async def keep(self) -> None:
+        """Start the process again whenever it dies; for ever."""
+        delay = 0.0
+        serves = True
+        while True:
+            assert self._process is not None
+            code = await self._process.wait()
+            delay = next_delay(delay, self._now() - self._ready_at if serves else 0.0)
+            _log.error(
+                "a worker died and is started again",
+                worker=self.plan.name,
+                exit_code=code,
+                delay_s=delay,
+            )
+            await asyncio.sleep(delay)
+            try:
+                await self.start()
+            except (OSError, WorkerFailed) as problem:
+                serves = False
+                _log.error("a worker can't be started", worker=self.plan.name, why=str(problem))
+            else:
+                serves = True
+                _log.info("worker is back", worker=self.plan.name, broker=self.addresses["broker"])
+
+    async def stop(self) -> int:
+        """Stop the process cleanly, or kill it if it doesn't; its exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT):
+                return await process.wait()
+        except TimeoutError:
+            _log.error("killed a worker that didn't stop", worker=self.plan.name)
+            process.kill()
+            return await process.wait()
+
+
+class WorkersPart:
+    """All workers as one part of the supervisor's process.
+
+    Args:
+        plans: one a worker.
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans = plans
+        self._workers: list[Worker] = []
+        self._tasks: Supervisor | None = None
+
+    async def start(self) -> None:
+        """Start them all at once.
+
+        Raises:
+            WorkerFailed: one of them didn't start.
+        """
+        now = asyncio.get_running_loop().time
+        self._tasks = Supervisor("workers")
+        self._workers = [Worker(plan, now) for plan in self._plans]
+        starts = await asyncio.gather(
+            *(worker.start() for worker in self._workers), return_exceptions=True
+        )
+        for result in starts:
+            if isinstance(result, BaseException):
+                raise result
+        for worker in self._workers:
+            self._tasks.spawn(worker.keep(), f"worker {worker.plan.name}")
+
+    async def stop(self) -> None:
+        """Stop them all at once, also those of a failed start."""
+        if self._tasks is not None:
+            await self._tasks.close()
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    def ready(self) -> Mapping[str, str]:
+        """All addresses, each kind joined by semicolons as RocketMQ's lists are."""
+        names = dict.fromkeys(name for worker in self._workers for name in worker.addresses)
+        return {
+            name: ";".join(worker.addresses[name] for worker in self._workers) for name in names
+        }
+
+    def failures(self) -> Sequence[asyncio.Future[None]]:
+        """Ends when the looking after a worker fails; a worker's death is no failure."""
+        return [self._tasks.failed] if self._tasks is not None else []
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2].rstrip("/")

@@ -1,0 +1,127 @@
+"""Two workers behind one command, one of them killed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import client
+from pocketmq.testing import SMALL_STORE, ServerError, ServerProcess
+from tests.chaos.cluster import BACK_WITHIN, Load, stored_numbers
+from tests.ports import free_port, free_ports
+from tests.sizes import size
+
+pytestmark = pytest.mark.timeout(300)
+
+ROUNDS = size(ci=4, soak=30)
+TOPIC = "numbers"
+QUEUES = 4
+"""Two at each worker."""
+
+
+@contextmanager
+def workers(store: Path, *, count: int = 2) -> Iterator[tuple[str, ServerProcess]]:
+    """A name server and a broker of two workers; where the first is, and the second."""
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    nameserver = ServerProcess(
+        ["nameserver", f"--port={port}", f"--set=kvConfigPath={store / 'kvConfig.json'}"]
+    )
+    broker = ServerProcess(
+        [
+            *("broker", f"--nameserver={address}", "--name=w", f"--workers={count}"),
+            *(f"--port={free_ports(10 * count + 3)}", f"--store={store}"),
+            *(f"--set={key}={value}" for key, value in SMALL_STORE.items()),
+        ]
+    )
+    try:
+        nameserver.start()
+        broker.start()
+        yield address, broker
+        broker.stop()
+    finally:
+        broker.kill()
+        nameserver.kill()
+
+
+def processes_of(supervisor: ServerProcess) -> list[int]:
+    """The workers' process ids."""
+    children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
+async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_go_on(tmp_path: Path) -> None:
+    with workers(tmp_path) as (address, broker):
+        async with client.Admin(address) as admin:
+            await admin.create_topic(TOPIC, queues=QUEUES // 2)
+            queues = await admin.queues(TOPIC)
+        assert {queue.broker_name for queue in queues} == {"w-0", "w-1"}
+        async with client.Producer(address, group="load") as producer:
+            load = Load(producer, TOPIC)
+            task = asyncio.create_task(load.run())
+            try:
+                for number in range(ROUNDS):
+                    await load.wait_for(200)
+                    victim = processes_of(broker)[number % 2]
+                    os.kill(victim, signal.SIGKILL)
+                    async with asyncio.timeout(BACK_WITHIN):
+                        await load.wait_for(200)
+                    await until_both_serve(address, broker, without=victim)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(30):
+            stored = await stored_numbers(address, TOPIC)
+
+    assert load.acknowledged <= set(stored)
+    assert (tmp_path / "w-0" / "commitlog").is_dir()
+    assert (tmp_path / "w-1" / "commitlog").is_dir()
+
+
+async def until_both_serve(address: str, broker: ServerProcess, *, without: int) -> None:
+    """Wait until the killed worker's successor is in the route."""
+    async with asyncio.timeout(20), client.Admin(address) as admin:
+        while without in processes_of(broker) or len(await admin.queues(TOPIC)) < QUEUES:  # noqa: ASYNC110 - another process has no event to await
+            await asyncio.sleep(0.02)
+
+
+async def test_a_topic_is_created_changed_and_deleted_at_every_worker(tmp_path: Path) -> None:
+    with workers(tmp_path) as (address, _):
+        async with client.Admin(address) as admin:
+            await admin.create_topic("orders", queues=3)
+            assert len(await admin.queues("orders")) == 6
+            await admin.update_topic("orders", read_queues=5, write_queues=5)
+            assert len(await admin.queues("orders")) == 10
+            await admin.delete_topic("orders")
+            assert "orders" not in await admin.topics()
+
+
+def test_the_ready_line_names_every_worker_ten_ports_apart(tmp_path: Path) -> None:
+    with workers(tmp_path) as (_, broker):
+        addresses = broker.addresses["broker"].split(";")
+    first, second = (int(address.rpartition(":")[2]) for address in addresses)
+    assert second == first + 10
+
+
+def test_workers_go_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with workers(tmp_path) as (_, broker):
+        children = processes_of(broker)
+        broker.kill()
+        for child in children:
+            # Grandchildren can't be waited for otherwise.
+            subprocess.run(["tail", f"--pid={child}", "-f", "/dev/null"], check=True, timeout=20)
+
+
+def test_a_worker_that_can_not_start_stops_the_rest_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "w-1").write_text("in the way")
+    with pytest.raises(ServerError) as told, workers(tmp_path):
+        pass
+    assert str(tmp_path / "w-1") in str(told.value)
+    assert "the worker w-1 did not start (exit code 1)" in str(told.value)

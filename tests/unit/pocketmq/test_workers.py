@@ -1,0 +1,85 @@
+"""Workers: who gets which name, port and store, and how long a dead one waits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig
+from pocketmq.workers import (
+    FIRST_DELAY,
+    LONGEST_DELAY,
+    STEADY_AFTER,
+    Plan,
+    facts_of,
+    next_delay,
+    plans,
+)
+
+CONFIG = BrokerConfig(
+    broker_name="b", listen_port=10911, store_path_root_dir=Path("/data"), ha_listen_port=10912
+)
+
+
+def test_each_worker_has_a_name_a_port_and_a_store_of_its_own() -> None:
+    first, second = plans(CONFIG, 2, settings={"flushDiskType": "SYNC_FLUSH"})
+    assert first.settings == {
+        "flushDiskType": "SYNC_FLUSH",
+        "brokerName": "b-0",
+        "storePathRootDir": "/data/b-0",
+        "listenPort": "10911",
+        "haListenPort": "10912",
+    }
+    assert second.name == "b-1"
+    assert second.settings["listenPort"] == "10921"
+    assert second.settings["haListenPort"] == "10922"
+    assert second.settings["storePathRootDir"] == "/data/b-1"
+
+
+def test_a_commit_log_of_its_own_disk_is_not_shared_either() -> None:
+    config = BrokerConfig(broker_name="b", store_path_commit_log=Path("/fast"))
+    assert [plan.settings["storePathCommitLog"] for plan in plans(config, 2, settings={})] == [
+        "/fast/b-0",
+        "/fast/b-1",
+    ]
+
+
+@pytest.mark.parametrize(("first", "ports"), [(9500, ["9500", "9501"]), (0, ["0", "0"])])
+def test_each_worker_serves_its_own_metrics(first: int, ports: list[str]) -> None:
+    made = plans(CONFIG, 2, settings={}, metrics_port=first)
+    assert [plan.options[-1] for plan in made] == ports
+
+
+def test_a_worker_that_comes_back_has_its_old_ports() -> None:
+    plan = Plan(name="b-0", settings={"listenPort": "0"}, options=["--json"])
+    assert "--set=listenPort=0" in plan.command({})
+    command = plan.command({"broker": "127.0.0.1:4711", "metrics": "127.0.0.1:4712"})
+    assert "--set=listenPort=4711" in command
+    assert command[command.index("--metrics-port") + 1] == "4712"
+    assert command[-1] == "--until-stdin-closes"
+
+
+def test_the_delay_doubles_up_to_a_bound_and_starts_anew_after_steady_service() -> None:
+    delays = [next_delay(0, 0)]
+    while delays[-1] < LONGEST_DELAY:
+        delays.append(next_delay(delays[-1], 1))
+    assert delays[:3] == [FIRST_DELAY, 2 * FIRST_DELAY, 4 * FIRST_DELAY]
+    assert next_delay(LONGEST_DELAY, 1) == LONGEST_DELAY
+    assert next_delay(LONGEST_DELAY, STEADY_AFTER) == FIRST_DELAY
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ready: broker 127.0.0.1:1, metrics 127.0.0.1:2\n",
+        '{"event":"ready","broker":"127.0.0.1:1","metrics":"127.0.0.1:2","pid":7}\n',
+    ],
+)
+def test_the_ready_line_of_either_form_is_understood(line: str) -> None:
+    assert facts_of(line) == {"broker": "127.0.0.1:1", "metrics": "127.0.0.1:2"}
+
+
+@pytest.mark.parametrize("line", ["", "something else\n", "[1]\n", '{"event":"other"}\n', "{\n"])
+def test_any_other_line_is_none(line: str) -> None:
+    assert facts_of(line) == {}
