@@ -52,6 +52,7 @@ soak: setup               ## the full figures of the long tests; writes docs/evi
 lock: setup               ## pin every version anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-runtime.lock
 
 clean:                    ## everything that was built or fetched
 	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections.abc import Iterable
 
 START_TIMEOUT = 60.0
 
@@ -31,6 +32,17 @@ def free_ports(count: int) -> int:
         finally:
             for probe in sockets:
                 probe.close()
+
+
+def are_free(ports: Iterable[int]) -> bool:
+    """Whether nobody listens on any of these ports now."""
+    for port in ports:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                return False
+    return True
 
 
 def wait_until_listening(port: int) -> None:

@@ -15,15 +15,9 @@ import pytest
 
 from pocketmq import testing
 from pocketmq.cli import root
+from tests.tour import HOME, README, blocks, run_python, take
 
-HOME = Path(__file__).resolve().parents[2]
-DOCUMENTS = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
-DEFAULT = "127.0.0.1:9876"
-
-
-def blocks(document: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 
 
 def commands(document: Path) -> list[str]:
@@ -38,44 +32,10 @@ def server() -> Iterator[testing.StandaloneServer]:
         yield running
 
 
-def environment(server: testing.StandaloneServer) -> dict[str, str]:
-    scripts = str(Path(sys.executable).parent)
-    return {
-        **os.environ,
-        "NAMESRV_ADDR": server.nameserver,
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(HOME),
-        "PYTHONWARNINGS": "error",
-    }
-
-
-def run(
-    arguments: list[str], server: testing.StandaloneServer, directory: Path
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        arguments,
-        cwd=directory,
-        env=environment(server),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def test_the_tour_of_the_readme_works_as_it_is_shown(
     server: testing.StandaloneServer, tmp_path: Path
 ) -> None:
-    document = HOME / "README.md"
-    tour = document.read_text().partition("## Five minutes")[2].partition("```python")[0]
-    lines = [line[2:] for line in tour.splitlines() if line.startswith("$ ")]
-    assert len(lines) >= 5
-    shown = [run(["bash", "-euo", "pipefail", "-c", line], server, tmp_path) for line in lines]
-    assert shown[2].stdout == "one cup of tea\n"
-    for block in blocks(document, "python"):
-        run_python(block, server, tmp_path)
+    take(server.nameserver, tmp_path)
 
 
 def test_every_python_block_of_the_other_documents_runs(
@@ -83,24 +43,11 @@ def test_every_python_block_of_the_other_documents_runs(
 ) -> None:
     for document in DOCUMENTS[1:]:
         for block in blocks(document, "python"):
-            run_python(block, server, tmp_path)
-
-
-def run_python(block: str, server: testing.StandaloneServer, directory: Path) -> None:
-    text = block.replace(DEFAULT, server.nameserver)
-    if re.search(r"^(async )?def test_", text, re.MULTILINE):
-        file = directory / "test_block.py"
-        file.write_text(text)
-        options = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-q"]
-        run([sys.executable, "-m", "pytest", *options, str(file)], server, directory)
-    else:
-        file = directory / "block.py"
-        file.write_text(text)
-        run([sys.executable, "-P", str(file)], server, directory)
+            run_python(block, server.nameserver, tmp_path)
 
 
 def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -> None:
-    block = next(text for text in blocks(HOME / "README.md", "console") if "standalone" in text)
+    block = next(text for text in blocks(README, "console") if "standalone" in text)
     typed, told = block.splitlines()[-2:]
     ports = ["--nameserver-port", "0", "--broker-port", "0"]
     words = [*shlex.split(typed.removeprefix("$ pocketmq ")), *ports]

@@ -1,0 +1,30 @@
+# The servers, the command line and the client, run by an unprivileged user.
+#   docker build -t pocketmq .
+#   docker run -p 127.0.0.1:9876:9876 -p 127.0.0.1:10911:10911 -v pocketmq:/var/lib/pocketmq pocketmq
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY requirements-runtime.lock ./
+RUN python -m venv /opt/pocketmq \
+ && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY remoting remoting
+COPY nameserver nameserver
+COPY broker broker
+COPY client client
+COPY pocketmq pocketmq
+RUN /opt/pocketmq/bin/pip install --no-cache-dir --no-deps .
+
+FROM python:3.11-slim
+RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq
+COPY --from=build /opt/pocketmq /opt/pocketmq
+COPY examples /opt/pocketmq/examples
+ENV PATH=/opt/pocketmq/bin:$PATH PYTHONUNBUFFERED=1
+USER pocketmq
+WORKDIR /var/lib/pocketmq
+VOLUME /var/lib/pocketmq
+EXPOSE 9876 10909 10911
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --start-interval=1s --retries=3 \
+  CMD ["pocketmq", "health", "--broker", "127.0.0.1:10911"]
+ENTRYPOINT ["pocketmq"]
+CMD ["standalone", "--store", "/var/lib/pocketmq/store", "--host", "0.0.0.0", "--set", "brokerIP1=127.0.0.1"]

@@ -1,0 +1,51 @@
+"""Sends ten readings a second until it is stopped; NAMESRV_ADDR says where the name servers are.
+
+NAMESRV_ADDR=127.0.0.1:9876 python examples/producer.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+
+import client
+
+TOPIC = "readings"
+QUEUES = 4
+PAUSE = 0.1
+
+
+async def create_topic() -> None:
+    """Create the topic at every broker; one that is there already stays as it is."""
+    async with client.Admin() as admin:
+        if TOPIC not in await admin.topics():
+            await admin.create_topic(TOPIC, queues=QUEUES)
+
+
+async def main() -> None:
+    """Send until SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop_signal, stop.set)
+    await create_topic()
+    async with client.Producer(group="example-producer") as producer:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            sensor = f"sensor-{number % 7}"
+            try:
+                # One sensor's readings share a queue, and so keep their order.
+                receipt = await producer.send(
+                    TOPIC, b"%d" % number, tag="demo", keys=[sensor], sharding_key=sensor
+                )
+            except client.SendError as problem:
+                print(f"reading {number} is not sent: {problem}", flush=True)
+            else:
+                if number % 100 == 0:
+                    print(f"reading {number} is at {receipt.queue}", flush=True)
+            await asyncio.sleep(PAUSE)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

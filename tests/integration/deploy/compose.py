@@ -1,0 +1,211 @@
+"""A compose file's services as processes of this machine.
+
+What a service runs, with which arguments and variables, comes from the file as it is. Replaced is
+only what a container would have of its own: ports are moved by one distance to free ones, mounted
+volumes become temporary directories, and the image's programs are those of this environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.ports import are_free
+from tests.tour import HOME
+
+COMPOSE = HOME / "docker-compose.yml"
+DOCKERFILE = HOME / "Dockerfile"
+HEALTHY_WITHIN = 30.0
+STOPPED_WITHIN = 30.0
+PROGRAMS = {
+    "pocketmq": [sys.executable, "-P", "-m", "pocketmq"],
+    "python": [sys.executable],
+    "sleep": ["sleep"],
+}
+
+
+def load() -> dict[str, Any]:
+    """The compose file."""
+    found = yaml.safe_load(COMPOSE.read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def instruction(name: str) -> str:
+    """The last instruction of this name in the Dockerfile, without the name."""
+    text = DOCKERFILE.read_text().replace("\\\n", " ")
+    return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1].strip()
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service as the file has it."""
+
+    name: str
+    facts: Mapping[str, Any]
+
+    @property
+    def argv(self) -> list[str]:
+        """Entry point, of the file or else of the image, and command."""
+        entry = self.facts.get("entrypoint") or json.loads(instruction("ENTRYPOINT"))
+        return [*entry, *self.facts.get("command", [])]
+
+    @property
+    def health(self) -> list[str]:
+        """The command that says whether it is well; empty: none."""
+        check = self.facts.get("healthcheck", {})
+        if check.get("disable"):
+            return []
+        kind, *argv = check["test"]
+        assert kind == "CMD"
+        return list(argv)
+
+    @property
+    def waits_for(self) -> dict[str, str]:
+        """Service -> the condition it has to meet first."""
+        return {name: on["condition"] for name, on in self.facts.get("depends_on", {}).items()}
+
+    @property
+    def volumes(self) -> list[tuple[str, str]]:
+        """Volume and where it is mounted."""
+        pairs = (mount.partition(":") for mount in self.facts.get("volumes", []))
+        return [(volume, target) for volume, _, target in pairs]
+
+
+def services(document: Mapping[str, Any]) -> list[Service]:
+    """The services in an order in which each one follows those it waits for."""
+    waiting = [Service(name, facts) for name, facts in document["services"].items()]
+    ordered: list[Service] = []
+    while waiting:
+        names = {service.name for service in ordered}
+        ready = [service for service in waiting if service.waits_for.keys() <= names]
+        assert ready, "services wait for one another"
+        ordered += ready
+        waiting = [service for service in waiting if service not in ready]
+    return ordered
+
+
+def published(document: Mapping[str, Any]) -> list[int]:
+    """The ports of this machine that the file takes; each is the container's own number."""
+    ports = []
+    for service in document["services"].values():
+        for entry in service.get("ports", []):
+            address, outside, inside = entry.split(":")
+            assert address == "127.0.0.1"
+            assert outside == inside
+            ports.append(int(outside))
+    return ports
+
+
+@dataclass
+class Deployment:
+    """The services as processes; each writes what it says to a file."""
+
+    document: Mapping[str, Any]
+    home: Path
+    distance: int = 0
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ports = published(self.document)
+        while not are_free(port + self.distance for port in self._ports):
+            self.distance += 97
+
+    def here(self, text: str, service: Service) -> str:
+        """A word of the file as it is on this machine."""
+        for volume, target in service.volumes:
+            text = text.replace(target, str(self.home / volume))
+        text = text.replace("/opt/pocketmq/examples", str(HOME / "examples"))
+        numbers = "|".join(str(port) for port in self._ports)
+        return re.sub(
+            rf"(?<!\d)({numbers})(?!\d)", lambda found: str(int(found[1]) + self.distance), text
+        )
+
+    def argv(self, words: list[str], service: Service) -> list[str]:
+        """A command line of the file as it is on this machine."""
+        program, *rest = words
+        return [*PROGRAMS[program], *(self.here(word, service) for word in rest)]
+
+    def environment(self, service: Service) -> dict[str, str]:
+        """The variables of a service, and those that this environment needs."""
+        own = {
+            name: self.here(str(value), service)
+            for name, value in service.facts.get("environment", {}).items()
+        }
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return {**kept, "PYTHONPATH": str(HOME), "PYTHONUNBUFFERED": "1", **own}
+
+    def start(self, service: Service) -> None:
+        """Start a service after those it waits for, which are there already."""
+        assert service.waits_for.keys() <= self.running.keys()
+        for volume, _ in service.volumes:
+            (self.home / volume).mkdir()
+        with self.log(service.name).open("wb") as log:
+            self.running[service.name] = subprocess.Popen(
+                self.argv(service.argv, service),
+                env=self.environment(service),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+            )
+        if service.health:
+            self._wait_until_healthy(service)
+
+    def log(self, name: str) -> Path:
+        """Where the service's output goes."""
+        return self.home / f"{name}.log"
+
+    def said(self, name: str) -> str:
+        """What the service has put out so far."""
+        return self.log(name).read_text()
+
+    def stop(self) -> dict[str, int]:
+        """End all as ``docker compose stop`` does, in the opposite order; their exit codes."""
+        codes = {}
+        for name, process in reversed(self.running.items()):
+            process.terminate()
+            codes[name] = process.wait(STOPPED_WITHIN)
+        return codes
+
+    def kill(self) -> None:
+        """End what is left."""
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+    def _wait_until_healthy(self, service: Service) -> None:
+        deadline = time.monotonic() + HEALTHY_WITHIN
+        while time.monotonic() < deadline and self.running[service.name].poll() is None:
+            check = subprocess.run(
+                self.argv(service.health, service),
+                env=self.environment(service),
+                capture_output=True,
+                check=False,
+            )
+            if check.returncode == 0:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"{service.name} is not healthy: {self.said(service.name)}")
+
+
+@contextmanager
+def deployed(home: Path) -> Iterator[Deployment]:
+    """The whole file, running."""
+    deployment = Deployment(load(), home)
+    try:
+        for service in services(deployment.document):
+            deployment.start(service)
+        yield deployment
+    finally:
+        deployment.kill()

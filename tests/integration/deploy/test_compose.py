@@ -1,0 +1,91 @@
+"""The compose file's own command lines, run here, are a cluster that the README's tour works on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import client
+from tests.integration.deploy.compose import Deployment, deployed, load, published, services
+from tests.tour import take
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def nameservers(deployment: Deployment) -> str:
+    consumer = next(s for s in services(deployment.document) if s.name == "consumer")
+    return deployment.environment(consumer)["NAMESRV_ADDR"]
+
+
+def wait_until_said(deployment: Deployment, name: str, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while text not in deployment.said(name):
+        assert time.monotonic() < deadline, deployment.said(name)
+        assert deployment.running[name].poll() is None, deployment.said(name)
+        time.sleep(0.05)
+
+
+async def brokers_of(address: str) -> dict[str, str]:
+    async with client.Admin(address) as admin:
+        return {broker.name: broker.address for broker in await admin.brokers()}
+
+
+async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
+    tmp_path: Path,
+) -> None:
+    tour = tmp_path / "tour"
+    tour.mkdir()
+    with deployed(tmp_path) as deployment:
+        both = nameservers(deployment)
+        first, second = both.split(";")
+        known = await brokers_of(first)
+        assert sorted(known) == ["broker-a", "broker-b-0", "broker-b-1"]
+        assert known == await brokers_of(second)
+        assert {address.partition(":")[0] for address in known.values()} == {"127.0.0.1"}
+        assert {
+            int(address.partition(":")[2]) - deployment.distance for address in known.values()
+        } == {
+            10911,
+            10921,
+            10931,
+        }
+        take(both, tour)
+        wait_until_said(deployment, "producer", "reading 0 is at")
+        wait_until_said(deployment, "consumer", "read ")
+        codes = deployment.stop()
+    assert codes.pop("network") == -signal.SIGTERM
+    assert set(codes.values()) == {0}, codes
+
+
+def test_every_port_that_a_server_listens_on_is_published_under_its_own_number() -> None:
+    document = load()
+    ports = set(published(document))
+    for service in services(document):
+        if "--port" in service.argv:
+            port = int(service.argv[service.argv.index("--port") + 1])
+            workers = 2 if "--workers" in service.argv else 1
+            for first in range(port, port + 10 * workers, 10):
+                assert first in ports
+                assert "nameserver" in service.argv or first - 2 in ports
+
+
+def test_all_services_share_the_network_of_one_that_does_nothing_else() -> None:
+    for service in services(load()):
+        if service.name == "network":
+            assert service.argv == ["sleep", "infinity"]
+        else:
+            assert service.facts["network_mode"] == "service:network"
+            assert "ports" not in service.facts
+
+
+def test_what_keeps_data_keeps_it_on_a_volume() -> None:
+    document = load()
+    for service in services(document):
+        for volume, target in service.volumes:
+            assert volume in document["volumes"]
+            assert any(target in word for word in service.argv)
+    kept = [service.name for service in services(document) if service.volumes]
+    assert kept == ["nameserver-a", "nameserver-b", "broker-a", "broker-b"]

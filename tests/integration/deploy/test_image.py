@@ -1,0 +1,53 @@
+"""The Dockerfile says what it should; a machine with Docker builds it in ``docker compose up``."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from pocketmq.cli import root
+from tests.integration.deploy.compose import DOCKERFILE, instruction
+from tests.tour import HOME
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> version of a lock file."""
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", (HOME / name).read_text(), re.MULTILINE))
+
+
+def test_it_runs_as_somebody_who_is_not_root() -> None:
+    assert instruction("USER") == "pocketmq"
+    assert "useradd" in DOCKERFILE.read_text()
+
+
+def test_all_packages_of_the_wheel_and_all_that_is_copied_is_there() -> None:
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+    sources = {source for line in copies for source in line.split()}
+    assert all((HOME / source).exists() for source in sources)
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert set(packages) <= sources
+    let_in = (HOME / ".dockerignore").read_text().split()
+    assert {f"!{source}" for source in sources} <= set(let_in)
+
+
+def test_its_command_and_its_health_check_are_commands_that_exist() -> None:
+    check = instruction("HEALTHCHECK").partition(" CMD ")[2]
+    for words in (json.loads(instruction("CMD")), json.loads(check)[1:]):
+        help_page = CliRunner().invoke(root, [words[0], "--help"]).output
+        for option in (word for word in words if word.startswith("--")):
+            assert option in help_page
+
+
+def test_it_installs_the_versions_that_are_tested_and_no_others() -> None:
+    runtime, tested = pins("requirements-runtime.lock"), pins("requirements.lock")
+    assert runtime.items() <= tested.items()
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[>;=]", line)[0] for line in project["dependencies"]}
+    assert needed <= runtime.keys()
+    assert "pytest" not in runtime
+    assert Path(HOME / "requirements-runtime.lock").read_text().count("--hash=") > len(runtime)

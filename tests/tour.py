@@ -1,0 +1,70 @@
+"""The README's tour, run as a reader would run it, against any name server."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+README = HOME / "README.md"
+DEFAULT = "127.0.0.1:9876"
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def environment(nameserver: str) -> dict[str, str]:
+    """The variables of a shell in which the commands of this environment are found."""
+    scripts = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "NAMESRV_ADDR": nameserver,
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(HOME),
+        "PYTHONWARNINGS": "error",
+    }
+
+
+def run(arguments: list[str], nameserver: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that has to succeed."""
+    done = subprocess.run(
+        arguments,
+        cwd=directory,
+        env=environment(nameserver),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def run_python(block: str, nameserver: str, directory: Path) -> None:
+    """Run a block of Python, with pytest if it holds a test."""
+    text = block.replace(DEFAULT, nameserver)
+    if re.search(r"^(async )?def test_", text, re.MULTILINE):
+        file = directory / "test_block.py"
+        file.write_text(text)
+        options = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-q"]
+        run([sys.executable, "-m", "pytest", *options, str(file)], nameserver, directory)
+    else:
+        file = directory / "block.py"
+        file.write_text(text)
+        run([sys.executable, "-P", str(file)], nameserver, directory)
+
+
+def take(nameserver: str, directory: Path) -> None:
+    """Type the commands of "Five minutes", then run every Python block."""
+    tour = README.read_text().partition("## Five minutes")[2].partition("```python")[0]
+    lines = [line[2:] for line in tour.splitlines() if line.startswith("$ ")]
+    assert len(lines) >= 5
+    shown = [run(["bash", "-euo", "pipefail", "-c", line], nameserver, directory) for line in lines]
+    assert shown[2].stdout == "one cup of tea\n"
+    for block in blocks(README, "python"):
+        run_python(block, nameserver, directory)
