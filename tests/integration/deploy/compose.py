@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class Deployment:
 
     document: Mapping[str, Any]
     home: Path
-    distance: int = 0
+    distance: int = field(default_factory=lambda: random.randrange(10_000, 20_000))
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
