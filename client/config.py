@@ -19,6 +19,7 @@ from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
 from client.places import Duration, Place, Position, seconds
+from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
 
@@ -176,6 +177,12 @@ class ProducerOptions(_Options):
             "compress_over_bytes",
             "default_queues",
         )
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bodies that are smaller leave as they are."""
+        most = MAX_MESSAGE_BYTES + 1
+        return most if self.compress is None else min(most, self.compress_over_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ does not know, and nothing changes. What the server asks of its own accord stays
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.frame import encode
+from remoting.protocol.frame import encode, encode_head
 
 FIELD: Final = "pmqCodecs"
 VALUE: Final = "msgpack"
@@ -43,23 +44,23 @@ class Agreement:
         self._owed: int | None = None
 
     def encode_request(self, command: Command) -> bytes:
-        """A request of ours, with the offer if it is the one to carry it.
+        """A request of ours up to its body, with the offer if it is the one to carry it.
 
         The command itself stays as it was: it may be sent again over another connection.
         """
         if self._writes:
             if command.serialize != SerializeType.JSON:
-                return encode(command)
+                return _head(command)
             command.serialize = SerializeType.MSGPACK
             try:
-                return encode(command)
+                return _head(command)
             finally:
                 command.serialize = SerializeType.JSON
         if self._offers and command.code in CARRIERS and not command.is_oneway:
             self._offers = False
             self._asked = command.opaque
-            return _encode_with_pair(command)
-        return encode(command)
+            return _with_pair(command, _head)
+        return _head(command)
 
     def see_response(self, command: Command) -> None:
         """The client looks for the answer to its offer."""
@@ -83,7 +84,7 @@ class Agreement:
             return encode(command)
         self._owed = None
         self.agreed = True
-        return _encode_with_pair(command)
+        return _with_pair(command, encode)
 
 
 def type_answer(answer: Command, request_code: int) -> None:
@@ -99,10 +100,14 @@ def type_answer(answer: Command, request_code: int) -> None:
             answer.header = answer.read(header_type)
 
 
-def _encode_with_pair(command: Command) -> bytes:
+def _head(command: Command) -> bytes:
+    return encode_head(command, len(command.body))
+
+
+def _with_pair(command: Command, encoder: Callable[[Command], bytes]) -> bytes:
     pairs = command.pairs
     command.pairs = (*(pairs or ()), _PAIR)
     try:
-        return encode(command)
+        return encoder(command)
     finally:
         command.pairs = pairs

@@ -12,7 +12,7 @@ All methods belong to the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
@@ -87,6 +87,22 @@ class Connection(Link):
         if not self._serving.full:
             self._lift(Reason.IN_PROGRESS)
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether an owner's feed may begin requests whose answers have to wait."""
+        return self._serving.may_hold
+
+    def hold_answers(self, count: int) -> None:
+        """An owner's feed has begun requests whose answers wait; see ``release_answers``."""
+        self._serving.hold(count)
+        if self.endpoint.serving and self._serving.full:
+            self._gate.bar(Reason.IN_PROGRESS)
+
+    def release_answers(self, count: int) -> None:
+        """Requests that ``hold_answers`` told of have been answered."""
+        self._serving.hold(-count)
+        self.request_served()
+
     def stop_requests(self) -> None:
         """Give an owner's feed no more to do: the ordinary one knows when the endpoint drains."""
         self._feed = self.feed
@@ -100,13 +116,21 @@ class Connection(Link):
             ValueError: the command fits into no frame.
         """
         if not self.closed:
-            self.send_bytes(self._checked(self._agreement.encode_answer(command)))
+            data = self._agreement.encode_answer(command)
+            self._checked(len(data))
+            self.send_bytes(data)
 
     def send_with_body(self, command: Command, body: Iterable[Buffer]) -> None:
         """Send an answer with a body in several pieces, which are not copied before the write."""
         if not self.closed:
             pieces = list(body)
             self._outbox.add(encode_head(command, sum(map(len, pieces))))
+            self._outbox.extend(pieces)
+            self._posted()
+
+    def send_pieces(self, pieces: Sequence[Buffer]) -> None:
+        """Send whole frames that lie in several pieces. Dropped when the connection is gone."""
+        if not self.closed:
             self._outbox.extend(pieces)
             self._posted()
 
@@ -120,12 +144,15 @@ class Connection(Link):
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
         command.opaque = self._pending.next_opaque()
-        data = self._checked(self._agreement.encode_request(command))
+        head = self._agreement.encode_request(command)
+        size = self._checked(len(head) + len(command.body))
         if self._watch.blocked_since != inf:
             limit = self.endpoint.limits.max_unsent_bytes
-            if self.unsent_bytes + len(data) > limit:
+            if self.unsent_bytes + size > limit:
                 raise TooManyRequests(self.remote_text, "unsent bytes", limit)
-        self.send_bytes(data)
+        self._outbox.add(head)
+        self._outbox.add(command.body)
+        self._posted()
 
     async def request(self, command: Command, *, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever its code.
@@ -156,11 +183,11 @@ class Connection(Link):
         self._arm(deadline)
         return future
 
-    def _checked(self, data: bytes) -> bytes:
+    def _checked(self, size: int) -> int:
         limit = self.endpoint.limits.max_frame_bytes
-        if len(data) > limit:
-            raise CommandTooLarge(len(data), limit)
-        return data
+        if size > limit:
+            raise CommandTooLarge(size, limit)
+        return size
 
     # What the link asks
 

@@ -14,34 +14,23 @@ Bounded by messages and bytes from ``reserve`` until ``finished``: ``has_room`` 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
 
 from client.limits import SPREAD_MESSAGES
+from client.producer.batch import Batch
+from client.producer.burst import Burst, BurstBatch
 from client.producer.outgoing import Outgoing
 from remoting.protocol.queue import MessageQueue
 
 
-class Batch:
-    """Messages that leave as one request; ``queue`` is None when any will do."""
-
-    __slots__ = ("items", "lane", "queue", "size")
-
-    def __init__(self, lane: Lane, items: list[Outgoing]) -> None:
-        self.lane = lane
-        self.queue = lane.key if isinstance(lane.key, MessageQueue) else None
-        self.items: Final[Sequence[Outgoing]] = items
-        self.size = sum([item.size for item in items])
-
-
 class Lane:
-    """The messages of one key that wait."""
+    """The messages of one key that wait: single ones, and bursts of plain ones."""
 
-    __slots__ = ("in_flight", "key", "since", "size", "spread", "waiting")
+    __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
 
     def __init__(self, key: str | MessageQueue) -> None:
         self.key = key
-        self.waiting: deque[Outgoing] = deque()
+        self.waiting: deque[Outgoing | Burst] = deque()
+        self.count = 0
         self.size = 0
         self.since = 0.0
         self.in_flight = 0
@@ -102,8 +91,8 @@ class Accumulator:
         self.messages -= messages
         self.bytes -= size
 
-    def add(self, item: Outgoing, now: float, *, spread: int = 1) -> bool:
-        """Queue a message, for which room was reserved; True when a full batch is ready.
+    def add(self, item: Outgoing | Burst, now: float, *, spread: int = 1) -> bool:
+        """Queue what room was reserved for; True when a full batch is ready.
 
         Args:
             item: its ``lane`` says where.
@@ -119,6 +108,7 @@ class Accumulator:
             lane.since = now
         lane.spread = spread
         lane.waiting.append(item)
+        lane.count += item.count
         lane.size += item.size
         return self._full(lane) and not (lane.in_flight and lane.ordered)
 
@@ -132,7 +122,7 @@ class Accumulator:
             elif everything or self._ripe(lane, now):
                 most = min(
                     self._max_batch_messages,
-                    max(SPREAD_MESSAGES, -(-len(lane.waiting) // lane.spread)),
+                    max(SPREAD_MESSAGES, -(-lane.count // lane.spread)),
                 )
                 while lane.waiting:
                     batches.append(self._cut(lane, most))
@@ -154,22 +144,23 @@ class Accumulator:
         """A batch was acknowledged or given up; True when its lane has more that had to wait."""
         lane = batch.lane
         lane.in_flight -= 1
-        self.release(len(batch.items), batch.size)
+        self.release(batch.count, batch.size)
         if lane.waiting:
             return lane.ordered
         if not lane.in_flight:
             self._lanes.pop(lane.key, None)
         return False
 
-    def expire(self, now: float) -> list[Outgoing]:
+    def expire(self, now: float) -> list[Outgoing | Burst]:
         """Take out, for good, what waited behind another batch until its deadline."""
-        expired: list[Outgoing] = []
+        expired: list[Outgoing | Burst] = []
         for lane in list(self._busy.values()):
             waiting = lane.waiting
             while waiting and waiting[0].deadline <= now:
                 item = waiting.popleft()
+                lane.count -= item.count
                 lane.size -= item.size
-                self.release(1, item.size)
+                self.release(item.count, item.size)
                 expired.append(item)
             if not waiting:
                 del self._busy[lane.key]
@@ -181,24 +172,54 @@ class Accumulator:
         return now >= lane.since + self._linger or self._full(lane)
 
     def _full(self, lane: Lane) -> bool:
-        return len(lane.waiting) >= self._max_batch_messages or lane.size >= self._max_batch_bytes
+        return lane.count >= self._max_batch_messages or lane.size >= self._max_batch_bytes
 
     def _cut(self, lane: Lane, most: int) -> Batch:
-        waiting = lane.waiting
-        first = waiting.popleft()
-        items = [first]
-        if first.group is not None:
-            while waiting and waiting[0].group is first.group:
-                items.append(waiting.popleft())
-        elif not first.alone:
-            size = first.size
-            while waiting and len(items) < most:
-                item = waiting[0]
-                size += item.size
-                if item.alone or item.group is not None or size > self._max_batch_bytes:
-                    break
-                items.append(waiting.popleft())
-        batch = Batch(lane, items)
+        first = lane.waiting.popleft()
+        batch = (
+            self._cut_burst(lane, first, most)
+            if isinstance(first, Burst)
+            else self._cut_singles(lane, first, most)
+        )
+        lane.count -= batch.count
         lane.size -= batch.size
         lane.in_flight += 1
         return batch
+
+    def _cut_singles(self, lane: Lane, first: Outgoing, most: int) -> Batch:
+        waiting = lane.waiting
+        items = [first]
+        size = first.size
+        while waiting and (first.group is not None or not first.alone):
+            item = waiting[0]
+            if isinstance(item, Burst) or item.group is not first.group:
+                break
+            if item.epoch != first.epoch:
+                break
+            size += item.size
+            if first.group is None and (
+                item.alone or len(items) >= most or size > self._max_batch_bytes
+            ):
+                break
+            items.append(item)
+            waiting.popleft()
+        return Batch(lane, items)
+
+    def _cut_burst(self, lane: Lane, first: Burst, most: int) -> Batch:
+        waiting = lane.waiting
+        fitting = max(1, first.fitting(most, self._max_batch_bytes))
+        if fitting < first.count:
+            waiting.appendleft(first)
+            return BurstBatch(lane, first.split(fitting))
+        while waiting:
+            burst = waiting[0]
+            if not isinstance(burst, Burst) or burst.epoch != first.epoch:
+                break
+            fitting = burst.fitting(most - first.count, self._max_batch_bytes - first.size)
+            if fitting < burst.count:
+                if fitting:
+                    first.join(burst.split(fitting))
+                break
+            first.join(burst)
+            waiting.popleft()
+        return BurstBatch(lane, first)

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from client.errors import Outcome, PocketMQError, RemoteError, SendError, remote_error
-from client.producer.accumulator import Batch
+from client.producer.batch import Batch
 from client.receipt import SendStatus
 from client.remote import name_of, unavailable
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
@@ -79,7 +79,7 @@ class Delivery:
         self.settled = False
         self.error: PocketMQError | None = None
         self.started = 0.0
-        self.deadline = batch.items[-1].deadline
+        self.deadline = batch.deadline
 
     def exhausted(self, retries: int) -> bool:
         """Whether no attempt is left after a failed one; one that wrote nothing costs none."""

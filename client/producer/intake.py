@@ -11,16 +11,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from client.config import ProducerOptions
 from client.errors import BufferFull, Outcome, PocketMQError, SendError, Unavailable
-from client.producer.accumulator import Accumulator, Batch
-from client.producer.outgoing import Outgoing
+from client.producer.accumulator import Accumulator
+from client.producer.batch import Batch
+from client.producer.burst import ID_NAME, Burst
+from client.producer.outgoing import ELEMENT_BYTES, Outgoing, check_topic
+from client.producer.queue_selector import by_sharding_key
 from client.producer.sender import Network, Sender
 from client.receipt import Receipt
 from client.routes import Route
+from remoting.protocol.names import RETRY_PREFIX
+from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 
@@ -34,7 +39,13 @@ class Intake:
     """The messages of one producer between their acceptance and their receipts."""
 
     def __init__(
-        self, network: Network, group: str, options: ProducerOptions, tasks: Supervisor
+        self,
+        network: Network,
+        group: str,
+        options: ProducerOptions,
+        tasks: Supervisor,
+        take_ids: Callable[[int], list[str]],
+        now_ms: Callable[[], int],
     ) -> None:
         self._network = network
         self._group = group
@@ -49,6 +60,13 @@ class Intake:
             max_bytes=options.max_in_flight_bytes,
         )
         self.sender = Sender(network, group, options, tasks, self._finished)
+        self._most = options.max_batch_messages
+        self._most_bytes = options.max_batch_bytes
+        self._create_future = self._loop.create_future
+        self._take_ids = take_ids
+        self._now_ms = now_ms
+        self._bursts: dict[str | MessageQueue | None, Burst] = {}
+        self._fixed_bytes = ELEMENT_BYTES + len(ID_NAME) + sum(map(len, take_ids(1)))
         self._routeless: dict[str, list[Outgoing]] = {}
         self._waiters: deque[_Waiter] = deque()
         self._turn_scheduled = False
@@ -63,6 +81,84 @@ class Intake:
         return self._accumulator.messages
 
     # Accepting
+
+    def add(
+        self,
+        topic: str,
+        body: bytes,
+        tail: str = "",
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> asyncio.Future[Receipt] | None:
+        """Accept a plain message into a burst of this turn of the loop, if there is room now.
+
+        Args:
+            tail: the properties behind its id.
+
+        Returns:
+            None if it has to go the long way, which also says what is wrong with it.
+        """
+        if queue is None and sharding_key is None:
+            lane: str | MessageQueue | None = topic
+        else:
+            lane = self._queue_of(topic, queue, sharding_key)
+        burst = self._bursts.get(lane) or self._begin(topic, lane)
+        size = self._fixed_bytes + len(body)
+        if tail:
+            size += len(tail) if tail.isascii() else len(tail.encode())
+        accumulator = self._accumulator
+        if burst is None or self._waiters or not accumulator.has_room(1, size):
+            return None
+        accumulator.messages += 1
+        accumulator.bytes += size
+        future: asyncio.Future[Receipt] = self._create_future()
+        burst.bodies.append(body)
+        burst.tails.append(tail)
+        burst.futures.append(future)
+        burst.size += size
+        if len(burst.bodies) >= self._most or burst.size >= self._most_bytes:
+            self._end(burst)
+        return future
+
+    def _queue_of(
+        self, topic: str, queue: MessageQueue | None, sharding_key: str | None
+    ) -> MessageQueue | None:
+        """The queue a message is bound to; None: it isn't known, or can't be."""
+        if queue is not None:
+            return queue if queue.topic == topic and sharding_key is None else None
+        route = self._network.routes.table.get(topic)
+        if route is None or not route.writable or type(sharding_key) is not str:
+            return None
+        return by_sharding_key(route.writable, sharding_key)
+
+    def _begin(self, topic: str, lane: str | MessageQueue | None) -> Burst | None:
+        route = self._network.routes.table.get(topic)
+        if lane is None or route is None or not route.writable or topic in self._routeless:
+            return None
+        check_topic(topic)
+        if topic.startswith(RETRY_PREFIX):
+            return None
+        deadline = self._loop.time() + self._options.timeout
+        burst = Burst(topic, lane, deadline, self._now_ms(), self._epoch, len(route.writable))
+        self._bursts[lane] = burst
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+        return burst
+
+    def _end(self, burst: Burst) -> None:
+        """Nothing more comes to a burst: it queues behind what is in its lane."""
+        del self._bursts[burst.lane]
+        if not burst.count:
+            return
+        self._unsettled[burst.epoch] += burst.count
+        burst.seal(self._take_ids)
+        if self._accumulator.add(burst, self._loop.time(), spread=burst.spread):
+            self._take()
+
+    def _end_all(self) -> None:
+        for burst in list(self._bursts.values()):
+            self._end(burst)
 
     def offer(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Accept a message if there is room now. Raises BufferFull."""
@@ -133,6 +229,9 @@ class Intake:
         for item in items:
             if item.sharding_key is not None:
                 item.lane = item.queue(route.writable) or item.topic
+            earlier = self._bursts.get(item.lane)
+            if earlier is not None:
+                self._end(earlier)
             full = self._accumulator.add(item, now, spread=spread) or full
         if full:
             self._take()
@@ -164,6 +263,7 @@ class Intake:
 
     def _turn(self) -> None:
         self._turn_scheduled = False
+        self._end_all()
         self._take()
 
     def _take(self) -> None:
@@ -194,7 +294,8 @@ class Intake:
 
     def _finished(self, batch: Batch) -> None:
         more = self._accumulator.finished(batch)
-        self._settled(batch.items)
+        self._unsettled[batch.epoch] -= batch.count
+        self._after_settling()
         if more and not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
@@ -204,26 +305,23 @@ class Intake:
         self._accumulator.release(len(items), sum([item.size for item in items]))
         self._fail(items, error)
 
-    def _fail(self, items: Sequence[Outgoing], error: PocketMQError) -> None:
+    def _fail(self, items: Sequence[Outgoing | Burst], error: PocketMQError) -> None:
         for item in items:
-            if item.future is None or item.future.done():
-                continue
-            own = error
-            if isinstance(error, SendError | Unavailable):
-                own = type(error)(
-                    error.message, topic=item.topic, group=self._group, hint=error.hint
-                )
-                own.__cause__ = error.__cause__
-            item.future.set_exception(own)
-        self._settled(items)
+            for future in item.futures:
+                if not future.done():
+                    future.set_exception(self._own(error, item.topic))
+            self._unsettled[item.epoch] -= item.count
+        self._after_settling()
 
-    def _settled(self, items: Sequence[Outgoing]) -> None:
-        first = items[0].epoch
-        if items[-1].epoch == first:
-            self._unsettled[first] -= len(items)
-        else:
-            for item in items:
-                self._unsettled[item.epoch] -= 1
+    def _own(self, error: PocketMQError, topic: str) -> PocketMQError:
+        """An error for one message alone."""
+        if not isinstance(error, SendError | Unavailable):
+            return error
+        own = type(error)(error.message, topic=topic, group=self._group, hint=error.hint)
+        own.__cause__ = error.__cause__
+        return own
+
+    def _after_settling(self) -> None:
         if self._flushed:
             self._end_flushes()
         if self._waiters:
@@ -243,6 +341,7 @@ class Intake:
 
     async def flush(self) -> None:
         """Wait until all that was accepted before is settled."""
+        self._end_all()
         epoch = self._epoch
         self._epoch += 1
         self._unsettled[self._epoch] = 0
@@ -264,6 +363,7 @@ class Intake:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._end_all()
         left = self._accumulator.expire(math.inf)
         if left:
             self._fail(left, SendError("the producer was closed before it could be sent"))

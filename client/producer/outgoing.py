@@ -64,6 +64,9 @@ RESERVED: Final = frozenset(
 )
 """Property names with a meaning for brokers and clients (cf. MessageConst.STRING_HASH_SET)."""
 
+SHORT_PROPERTIES: Final = MAX_PROPERTIES_BYTES // 4
+"""Characters that can't be too many bytes, whatever they are."""
+
 _SEPARATORS: Final = re.compile("[\x01\x02]")
 
 
@@ -99,6 +102,9 @@ class Outgoing:
         "topic",
     )
 
+    count: Final = 1
+    """Messages; a burst has more."""
+
     def __init__(
         self,
         topic: str,
@@ -126,6 +132,11 @@ class Outgoing:
         self.sharding_key: str | None = None
         self.future: asyncio.Future[Receipt] | None = None
         self.size = len(body) + len(properties_text) + ELEMENT_BYTES
+
+    @property
+    def futures(self) -> Sequence[asyncio.Future[Receipt]]:
+        """``future``, if there is one."""
+        return () if self.future is None else (self.future,)
 
     def queue(self, writable: Sequence[MessageQueue]) -> MessageQueue | None:
         """The queue it has to go to, if it is bound to one."""
@@ -177,25 +188,33 @@ def properties_text(
     wait: bool,
 ) -> str:
     """The text of all properties of a message. Raises UsageError for what can't be written."""
-    text = f"UNIQ_KEY\x01{unique_id}"
+    text = f"UNIQ_KEY\x01{unique_id}" + tail_text(topic, tag=tag, keys=keys, own=own)
+    if delay_level:
+        text += f"\x02DELAY\x01{_checked_level(topic, delay_level)}"
+    if not wait:
+        text += "\x02WAIT\x01false"
+    if len(text) > SHORT_PROPERTIES and len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise UsageError(
+            f"the properties take {len(text.encode())} bytes, {MAX_PROPERTIES_BYTES} are allowed",
+            topic=topic,
+            hint="move data into the body",
+        )
+    return text
+
+
+def tail_text(
+    topic: str, *, tag: str | None, keys: Iterable[str], own: Mapping[str, str] | None
+) -> str:
+    """The text of the properties an application gives, of any length. Raises UsageError."""
+    text = ""
     if tag:
         if _SEPARATORS.search(tag):
             raise UsageError(f"the tag {tag!r} holds 0x01 or 0x02", topic=topic)
         text += f"\x02TAGS\x01{tag}"
     if keys:
         text += "\x02KEYS\x01" + _joined(topic, keys)
-    if delay_level:
-        text += f"\x02DELAY\x01{_checked_level(topic, delay_level)}"
-    if not wait:
-        text += "\x02WAIT\x01false"
     if own:
         text += _own(topic, own)
-    if len(text) > MAX_PROPERTIES_BYTES // 4 and len(text.encode()) > MAX_PROPERTIES_BYTES:
-        raise UsageError(
-            f"the properties take {len(text.encode())} bytes, {MAX_PROPERTIES_BYTES} are allowed",
-            topic=topic,
-            hint="move data into the body",
-        )
     return text
 
 

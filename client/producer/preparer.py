@@ -48,6 +48,11 @@ class Preparer(Generic[T]):
         self._now_ms = now_ms
         self._monotonic = monotonic
 
+    @property
+    def plain_bytes(self) -> int:
+        """Bodies that are smaller, and bytes, leave as they are."""
+        return self._options.plain_bytes if self._serde is raw else 0
+
     def message(
         self, message: Message[T], timeout: Duration | None, *, compressing: bool = True
     ) -> Outgoing:

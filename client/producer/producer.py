@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
@@ -16,7 +16,7 @@ from client.names import check_group
 from client.places import Duration, seconds
 from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
-from client.producer.outgoing import Outgoing
+from client.producer.outgoing import SHORT_PROPERTIES, Outgoing, tail_text
 from client.producer.preparer import Preparer, check_batch
 from client.receipt import Receipt
 from client.serde import Serde, raw
@@ -131,10 +131,18 @@ class Producer(Generic[T]):
         instance._life.check()
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(f"producer {self.group}")
-        self._intake = Intake(instance, self.group, self._options, self._tasks)
+        self._intake = Intake(
+            instance,
+            self.group,
+            self._options,
+            self._tasks,
+            instance._ids.take,
+            instance._clock.now_ms,
+        )
         self._preparer = Preparer(
             self._options, self._serde, instance._ids.next, instance._clock.now_ms, self._loop.time
         )
+        self._plain_bytes = self._preparer.plain_bytes
         instance._register_producer(self)
         self._life.state = State.OPEN
 
@@ -209,6 +217,10 @@ class Producer(Generic[T]):
             RemoteError: the broker refused it: it is not stored.
             SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
         """
+        if not delay_level and timeout is None:
+            future = self._plain(topic, body, tag, keys, properties, sharding_key, queue)
+            if future is not None:
+                return await future
         item = self._item(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
@@ -254,6 +266,10 @@ class Producer(Generic[T]):
             UsageError: it can't be sent as it is.
             BufferFull: the bound of messages or bytes in flight is reached.
         """
+        if not delay_level and timeout is None:
+            future = self._plain(topic, body, tag, keys, properties, sharding_key, queue)
+            if future is not None:
+                return future
         item = self._item(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
@@ -344,21 +360,58 @@ class Producer(Generic[T]):
         waiting: list[asyncio.Future[Receipt] | SendError] = []
         for number, message in enumerate(messages, 1):
             try:
-                item = self._preparer.message(message, timeout)
-                await self._intake.wait_for_room((item,))
-                waiting.append(self._accepted(item))
+                future = self._plain_message(message) if timeout is None else None
+                if future is None:
+                    item = self._preparer.message(message, timeout)
+                    await self._intake.wait_for_room((item,))
+                    future = self._accepted(item)
+                waiting.append(future)
             except PocketMQError as error:
                 waiting.append(as_send_error(error))
             if number % YIELD_MESSAGES == 0:
                 await asyncio.sleep(0)
-        return [
-            entry if isinstance(entry, SendError) else await _settled(entry) for entry in waiting
-        ]
+        return [await _outcome(entry) for entry in waiting]
 
     async def flush(self) -> None:
         """Wait until every message accepted before is acknowledged or has failed."""
         self._life.check()
         await self._intake.flush()
+
+    def _plain(
+        self,
+        topic: str | Message[T],
+        body: T | None,
+        tag: str | None,
+        keys: Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+    ) -> asyncio.Future[Receipt] | None:
+        """Accept a message the short way, which most can go; None: this one can't."""
+        self._life.check()
+        if type(topic) is not str or type(body) is not bytes:
+            return None
+        if not 0 < len(body) < self._plain_bytes:
+            return None
+        tail = ""
+        if tag or keys or properties:
+            tail = tail_text(topic, tag=tag, keys=keys, own=properties)
+            if len(tail) >= SHORT_PROPERTIES:
+                return None
+        return self._intake.add(topic, body, tail, queue, sharding_key)
+
+    def _plain_message(self, message: Message[T]) -> asyncio.Future[Receipt] | None:
+        if message.delay_level or message.flag or not message.wait:
+            return None
+        return self._plain(
+            message.topic,
+            message.body,
+            message.tag,
+            message.keys,
+            message.properties,
+            message.sharding_key,
+            message.queue,
+        )
 
     def _item(
         self,
@@ -399,8 +452,10 @@ class Producer(Generic[T]):
         return item.future
 
 
-async def _settled(future: Awaitable[Receipt]) -> Receipt | SendError:
+async def _outcome(entry: asyncio.Future[Receipt] | SendError) -> Receipt | SendError:
+    if isinstance(entry, SendError):
+        return entry
     try:
-        return await future
+        return await entry
     except PocketMQError as error:
         return as_send_error(error)

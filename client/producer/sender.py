@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import repeat
 from typing import Final, Protocol
 
 from client.backoff import Backoff
@@ -22,7 +23,8 @@ from client.errors import (
     Outcome,
     PocketMQError,
 )
-from client.producer.accumulator import Batch
+from client.producer.accumulator import Lane
+from client.producer.batch import Batch
 from client.producer.delivery import BUSY, Delivery, Verdict
 from client.producer.fault_tolerance import FaultTable
 from client.producer.outgoing import Outgoing
@@ -38,15 +40,18 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from remoting.protocol.message import batch as batches
 from remoting.protocol.names import AUTO_CREATE_TOPIC
-from remoting.protocol.queue import MessageQueue, QueueOffset
+from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 _log = Log("client")
 
 MAX_TURNS: Final = 10_000
 """Topics whose turn of round robin is remembered."""
+
+
+_RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, Receipt)
+"""A receipt of its fields without a step of Python: one is made for every message."""
 
 
 class Network(Protocol):
@@ -101,46 +106,39 @@ class Sender:
             if not self._write_now(delivery):
                 self._later(delivery)
         except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
-            _log.exception("batch not sent", topic=batch.items[0].topic)
+            _log.exception("batch not sent", topic=batch.topic)
             self._broken(delivery, error)
 
-    def request(
-        self, items: list[Outgoing], queue: MessageQueue, *, oneway: bool = False
-    ) -> Command:
+    def request(self, batch: Batch, queue: MessageQueue, *, oneway: bool = False) -> Command:
         """The request that carries these messages to this queue."""
-        first = items[0]
-        batched = len(items) > 1
+        payload = batch.payload()
+        batched = payload.properties is None
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,
-            topic=first.topic,
+            topic=batch.topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=self._options.default_queues,
             queue_id=queue.queue_id,
-            sys_flag=first.sys_flag,
-            born_timestamp=first.born_ms,
-            flag=0 if batched else first.flag,
-            properties=None if batched else first.properties,
+            sys_flag=payload.sys_flag,
+            born_timestamp=payload.born_ms,
+            flag=payload.flag,
+            properties=payload.properties,
             reconsume_times=0,
             batch=batched,
             bname=queue.broker_name,
         )
-        if batched:
-            code = RequestCode.SEND_BATCH_MESSAGE
-            body = batches.encode(
-                [(item.flag, item.body, item.properties.encode()) for item in items]
-            )
-        else:
-            code, body = RequestCode.SEND_MESSAGE_V2, first.body
-        return self._network.remote.request(code, header, body=body, oneway=oneway)
+        code = RequestCode.SEND_BATCH_MESSAGE if batched else RequestCode.SEND_MESSAGE_V2
+        return self._network.remote.request(code, header, body=payload.body, oneway=oneway)
 
     async def write_oneway(self, item: Outgoing) -> None:
         """Write one message that nobody acknowledges. Raises Unavailable."""
+        batch = Batch(Lane(item.lane), (item,))
         route = await self._route(item.topic, item.deadline - self._now())
         queue = item.queue(route.writable) or self._choose(route, None)
         address = self._address(route, queue)
         try:
             connection = await self._network.connect(address, item.deadline - self._now())
-            connection.send_oneway(self.request([item], queue, oneway=True))
+            connection.send_oneway(self.request(batch, queue, oneway=True))
             await connection.drain()
         except RemotingError as error:
             raise BrokerUnreachable(str(error), queue=queue, broker=address) from error
@@ -149,7 +147,7 @@ class Sender:
 
     def _write_now(self, delivery: Delivery) -> bool:
         """Write the first attempt if nothing has to be waited for."""
-        route = self._network.routes.table.get(delivery.batch.items[0].topic)
+        route = self._network.routes.table.get(delivery.batch.topic)
         if route is None or not route.writable:
             return False
         queue = delivery.batch.queue or self._choose(route, None)
@@ -159,7 +157,7 @@ class Sender:
             return False
         delivery.queue = queue
         now = self._now()
-        command = self.request(list(delivery.batch.items), queue)
+        command = self.request(delivery.batch, queue)
         try:
             future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
         except RemotingError:
@@ -222,7 +220,7 @@ class Sender:
         return False
 
     async def _try(self, delivery: Delivery) -> Verdict:
-        topic = delivery.batch.items[0].topic
+        topic = delivery.batch.topic
         try:
             route = await self._route(topic, delivery.deadline - self._now())
             queue = delivery.batch.queue or self._choose(route, delivery.failed_broker)
@@ -236,7 +234,7 @@ class Sender:
         written = False
         try:
             connection = await self._network.connect(address, delivery.deadline - self._now())
-            command = self.request(list(delivery.batch.items), queue)
+            command = self.request(delivery.batch, queue)
             delivery.started = self._now()
             remaining = max(delivery.deadline - delivery.started, 0.0)
             future = connection.request_nowait(command, timeout=remaining)
@@ -249,7 +247,7 @@ class Sender:
 
     async def _pause(self, delivery: Delivery, backoff: Backoff) -> bool:
         """Wait before another attempt, unless another broker can be tried; False: out of time."""
-        route = self._network.routes.table.get(delivery.batch.items[0].topic)
+        route = self._network.routes.table.get(delivery.batch.topic)
         if route is not None and delivery.batch.queue is None:
             now = self._now()
             others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
@@ -313,7 +311,7 @@ class Sender:
         return delivery.lost(failure, self._group, address, written=written)
 
     def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:
-        items = delivery.batch.items
+        batch = delivery.batch
         try:
             stored = answer.read(SendMessageResponseHeader)
         except HeaderError as error:
@@ -324,16 +322,15 @@ class Sender:
         if stored.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_id)
         status = SendStatus(answer.code)
-        offset = stored.queue_offset
-        ids = stored.msg_id.split(",")
-        if len(ids) != len(items):
-            ids = [stored.msg_id] * len(items)
+        offset_ids = stored.msg_id.split(",")
+        if len(offset_ids) != batch.count:
+            offset_ids = [stored.msg_id] * batch.count
+        offsets = range(stored.queue_offset, stored.queue_offset + batch.count)
+        receipts = map(_RECEIPT, zip(repeat(status), repeat(queue), offsets, batch.ids, offset_ids))
         durable = status is SendStatus.OK or not self._options.require_durable
-        for number, (item, offset_id) in enumerate(zip(items, ids, strict=True)):
-            future = item.future
+        for future, receipt in zip(batch.futures, receipts, strict=True):
             if future is None or future.done():
                 continue
-            receipt = Receipt(status, queue, QueueOffset(offset + number), item.id, offset_id)
             if durable:
                 future.set_result(receipt)
             else:
@@ -353,9 +350,9 @@ class Sender:
             self._finished(delivery.batch)
 
     def _fail(self, delivery: Delivery) -> None:
-        for item in delivery.batch.items:
-            if item.future is not None and not item.future.done():
-                item.future.set_exception(delivery.failure(item.topic, self._group))
+        for future in delivery.batch.futures:
+            if future is not None and not future.done():
+                future.set_exception(delivery.failure(delivery.batch.topic, self._group))
         self._finish(delivery)
 
 

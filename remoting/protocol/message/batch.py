@@ -8,7 +8,7 @@ RocketMQ does (cf. MessageDecoder.decodeMessage).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -44,11 +44,7 @@ def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """
     parts: list[bytes] = []
     for flag, body, properties in elements:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise ValueError(
-                f"the properties of a message take {len(properties)} bytes, "
-                f"more than {MAX_PROPERTIES_BYTES}"
-            )
+        _check_properties(len(properties))
         size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
         parts += (
             ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
@@ -57,6 +53,35 @@ def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
             properties,
         )
     return b"".join(parts)
+
+
+def encode_columns(bodies: Sequence[bytes], properties: Sequence[bytes]) -> bytes:
+    """The body of a batch whose messages have flag 0: what ``encode`` gives, for whole columns.
+
+    Messages made by one program are mostly alike, so a head is written once per pair of lengths.
+
+    Raises:
+        ValueError: a message's properties take more than 32767 bytes.
+    """
+    _check_properties(max(map(len, properties), default=0))
+    shapes = list(zip(map(len, bodies), map(len, properties), strict=True))
+    heads = {
+        (body, text): ELEMENT_HEAD.pack(ELEMENT_FIXED_BYTES + body + text, 0, 0, 0, body)
+        for body, text in set(shapes)
+    }
+    parts = [b""] * (4 * len(shapes))
+    parts[0::4] = map(heads.__getitem__, shapes)
+    parts[1::4] = bodies
+    parts[2::4] = map(_LENGTH.pack, map(len, properties))
+    parts[3::4] = properties
+    return b"".join(parts)
+
+
+def _check_properties(length: int) -> None:
+    if length > MAX_PROPERTIES_BYTES:
+        raise ValueError(
+            f"the properties of a message take {length} bytes, more than {MAX_PROPERTIES_BYTES}"
+        )
 
 
 def iter_elements(body: bytes | memoryview) -> Iterator[BatchElement]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -152,6 +152,15 @@ class UniqueIdGenerator:
         if made_ms != now_ms:
             prefix = self._renew(now_ms)
         return f"{prefix}{next(self._counter) & 0xFFFF:04X}"
+
+    def take(self, number: int) -> list[str]:
+        """So many new ids at once, at a fraction of the cost."""
+        now_ms = self._now_ms()
+        made_ms, prefix = self._prefix
+        if made_ms != now_ms:
+            prefix = self._renew(now_ms)
+        counters = [counter & 0xFFFF for counter in islice(self._counter, number)]
+        return (f"{prefix}%04X " * number % tuple(counters)).split()
 
     def _renew(self, now_ms: int) -> str:
         month = self._month
