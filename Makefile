@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test check soak cover plain clean lock
+.PHONY: help setup demo test check soak cover plain bench clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 12
@@ -48,6 +48,10 @@ plain: setup              ## the suite without uvloop, orjson and isal
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak
+
+bench: setup              ## PocketMQ beside Apache RocketMQ: half an hour on a quiet machine; BENCH=--quick
+	@mkdir -p build
+	$(BIN)/python -m benchmarks --json build/bench.json --chart build/bench.svg $(BENCH)
 
 lock: setup               ## pin every version anew
 	$(BIN)/python -m pip install --quiet uv

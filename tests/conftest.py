@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests.sizes import size
 
 GOLDEN = Path(__file__).parent / "golden"
-NEEDS = {"interop": ("java", "javac", "mvn")}
+NEEDS = {"interop": ("java", "javac", "mvn"), "bench": ("cc",)}
 
 settings.register_profile(
     "tests", deadline=None, print_blob=True, max_examples=size(ci=100, soak=2000)

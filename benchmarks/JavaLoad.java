@@ -1,0 +1,175 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Load through the unmodified producer of rocketmq-client.
+ *
+ * <pre>java JavaLoad sync|async NAMESERVER TOPIC THREADS|IN_FLIGHT SIZE SECONDS WARM_SECONDS PID</pre>
+ *
+ * PID is the broker's process, whose CPU time is read while the sends count. It prints one line of
+ * key=value, as loadgen does.
+ */
+public class JavaLoad {
+    private static final int MAX_LATENCIES = 1 << 23;
+    private static final double TICKS_PER_SECOND = 100;
+
+    private final DefaultMQProducer producer = new DefaultMQProducer("bench_" + System.nanoTime());
+    private final Message message;
+    private final long begins;
+    private final long ends;
+    private final int parallel;
+    private final long[] latencies = new long[MAX_LATENCIES];
+    private final AtomicInteger count = new AtomicInteger();
+    private final AtomicLong errors = new AtomicLong();
+
+    private JavaLoad(String[] arguments) throws Exception {
+        byte[] body = new byte[Integer.parseInt(arguments[4])];
+        Arrays.fill(body, (byte) 'x');
+        message = new Message(arguments[2], body);
+        parallel = Integer.parseInt(arguments[3]);
+        producer.setNamesrvAddr(arguments[1]);
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.setRetryTimesWhenSendAsyncFailed(0);
+        producer.setCompressMsgBodyOverHowmuch(1 << 22);
+        producer.start();
+        sendUntilAcknowledged();
+        begins = System.nanoTime() + (long) (Double.parseDouble(arguments[6]) * 1e9);
+        ends = begins + (long) (Double.parseDouble(arguments[5]) * 1e9);
+    }
+
+    /** The first send creates the topic, which takes the route a moment. */
+    private void sendUntilAcknowledged() throws Exception {
+        for (int attempt = 1;; attempt++) {
+            try {
+                producer.send(copy());
+                return;
+            } catch (Exception problem) {
+                if (attempt == 50) {
+                    throw problem;
+                }
+                Thread.sleep(100);
+            }
+        }
+    }
+
+    /** A producer writes properties into what it sends. */
+    private Message copy() {
+        return new Message(message.getTopic(), message.getBody());
+    }
+
+    private void acknowledged(long started, SendResult result) {
+        if (started < begins) {
+            return;
+        }
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            errors.incrementAndGet();
+        }
+        int at = count.getAndIncrement();
+        if (at < MAX_LATENCIES) {
+            latencies[at] = System.nanoTime() - started;
+        }
+    }
+
+    private void failed(Throwable problem) {
+        if (errors.incrementAndGet() <= 3) {
+            problem.printStackTrace();
+        }
+    }
+
+    private void sync() throws Exception {
+        Thread[] threads = new Thread[parallel];
+        for (int i = 0; i < parallel; i++) {
+            threads[i] = new Thread(() -> {
+                for (long started = System.nanoTime(); started < ends; started = System.nanoTime()) {
+                    try {
+                        acknowledged(started, producer.send(copy()));
+                    } catch (Exception problem) {
+                        failed(problem);
+                    }
+                }
+            });
+            threads[i].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    private void async() throws Exception {
+        Semaphore free = new Semaphore(parallel);
+        while (System.nanoTime() < ends) {
+            free.acquire();
+            long started = System.nanoTime();
+            producer.send(copy(), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    free.release();
+                    acknowledged(started, result);
+                }
+
+                @Override
+                public void onException(Throwable problem) {
+                    free.release();
+                    failed(problem);
+                }
+            });
+        }
+        free.acquire(parallel);
+    }
+
+    private static double cpuSeconds(String pid) {
+        try {
+            String stat = new String(Files.readAllBytes(Path.of("/proc", pid, "stat")));
+            String[] fields = stat.substring(stat.lastIndexOf(')') + 2).split(" ");
+            return (Long.parseLong(fields[11]) + Long.parseLong(fields[12])) / TICKS_PER_SECOND;
+        } catch (Exception problem) {
+            return 0;
+        }
+    }
+
+    private void report(String mode, double cpu) {
+        int kept = Math.min(count.get(), MAX_LATENCIES);
+        double seconds = (ends - begins) / 1e9;
+        Arrays.sort(latencies, 0, kept);
+        System.out.printf(
+                "mode=java-%s n=%d secs=%.3f per_s=%.1f p50_us=%.1f p99_us=%.1f p999_us=%.1f errs=%d"
+                        + " cpu_us_per=%.3f cpu_cores=%.3f%n",
+                mode, count.get(), seconds, count.get() / seconds, quantile(kept, .5),
+                quantile(kept, .99), quantile(kept, .999), errors.get(),
+                count.get() == 0 ? 0 : cpu / count.get() * 1e6, cpu / seconds);
+    }
+
+    private double quantile(int kept, double share) {
+        return kept == 0 ? 0 : latencies[(int) (kept * share)] / 1e3;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        JavaLoad load = new JavaLoad(arguments);
+        double[] cpu = new double[1];
+        Thread watch = new Thread(() -> {
+            try {
+                Thread.sleep(Math.max(0, (load.begins - System.nanoTime()) / 1_000_000));
+            } catch (InterruptedException stopped) {
+                return;
+            }
+            cpu[0] = cpuSeconds(arguments[7]);
+        });
+        watch.start();
+        if (arguments[0].equals("sync")) {
+            load.sync();
+        } else {
+            load.async();
+        }
+        load.report(arguments[0], cpuSeconds(arguments[7]) - cpu[0]);
+        System.exit(0);
+    }
+}

@@ -1,0 +1,220 @@
+"""PocketMQ beside the real Apache RocketMQ 4.9.7, in turns, on this machine.
+
+    make bench                        everything: some half an hour
+    python -m benchmarks --quick      everything, too briefly to be quoted
+    python -m benchmarks --only send-4x64 --only start --json figures.json --chart chart.svg
+
+Needs cc, a JDK and Maven. Both brokers run on loopback with default settings (Apache's with a heap
+of 1 GiB); Java warms up for ten seconds at each load before anything counts. Rounds go A B B A, and
+a ratio is made of two runs that followed each other, so that a machine that is slow for a minute is
+slow for both. The interpreter measured is the one that runs this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import chart, lives, machine, report
+from benchmarks.figures import Outcome, spread
+from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
+from benchmarks.servers import Pair, pair
+from benchmarks.tools import BenchmarkError, check, fill, load
+from pocketmq.memory import private_megabytes
+
+START, RECOVERY = "start", "recovery"
+NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long and how often; times in seconds.
+
+    Attributes:
+        warm_up: Java's, before the first round.
+        settle: at the start of each run, not counted.
+        client_warm_up: the same for runs of the Java producer, which is a new process each time.
+    """
+
+    rounds: int
+    seconds: float
+    warm_up: float
+    settle: float = 1.0
+    client_warm_up: float = 4.0
+    recovery_messages: int = lives.RECOVERY_MESSAGES
+    where: Path | None = None
+
+
+FULL = Plan(rounds=7, seconds=4.0, warm_up=10.0)
+QUICK = Plan(
+    rounds=2,
+    seconds=1.0,
+    warm_up=3.0,
+    settle=0.3,
+    client_warm_up=2.0,
+    recovery_messages=100_000,
+)
+
+
+def measure(scenario: Scenario, plan: Plan) -> Outcome:
+    """All rounds of a scenario, with brokers of its own."""
+    outcome = Outcome(scenario)
+    with pair(plan.where, sync_flush=scenario.sync_flush) as brokers:
+        _prepare(scenario, brokers, plan)
+        warm = plan.client_warm_up if scenario.by_java_client else plan.settle
+        for number in range(plan.rounds):
+            order = ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours")
+            for whose in order:
+                target = getattr(brokers, whose)
+                figures = load(scenario, target, seconds=plan.seconds, warm=warm)
+                getattr(outcome, whose).append(figures)
+            say(f"  {scenario.name} round {number + 1}: {_last(outcome)}")
+        for whose in ("ours", "theirs"):
+            outcome.memory[whose] = private_megabytes(getattr(brokers, whose).pid)
+    return outcome
+
+
+def _prepare(scenario: Scenario, brokers: Pair, plan: Plan) -> None:
+    if scenario.mode in {"pull", "push"}:
+        for target in (brokers.ours, brokers.theirs):
+            fill(target, scenario.name, PREFILL)
+    load(scenario, brokers.theirs, seconds=plan.warm_up, warm=0.1)
+    load(scenario, brokers.ours, seconds=plan.settle, warm=0.1)
+
+
+def _last(outcome: Outcome) -> str:
+    ours, theirs = outcome.ours[-1], outcome.theirs[-1]
+    return (
+        f"{ours['per_s']:,.0f}/s and {theirs['per_s']:,.0f}/s, "
+        f"p50 {ours['p50_us']:,.0f} and {theirs['p50_us']:,.0f} us"
+    )
+
+
+def say(text: str) -> None:
+    """Progress; the result goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
+    """Measure, print, write the files; whether all that was asked for could be measured."""
+    facts = machine.facts()
+    say(report.heading(facts))
+    calibrations = [machine.calibration_ms()]
+    outcomes: list[Outcome] = []
+    failed: list[str] = []
+    for scenario in SCENARIOS:
+        if scenario.name in names:
+            try:
+                outcomes.append(measure(scenario, plan))
+            except BenchmarkError as problem:
+                failed.append(str(problem))
+                say(f"  failed: {problem}")
+            calibrations.append(machine.calibration_ms())
+    others = _others(names, plan)
+    quiet = spread(calibrations)
+    print(report.heading(facts))
+    print(
+        f"Calibration loop between scenarios: {quiet.median:.2f} ms "
+        f"({quiet.low:.2f}-{quiet.high:.2f}); a wide range means a busy machine.\n"
+    )
+    if outcomes:
+        print(report.table(outcomes))
+    for line in [*(part.text() for part in others), *(f"failed: {text}" for text in failed)]:
+        print(line)
+    document: dict[str, Any] = {
+        "machine": facts,
+        "calibration_ms": calibrations,
+        "rounds": plan.rounds,
+        "seconds": plan.seconds,
+        "scenarios": [outcome.as_json() for outcome in outcomes],
+        "lives": [part.as_json() for part in others],
+        "failed": failed,
+    }
+    _write(options, document, outcomes, facts)
+    return not failed
+
+
+def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives]:
+    made = []
+    if START in names:
+        say("  start")
+        made.append(lives.starts(plan.rounds, plan.where))
+    if RECOVERY in names:
+        say("  recovery")
+        rounds = max(plan.rounds // 2, 1)
+        made.append(lives.recoveries(rounds, plan.where, plan.recovery_messages))
+    return made
+
+
+def _write(
+    options: argparse.Namespace,
+    document: dict[str, Any],
+    outcomes: Sequence[Outcome],
+    facts: dict[str, Any],
+) -> None:
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    if options.chart and outcomes:
+        build = "profile-guided" if facts["profile_guided"] else "not profile-guided"
+        subtitle = f"{facts['cpu']}, {facts['cores']} cores, Python {facts['python']} ({build})"
+        options.chart.write_text(chart.svg(outcomes, subtitle))
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", action="append", choices=NAMES, metavar="NAME", help=" ".join(NAMES)
+    )
+    parser.add_argument("--rounds", type=int, help=f"of each scenario [{FULL.rounds}]")
+    parser.add_argument("--seconds", type=float, help=f"of each run [{FULL.seconds:g}]")
+    parser.add_argument("--quick", action="store_true", help="see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every round")
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="an SVG")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        help="where the stores lie: a real disk with 20 GB free [temporary files]",
+    )
+    return parser.parse_args(words)
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """The plan that the options make."""
+    base = QUICK if options.quick else FULL
+    return Plan(
+        rounds=options.rounds or base.rounds,
+        seconds=options.seconds or base.seconds,
+        warm_up=base.warm_up,
+        settle=base.settle,
+        client_warm_up=base.client_warm_up,
+        recovery_messages=base.recovery_messages,
+        where=options.dir,
+    )
+
+
+def main() -> int:
+    """Measure and print; 1: something could not be measured."""
+    options = arguments()
+    try:
+        check()
+        complete = run(options.only or NAMES, plan_of(options), options)
+    except (BenchmarkError, subprocess.CalledProcessError) as problem:
+        say(str(problem))
+        return 1
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Ratios of interleaved runs, and whether they reach the bars."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from benchmarks.scenarios import Scenario
+
+Figures = Mapping[str, float]
+
+RATIOS: Final = {
+    "rate": ("per_s", True),
+    "p50": ("p50_us", False),
+    "p99": ("p99_us", False),
+    "cpu": ("cpu_us_per", False),
+}
+"""Name of a ratio -> the figure it is made of, and whether more of that is better."""
+
+
+class Spread(NamedTuple):
+    """Median and range."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of some values."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All rounds of a scenario; one entry of ``ours`` and one of ``theirs`` ran side by side."""
+
+    scenario: Scenario
+    ours: list[Figures] = field(default_factory=list)
+    theirs: list[Figures] = field(default_factory=list)
+    memory: dict[str, float] = field(default_factory=dict)
+    """Private megabytes after the load: ``ours`` and ``theirs``."""
+
+    def ratio(self, name: str) -> Spread:
+        """The ratios of the rounds: more than 1 is better for PocketMQ."""
+        figure, more_is_better = RATIOS[name]
+        pairs = [(a[figure], b[figure]) for a, b in zip(self.ours, self.theirs, strict=True)]
+        if not more_is_better:
+            pairs = [(b, a) for a, b in pairs]
+        return spread([a / b if b else 0.0 for a, b in pairs])
+
+    def median(self, whose: str, figure: str) -> float:
+        """A figure's median over the rounds of ``ours`` or ``theirs``."""
+        rounds: list[Figures] = getattr(self, whose)
+        return statistics.median(figures[figure] for figures in rounds)
+
+    @property
+    def below(self) -> list[str]:
+        """The bars that are not reached, in words."""
+        return [
+            f"{name} {self.ratio(name).median:.2f} < {bar:g}"
+            for name, bar in self.scenario.all_bars.items()
+            if self.ratio(name).median < bar
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "name": self.scenario.name,
+            "text": self.scenario.text,
+            "bars": self.scenario.all_bars,
+            "ratios": {name: self.ratio(name)._asdict() for name in RATIOS},
+            "below": self.below,
+            "private_megabytes": self.memory,
+            "pocketmq": [dict(figures) for figures in self.ours],
+            "apache": [dict(figures) for figures in self.theirs],
+        }

@@ -1,0 +1,69 @@
+"""What the figures were measured on, and how quiet it was."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any, Final
+
+CALIBRATION_LOOPS: Final = 200_000
+CALIBRATION_TRIES: Final = 5
+
+
+def calibration_ms() -> float:
+    """How long a fixed loop takes: it moves when something else uses the machine."""
+    best = float("inf")
+    for _ in range(CALIBRATION_TRIES):
+        started = time.perf_counter()
+        total = 0
+        for number in range(CALIBRATION_LOOPS):
+            total += number & 7
+        best = min(best, time.perf_counter() - started)
+    return best * 1000
+
+
+def is_profile_guided() -> bool:
+    """Whether the interpreter's build was optimised by a profile."""
+    flags = ("CONFIG_ARGS", "PY_CORE_CFLAGS", "PGO_PROF_USE_FLAG")
+    text = " ".join(str(sysconfig.get_config_var(flag) or "") for flag in flags[:2])
+    return "--enable-optimizations" in text or "-fprofile-use" in text
+
+
+def facts() -> dict[str, Any]:
+    """The machine, the interpreter and the libraries."""
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "interpreter": str(Path(sys.executable).resolve()),
+        "profile_guided": is_profile_guided(),
+        "libraries": {name: _version(name) for name in ("uvloop", "orjson", "isal")},
+        "java": _java(),
+        "load_average": os.getloadavg(),
+    }
+
+
+def _version(name: str) -> str | None:
+    if importlib.util.find_spec(name) is None:
+        return None
+    return importlib.metadata.version(name)
+
+
+def _cpu() -> str:
+    found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def _java() -> str:
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    return (told.stderr.splitlines() or ["unknown"])[0]

@@ -1,0 +1,56 @@
+"""What is printed: a row a scenario, each ratio beside its bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.figures import RATIOS, Outcome, Spread
+
+HEAD = ("scenario", "PocketMQ", "Apache", "rate", "p50", "p99", "CPU/msg", "MB private", "verdict")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The table; a ratio is median (low-high), and >= its bar where it has one."""
+    rows = [HEAD, *(_row(outcome) for outcome in outcomes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    bars = outcome.scenario.all_bars
+    ratios = {name: _ratio(outcome.ratio(name), bars.get(name)) for name in RATIOS}
+    below = outcome.below
+    return (
+        outcome.scenario.text,
+        *(_absolute(outcome, whose) for whose in ("ours", "theirs")),
+        *(ratios[name] for name in ("rate", "p50", "p99", "cpu")),
+        f"{outcome.memory['ours']:.0f} / {outcome.memory['theirs']:.0f}",
+        "below: " + ", ".join(below) if below else "reached",
+    )
+
+
+def _absolute(outcome: Outcome, whose: str) -> str:
+    rate = outcome.median(whose, "per_s")
+    p50, p99 = outcome.median(whose, "p50_us"), outcome.median(whose, "p99_us")
+    return f"{rate:,.0f}/s {p50:,.0f}/{p99:,.0f} us"
+
+
+def _ratio(ratio: Spread, bar: float | None) -> str:
+    text = f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+    return text if bar is None else f"{text} >= {bar:g}"
+
+
+def heading(facts: dict[str, Any]) -> str:
+    """What it was measured on."""
+    build = "profile-guided" if facts["profile_guided"] else "not profile-guided"
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB; "
+        f"Python {facts['python']}, a {build} build ({facts['interpreter']}); {facts['java']}\n"
+        "Ratios: median (range) of interleaved rounds; more than 1 is better for PocketMQ. "
+        "Beside a rate: p50/p99."
+    )

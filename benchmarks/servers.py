@@ -1,0 +1,133 @@
+"""Both brokers on loopback, each with a name server of its own, default settings and a fresh store.
+
+Apache's has a heap of 1 GiB. Both run at the same time; the one whose turn it isn't idles.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.tools import VERSION, BenchmarkError, Target
+from pocketmq.probe import NoAnswer, ask
+from remoting.protocol.bodies.route import ClusterInfo
+from remoting.protocol.codes import RequestCode
+from tests.interop import apache
+from tests.ports import free_port, free_ports
+
+READY_WITHIN: Final = 60.0
+HEAP: Final = "1g"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both brokers."""
+
+    ours: Target
+    theirs: Target
+
+
+@contextmanager
+def process(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process; killed at the end of the block, because its store goes too."""
+    with log.open("ab") as output:
+        running = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "ROCKETMQ_HOME": str(home)},
+        )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _wait(nameserver: str, running: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the name server knows a broker."""
+    deadline = time.monotonic() + READY_WITHIN
+    while time.monotonic() < deadline and running.poll() is None:
+        try:
+            code = RequestCode.GET_BROKER_CLUSTER_INFO
+            if ask(nameserver, code, ClusterInfo, timeout=1.0).broker_addr_table:
+                return
+        except NoAnswer:
+            pass
+        time.sleep(0.02)
+    tail = " ".join(log.read_text(errors="replace").splitlines()[-5:])
+    raise BenchmarkError(f"the broker did not get ready: {tail}")
+
+
+@contextmanager
+def ours(home: Path, *, sync_flush: bool) -> Iterator[Target]:
+    """PocketMQ's name server and broker, run by this interpreter."""
+    home.mkdir(exist_ok=True)
+    port, broker_port = free_port(), free_ports(3)
+    nameserver = f"127.0.0.1:{port}"
+    pocketmq = [sys.executable, "-P", "-m", "pocketmq"]
+    flush = ["--set=flushDiskType=SYNC_FLUSH"] if sync_flush else []
+    names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
+    broker = [
+        *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
+        *(f"--store={home / 'store'}", *flush),
+    ]
+    yield from _serve(names, broker, home, nameserver, broker_port)
+
+
+@contextmanager
+def theirs(home: Path, *, sync_flush: bool) -> Iterator[Target]:
+    """Apache's."""
+    home.mkdir(exist_ok=True)
+    port, broker_port = free_port(), free_ports(3)
+    nameserver = f"127.0.0.1:{port}"
+    settings = [f"namesrvAddr={nameserver}"]
+    if sync_flush:
+        settings.append("flushDiskType=SYNC_FLUSH")
+    names = apache.nameserver_command(VERSION, home, port)
+    broker = apache.broker_command(VERSION, home, broker_port, settings=settings, heap=HEAP)
+    yield from _serve(names, broker, home, nameserver, broker_port)
+
+
+def _serve(
+    names: list[str], broker: list[str], home: Path, nameserver: str, broker_port: int
+) -> Iterator[Target]:
+    log = home / "broker.log"
+    with process(names, home, home / "nameserver.log"), process(broker, home, log) as running:
+        _wait(nameserver, running, log)
+        yield Target(nameserver, f"127.0.0.1:{broker_port}", running.pid)
+
+
+@contextmanager
+def directory(where: Path | None) -> Iterator[Path]:
+    """A directory for stores that is deleted afterwards."""
+    made = Path(tempfile.mkdtemp(prefix="pocketmq-bench-", dir=where))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def pair(where: Path | None, *, sync_flush: bool = False) -> Iterator[Pair]:
+    """Both, ready to serve.
+
+    Args:
+        where: the directory in which their stores lie; None: the system's for temporary files.
+    """
+    with ExitStack() as stack:
+        home = stack.enter_context(directory(where))
+        yield Pair(
+            stack.enter_context(ours(home / "pocketmq", sync_flush=sync_flush)),
+            stack.enter_context(theirs(home / "apache", sync_flush=sync_flush)),
+        )

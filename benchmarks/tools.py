@@ -1,0 +1,139 @@
+"""The programs that make the load: built on first use, with what is lacking said in a sentence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.scenarios import Scenario
+from tests.interop import apache
+
+VERSION: Final = "4.9.7"
+HERE: Final = Path(__file__).parent
+BUILT: Final = HERE.parent / ".tools" / "benchmarks"
+FILL_TIMEOUT: Final = 600.0
+RUN_MARGIN: Final = 60.0
+"""Seconds that a run may take over its own time."""
+
+
+class BenchmarkError(Exception):
+    """Something that is needed is lacking, or a run failed; the text is the whole story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A running broker, as the load sees it."""
+
+    nameserver: str
+    broker: str
+    pid: int
+
+
+def check() -> None:
+    """Raise BenchmarkError that names everything this machine lacks."""
+    lacking = [
+        f"{program} ({why})"
+        for program, why in (
+            ("cc", "builds the load generator; Debian: apt install gcc libc6-dev"),
+            ("java", "runs Apache RocketMQ; Debian: apt install openjdk-17-jdk-headless"),
+            ("javac", "builds the load of the Java producer; part of the same JDK"),
+            ("mvn", "fetches Apache RocketMQ; Debian: apt install maven"),
+        )
+        if shutil.which(program) is None
+    ]
+    if lacking:
+        raise BenchmarkError("not on the PATH: " + "; ".join(lacking))
+
+
+def _is_older(made: Path, sources: Sequence[Path]) -> bool:
+    return not made.exists() or made.stat().st_mtime < max(s.stat().st_mtime for s in sources)
+
+
+def loadgen() -> Path:
+    """The load generator in C."""
+    made, sources = BUILT / "loadgen", [HERE / "loadgen.c", HERE / "loadgen.h"]
+    if _is_older(made, sources):
+        BUILT.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-o", str(made), str(sources[0])], check=True)
+    return made
+
+
+def java_classes() -> str:
+    """The class path of the load through the Java producer."""
+    source = HERE / "JavaLoad.java"
+    jars = apache.jars(VERSION)
+    if _is_older(BUILT / "JavaLoad.class", [source]):
+        BUILT.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", str(BUILT), str(source)], check=True)
+    return f"{BUILT}:{jars}"
+
+
+def fill(target: Target, topic: str, messages: int) -> None:
+    """Send so many messages of 1 KiB one by one to a topic of four queues, as applications do."""
+    command = [
+        *(str(loadgen()), "send", "--addr", target.broker, "--topic", topic),
+        *("--conns", "4", "--inflight", "64", "--secs", str(FILL_TIMEOUT), "--warm", "0"),
+        *("--count", str(messages)),
+    ]
+    _run(command, FILL_TIMEOUT)
+
+
+def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> dict[str, float]:
+    """One run of a scenario.
+
+    Args:
+        seconds: that count.
+        warm: seconds before them that don't.
+
+    Returns:
+        The figures of the program's last line: per_s, p50_us, p99_us, cpu_us_per and others.
+
+    Raises:
+        BenchmarkError: it failed, or requests did.
+    """
+    if scenario.by_java_client:
+        command = _java_command(scenario, target, seconds, warm)
+    else:
+        command = [
+            *(str(loadgen()), scenario.mode, "--addr", target.broker, "--topic", scenario.name),
+            *("--secs", str(seconds), "--warm", str(warm), "--pid", str(target.pid)),
+            *(
+                word
+                for name, value in scenario.options.items()
+                for word in (f"--{name}", f"{value}")
+            ),
+        ]
+    figures = _run(command, seconds + warm)
+    if figures["errs"] or not figures["n"]:
+        raise BenchmarkError(
+            f"{scenario.name}: {figures['errs']:.0f} requests failed, {figures['n']:.0f} did not"
+        )
+    return figures
+
+
+def _java_command(scenario: Scenario, target: Target, seconds: float, warm: float) -> list[str]:
+    return [
+        *("java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", java_classes()),
+        *("JavaLoad", scenario.mode.removeprefix("java-"), target.nameserver, scenario.name),
+        *(str(scenario.options["parallel"]), str(scenario.options["size"])),
+        *(str(seconds), str(warm), str(target.pid)),
+    ]
+
+
+def _run(command: Sequence[str], seconds: float) -> dict[str, float]:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds + RUN_MARGIN, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchmarkError(f"{command[0]} hung; the command was {' '.join(command)}") from None
+    if done.returncode != 0:
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
+        raise BenchmarkError(f"{' '.join(command)} ended with {done.returncode}: {' '.join(told)}")
+    line = done.stdout.strip().splitlines()[-1]
+    pairs = (pair.split("=") for pair in line.split())
+    return {name: float(value) for name, value in pairs if name != "mode"}

@@ -1,0 +1,62 @@
+"""The load generator in C against a broker: what it counts is what the broker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import client
+from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.tools import BenchmarkError, Target, fill, load
+from pocketmq import testing
+
+pytestmark = pytest.mark.bench
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with testing.broker() as server:
+        yield Target(server.nameserver, server.broker, server.pid)
+
+
+async def stored(target: Target, topic: str) -> int:
+    async with client.Admin(target.nameserver) as admin:
+        offsets = (await admin.topic_stats(topic)).values()
+    return sum(offset.max_offset for offset in offsets)
+
+
+@pytest.mark.parametrize("name", ["send-4x64", "send-1x1", "send-128b-4x64", "batch"])
+async def test_what_it_counts_as_acknowledged_is_stored(name: str, target: Target) -> None:
+    figures = load(BY_NAME[name], target, seconds=0.2, warm=0.05)
+    assert 0 < figures["n"] <= await stored(target, name)
+    assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"]
+
+
+@pytest.mark.parametrize("name", ["pull-1", "pull-4", "long-poll"])
+def test_what_it_filled_is_pulled_or_delivered(name: str, target: Target) -> None:
+    fill(target, name, 2000)
+    figures = load(BY_NAME[name], target, seconds=0.3, warm=0.2)
+    assert figures["n"] > 0
+    assert figures["errs"] == 0
+
+
+async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:
+    fill(target, "counted", 1000)
+    assert 1000 <= await stored(target, "counted") < 1000 + 4 * 64 * 2
+
+
+def test_a_broker_that_is_not_there_is_told_in_a_sentence() -> None:
+    nobody = Target("127.0.0.1:1", "127.0.0.1:1", 1)
+    with pytest.raises(BenchmarkError, match="Connection refused"):
+        load(BY_NAME["send-1x1"], nobody, seconds=0.1, warm=0.0)
+
+
+def test_requests_that_fail_make_no_figures(target: Target) -> None:
+    bad = Scenario(
+        name="bad/name", text="", mode="send", options={"inflight": 1, "size": 1}, bars={}
+    )
+    with pytest.raises(BenchmarkError, match="requests failed"):
+        load(bad, target, seconds=0.1, warm=0.0)
