@@ -3,15 +3,16 @@
 A pull passes the rows of ``_refusal`` in their order, its progress is committed if it carries some,
 and the store is asked. What is found goes out as slices of the log, joined once. What is not there
 yet is parked if the client allows it, and run again, with suspension off, when a message comes, its
-time is over, or the broker stops.
+time is over, or the broker stops. What lies on the disk alone is waited for in a task, while the
+loop goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import structlog
 
@@ -27,6 +28,7 @@ from broker.limits import (
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
 from broker.state import BrokerState
+from broker.store.errors import StoreBusy
 from broker.store.results import GetResult, GetStatus, PendingMessage
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
@@ -64,6 +66,17 @@ _CODES: Final = {
 Accept = Callable[[int], bool] | None
 
 
+class Wanted(TypedDict):
+    """What a pull asks the store for."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    max_count: int
+    max_bytes: int
+    accept: Accept
+
+
 @dataclass(slots=True)
 class HeldPull:
     """What it takes to run a parked pull again."""
@@ -90,10 +103,30 @@ class PullProcessor:
         self._state = state
         self._offsets = offsets
 
-    def pull(self, command: Command, connection: Connection) -> Command | None:
+    def pull(
+        self, command: Command, connection: Connection
+    ) -> Command | Awaitable[Command | None] | None:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
-        return self._run(HeldPull(command, connection, header), suspend=not self._state.stopping)
+        held = HeldPull(command, connection, header)
+        accept = self._accept(held)
+        if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        want = self._wanted(header, accept)
+        result = self._state.store.get(**want, wait=False)
+        if result.status is GetStatus.COLD:
+            return self._pull_patiently(held, want)
+        return self._answer(held, accept, result, suspend=not self._state.stopping)
+
+    async def _pull_patiently(self, held: HeldPull, want: Wanted) -> Command | None:
+        try:
+            result = await self._state.store.get_patiently(held.connection, **want)
+        except StoreBusy as busy:
+            raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+        suspend = not (self._state.stopping or held.connection.closed)
+        return self._answer(held, want["accept"], result, suspend=suspend)
 
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again and send their answers, whatever they are."""
@@ -103,7 +136,7 @@ class PullProcessor:
             if held.connection.closed:
                 continue
             try:
-                reply = self._run(held, suspend=False)
+                reply = self._run_again(held)
             except Refused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
             except Exception:  # noqa: BLE001 - whatever fails is answered
@@ -114,14 +147,17 @@ class PullProcessor:
             if reply is not None:
                 held.connection.send(reply)
 
-    def _run(self, held: HeldPull, *, suspend: bool) -> Command | None:
-        header = held.header
+    def _run_again(self, held: HeldPull) -> Command | None:
+        """Answer a parked pull. What woke it came just now, so the disk is not waited for."""
         accept = self._accept(held)
-        if suspend and header.sys_flag & COMMIT_OFFSET:
-            self._offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
-        result = self._get(header, accept)
+        result = self._state.store.get(**self._wanted(held.header, accept))
+        return self._answer(held, accept, result, suspend=False)
+
+    def _answer(
+        self, held: HeldPull, accept: Accept, result: GetResult, *, suspend: bool
+    ) -> Command | None:
+        """The answer, unless it has been sent here or has to wait for a message."""
+        header = held.header
         code = _code_of(result.status, header.queue_offset)
         if code == ResponseCode.SUCCESS:
             self._found(held, result)
@@ -210,20 +246,20 @@ class PullProcessor:
 
     # the store
 
-    def _get(self, header: PullMessageRequestHeader, accept: Accept) -> GetResult:
+    def _wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
         most = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             most = min(header.max_msg_bytes, config.pull_max_bytes)
-        return self._state.store.get(
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            count,
-            max_bytes=most,
-            accept=accept,
-        )
+        return {
+            "topic": header.topic,
+            "queue_id": header.queue_id,
+            "offset": header.queue_offset,
+            "max_count": count,
+            "max_bytes": most,
+            "accept": accept,
+        }
 
     def _found(self, held: HeldPull, result: GetResult) -> None:
         counters = self._state.counters

@@ -10,6 +10,7 @@ so there is never a message in the log that its queue has no room for.
 ``max_offset``   behind the last entry: what a reader may see
 ``next_offset``  number of the next message; ahead of ``max_offset`` while
                  messages wait for the disk in SYNC mode
+``opened_offset``  behind the last entry when the store was opened
 ===============  ==============================================================
 """
 
@@ -23,6 +24,7 @@ from broker.store.errors import StoreError
 from broker.store.files import Files
 from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.results import FileRange
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.disk.file_name import name_of, offset_of
 
@@ -51,6 +53,7 @@ class ConsumeQueue:
         "max_offset",
         "min_offset",
         "next_offset",
+        "opened_offset",
         "queue_id",
         "topic",
         "topic_bytes",
@@ -70,6 +73,7 @@ class ConsumeQueue:
         self.max_offset = 0
         self.next_offset = 0
         self.flushed_offset = 0
+        self.opened_offset = 0
 
     # --- appending
 
@@ -144,6 +148,16 @@ class ConsumeQueue:
         begin = offset * ENTRY_BYTES - file.start
         end = min(self.max_offset * ENTRY_BYTES - file.start, file.size, begin + longest)
         return view[begin:end]
+
+    def range_of(self, offset: int, longest: int) -> FileRange | None:
+        """Where the entries lie that ``entries`` would give; None when they can't be read."""
+        try:
+            file = self._file_of(offset)
+        except IndexError:
+            return None
+        begin = offset * ENTRY_BYTES - file.start
+        end = min(self.max_offset * ENTRY_BYTES - file.start, file.size, begin + longest)
+        return FileRange(file, begin, end)
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """Physical offset, size and tags code of one message; None when there is none."""
@@ -242,7 +256,7 @@ class ConsumeQueue:
             self._all.pop().remove()
         last = self._all[-1]
         last.clear_from(max(0, offset * ENTRY_BYTES - last.start))
-        self._ready = self.max_offset = self.next_offset = offset
+        self._ready = self.max_offset = self.next_offset = self.opened_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._active = last
 

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
+from broker.store import page_cache
+
 # fdatasync is not to be had everywhere (macOS); fsync does the same and more.
 _datasync = getattr(os, "fdatasync", os.fsync)
 
@@ -50,6 +52,18 @@ class Region(Protocol):
 
     def sync(self) -> None:
         """Wait until what was written and stored is on the disk. Raises ``OSError``."""
+        ...
+
+    def is_cached(self, position: int, length: int) -> bool | None:
+        """Whether a range can be read without waiting for the disk; None when nobody knows."""
+        ...
+
+    def fetch(self, position: int, length: int) -> None:
+        """Bring a range into memory, in any thread. Raises ``OSError``."""
+        ...
+
+    def read_ahead(self, position: int, length: int) -> None:
+        """Begin to bring a range into memory, in any thread. Raises ``OSError``."""
         ...
 
 
@@ -168,6 +182,18 @@ class OsRegion:
         """Wait for the disk."""
         # Never mmap.flush: it holds the GIL for as long as the disk takes.
         _datasync(self._descriptor)
+
+    def is_cached(self, position: int, length: int) -> bool | None:
+        """Ask the page cache."""
+        return page_cache.is_cached(self._descriptor, position, length)
+
+    def fetch(self, position: int, length: int) -> None:
+        """Read into the page cache."""
+        page_cache.fetch(self._descriptor, position, length)
+
+    def read_ahead(self, position: int, length: int) -> None:
+        """Have the system read ahead."""
+        page_cache.read_ahead(self._descriptor, position, min(length, self._size - position))
 
     def __del__(self) -> None:
         """Close the descriptor; the map goes with its last slice."""

@@ -66,6 +66,40 @@ CLOSE_SECONDS: Final = 30.0
 READ_IN_MEMORY_RATIO: Final = 0.4
 """Part of the machine's memory the newest log is taken to be in (accessMessageInMemoryMaxRatio)."""
 
+HOT_LOG_BYTES: Final = 64 * 1024 * 1024
+"""What was appended last is taken to be in memory: only below it is the page cache asked."""
+
+HOT_QUEUE_ENTRIES: Final = 4096
+"""Likewise the last entries of a queue: 80 KiB."""
+
+GRANULE_BYTES: Final = 64 * 1024
+"""In such steps it is known what is in the page cache: some 5 us to ask."""
+
+MAX_WARM_GRANULES: Final = 16_384
+"""Granules known to be in the page cache: 1 GiB, in some 3 MiB of objects."""
+
+WARM_SECONDS: Final = 1.0
+"""How long a granule that was found in the page cache is taken to stay there."""
+
+MAX_PROBES: Final = 64
+"""Questions to the page cache that one get asks: 0.3 ms. Beyond them it counts as cold."""
+
+COLD_READERS: Final = 4
+"""Threads that read what is not in memory: enough to keep a disk busy, few enough to leave the
+loop the GIL."""
+
+MAX_COLD_READS: Final = 4096
+"""Reads that wait for one of these threads; each is a pull that its client waits for."""
+
+FETCH_BYTES: Final = 256 * 1024
+"""What such a thread holds in memory: it reads for the page cache."""
+
+MAX_FETCH_GAP_BYTES: Final = 16 * 1024
+"""Records this near to each other are fetched together, with what lies between them."""
+
+READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
+"""What the system is asked to read behind a cold range, for the next pull of a replay."""
+
 
 def open_maps(wanted: int) -> int:
     """How many mapped files may be open at once, so that sockets keep their descriptors."""

@@ -213,6 +213,22 @@ class MappedFile:
             if not self.removed:
                 raise
 
+    def is_cached(self, position: int, length: int) -> bool | None:
+        """See ``Region.is_cached``. Raises ``OSError`` when it can't be mapped."""
+        region = self._region or self._map()
+        return region.is_cached(position, length)
+
+    def fetch(self, position: int, length: int, *, ahead: int) -> None:
+        """Bring a range into memory and begin with ``ahead`` more bytes; in any thread.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        # Held: the loop may unmap the file meanwhile.
+        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        region.read_ahead(position, length + ahead)
+        region.fetch(position, length)
+
     def remove(self) -> None:
         """Remove it from the disk; slices that were handed out stay good. Raises ``OSError``."""
         self.removed = True

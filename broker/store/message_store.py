@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import structlog
 
@@ -127,6 +127,7 @@ class MessageStore:
         parts = self._parts
         if parts is None:
             return
+        parts.cold_reads.close()
         workers = (parts.run_ahead, parts.log_flusher, parts.queue_flusher)
         ended = [worker.stop() for worker in workers]
         try:
@@ -248,6 +249,7 @@ class MessageStore:
         *,
         max_bytes: int = MAX_PULL_BYTES,
         accept: Accept | None = None,
+        wait: bool = True,
     ) -> GetResult:
         """Messages of a queue from ``offset`` on.
 
@@ -258,12 +260,38 @@ class MessageStore:
             max_count: messages at most; never more than ``MAX_PULL_MESSAGES``.
             max_bytes: of records at most, but at least one record.
             accept: whether a message with this tags code is wanted; None for all.
+            wait: whether the thread may wait for the disk. If not, the status may be COLD, and
+                ``get_patiently`` gets the messages.
 
         Raises:
             StoreError: the store is not open.
         """
         return self._opened().reader.get(
-            topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
+            topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
+        )
+
+    async def get_patiently(
+        self,
+        owner: Hashable,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int = MAX_PULL_BYTES,
+        accept: Accept | None = None,
+    ) -> GetResult:
+        """The same, with what is not in memory read in a thread; never COLD.
+
+        Args:
+            owner: who asks; of those who wait each gets its turn.
+
+        Raises:
+            StoreBusy: too many wait already.
+            StoreError: the store is not open, or the disk can't be read.
+        """
+        return await self._opened().cold_reads.get(
+            owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
         )
 
     def record_at(self, physical_offset: int) -> memoryview | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
@@ -16,6 +17,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
 from broker.store.run_ahead import RunAhead
 from broker.store.stats import StoreStats
+from broker.store.warmth import Warmth
 from broker.store.writer import Writer
 from remoting.clock import Clock
 
@@ -29,6 +31,7 @@ class Parts:
     queues: QueueTable
     writer: Writer
     reader: Reader
+    cold_reads: ColdReads
     log_flusher: LogFlusher
     queue_flusher: QueueFlusher
     run_ahead: RunAhead
@@ -71,12 +74,15 @@ def join_parts(
         stats,
         dispatched_ms=dispatched_ms,
     )
+    warmth = Warmth(clock.monotonic)
+    reader = Reader(log, queues, stats, warmth)
     return Parts(
         lock=opened.lock,
         log=log,
         queues=queues,
         writer=writer,
-        reader=Reader(log, queues, stats),
+        reader=reader,
+        cold_reads=ColdReads(reader, warmth, stats),
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         run_ahead=RunAhead(log, files, disk),

@@ -3,6 +3,9 @@
 A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
 the log; adjacent records come as one. No record is decoded, and an entry that points outside the
 valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage.
+
+A get that must not wait for the disk says COLD instead, once for entries and once for records that
+are not, or not known to be, in the page cache. What was appended not long ago is not asked about.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Final
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
+    HOT_LOG_BYTES,
+    HOT_QUEUE_ENTRIES,
     MAX_PULL_BYTES,
     MAX_PULL_MESSAGES,
     MIN_SCAN_BYTES,
@@ -21,8 +26,9 @@ from broker.store.limits import (
     memory_bytes,
 )
 from broker.store.queue_table import QueueTable
-from broker.store.results import GetResult, GetStatus
+from broker.store.results import FileRange, GetResult, GetStatus
 from broker.store.stats import StoreStats
+from broker.store.warmth import Warmth
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4, Found, examine
 from remoting.protocol.message.sys_flag import BORN_HOST_V6
@@ -38,10 +44,14 @@ _SIZE: Final = Struct(">I")
 class Reader:
     """Reads a store; only the loop's thread comes here."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, stats: StoreStats) -> None:
+    def __init__(
+        self, log: CommitLog, queues: QueueTable, stats: StoreStats, warmth: Warmth
+    ) -> None:
         self._log = log
         self._queues = queues
         self._stats = stats
+        self._warmth = warmth
+        self._opened_end = log.end
         self._in_memory_bytes = int(memory_bytes() * READ_IN_MEMORY_RATIO)
 
     # --- messages
@@ -55,6 +65,7 @@ class Reader:
         *,
         max_bytes: int = MAX_PULL_BYTES,
         accept: Accept | None = None,
+        wait: bool = True,
     ) -> GetResult:
         """Messages of a queue from ``offset`` on; see ``GetResult``."""
         self._stats.gets += 1
@@ -70,11 +81,16 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(max_count, MAX_PULL_MESSAGES))
         window = max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
+        if not wait and offset < max(queue.opened_offset, high - HOT_QUEUE_ENTRIES):
+            cold = queue.range_of(offset, window)
+            if cold is not None and not self._warmth.are_warm((cold,)):
+                return GetResult(GetStatus.COLD, offset, low, high, cold=(cold,))
         entries = queue.entries(offset, window)
         if entries is None:
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
-        return self._collect(queue, offset, entries, count, min(max_bytes, MAX_PULL_BYTES), accept)
+        most = min(max_bytes, MAX_PULL_BYTES)
+        return self._collect(queue, offset, entries, count, most, accept, wait=wait)
 
     def _collect(
         self,
@@ -84,6 +100,8 @@ class Reader:
         count: int,
         max_bytes: int,
         accept: Accept | None,
+        *,
+        wait: bool,
     ) -> GetResult:
         start, end = self._log.start, self._log.end
         runs: list[tuple[int, int, int]] = []
@@ -108,9 +126,11 @@ class Reader:
             total += size
         if run_count:
             runs.append((run_at, run_end, run_count))
+        low, high = queue.min_offset, queue.max_offset
+        if runs and not wait and runs[0][0] < self._hot_from and (cold := self._cold(runs)):
+            return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
         records, found = self._slices(runs)
         bad += matched - found
-        low, high = queue.min_offset, queue.max_offset
         if bad:
             self._stats.bad_entries += bad
         if not records:
@@ -129,6 +149,20 @@ class Reader:
                 records.append(view)
                 found += count
         return records, found
+
+    @property
+    def _hot_from(self) -> int:
+        """Physical offset from which on records were appended not long ago."""
+        return max(self._opened_end, self._log.end - HOT_LOG_BYTES)
+
+    def _cold(self, runs: list[tuple[int, int, int]]) -> list[FileRange]:
+        """Where the records of runs lie, if some of them may not be in memory."""
+        ranges = []
+        for start, end, _ in runs:
+            file = self._log.file_at(start)
+            if file is not None:
+                ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
+        return [] if self._warmth.are_warm(ranges) else ranges
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""

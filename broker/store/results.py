@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from broker.store.limits import MAX_NOTES
+from broker.store.mapped_file import MappedFile
 
 
 class PutStatus(Enum):
@@ -78,6 +79,16 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_ONE = auto()
     OFFSET_TOO_SMALL = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    COLD = auto()
+    """Only without ``wait``: the disk would have to be waited for; see ``get_patiently``."""
+
+
+class FileRange(NamedTuple):
+    """Bytes of one file."""
+
+    file: MappedFile
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -87,6 +98,7 @@ class GetResult:
     Attributes:
         records: slices of the log, adjacent records in one; each pins its file while it lives.
         count: messages in ``records``.
+        cold: where in which files what was asked for lies, if the status is COLD.
     """
 
     status: GetStatus
@@ -95,6 +107,7 @@ class GetResult:
     max_offset: int
     records: Sequence[memoryview] = ()
     count: int = 0
+    cold: Sequence[FileRange] = ()
 
 
 @dataclass(slots=True)

@@ -22,6 +22,8 @@ class StoreStats:
         got_messages: messages they returned.
         got_bytes: bytes of those.
         bad_entries: queue entries that point outside the log.
+        cold_gets: calls of ``get`` that had to wait for the disk, in a thread.
+        cold_bytes: bytes these threads read.
         syncs: of the commit log.
         sync_seconds: what they took together.
         sync_buckets: how many took how long, see ``SYNC_BUCKETS_SECONDS``.
@@ -36,6 +38,8 @@ class StoreStats:
     got_messages: int = 0
     got_bytes: int = 0
     bad_entries: int = 0
+    cold_gets: int = 0
+    cold_bytes: int = 0
     syncs: int = 0
     sync_seconds: float = 0.0
     sync_buckets: list[int] = field(default_factory=lambda: [0] * (len(SYNC_BUCKETS_SECONDS) + 1))

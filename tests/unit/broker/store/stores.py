@@ -110,6 +110,15 @@ class FailingRegion:
         self._disk.before_sync(self._path)
         self._region.sync()
 
+    def is_cached(self, position: int, length: int) -> bool | None:
+        return self._region.is_cached(position, length)
+
+    def fetch(self, position: int, length: int) -> None:
+        self._region.fetch(position, length)
+
+    def read_ahead(self, position: int, length: int) -> None:
+        self._region.read_ahead(position, length)
+
 
 class FailingFiles(OsFiles):
     """The operating system's disk, with faults."""

@@ -1,0 +1,198 @@
+"""Gets that have to wait for the disk: a few threads read for the page cache, the loop goes on.
+
+A get that came back COLD is fetched for and run again. First its queue entries may be cold, then
+the records they point to; what was fetched for a get is not asked for again, so it ends after at
+most two fetches. The threads only read: all else, the answer included, is the loop's work, and no
+slice of a map is held meanwhile.
+
+Each connection gets its turn: of those that wait, one after the other is served, whatever number
+of cold pulls one of them sends. What a thread holds is a small buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from broker.store.errors import StoreBusy, StoreError
+from broker.store.limits import (
+    COLD_READERS,
+    GRANULE_BYTES,
+    MAX_COLD_READS,
+    MAX_FETCH_GAP_BYTES,
+    READ_AHEAD_BYTES,
+)
+from broker.store.reader import Accept, Reader
+from broker.store.results import FileRange, GetResult, GetStatus
+from broker.store.stats import StoreStats
+from broker.store.warmth import Warmth
+
+
+class Job(NamedTuple):
+    """Ranges to be fetched for somebody."""
+
+    ranges: Sequence[FileRange]
+    done: asyncio.Future[None]
+
+
+class ColdReads:
+    """The cold reads of one store."""
+
+    def __init__(self, reader: Reader, warmth: Warmth, stats: StoreStats) -> None:
+        self._reader = reader
+        self._warmth = warmth
+        self._stats = stats
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: dict[Hashable, deque[Job]] = {}
+        self._turns: deque[Hashable] = deque()
+        self._count = 0
+        self._running: set[asyncio.Future[None]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Reads that wait for a thread."""
+        return self._count
+
+    async def get(
+        self,
+        owner: Hashable,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int,
+        accept: Accept | None,
+    ) -> GetResult:
+        """See ``MessageStore.get_patiently``."""
+        self._stats.cold_gets += 1
+        wait = False
+        while True:
+            result = self._reader.get(
+                topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
+            )
+            if result.status is not GetStatus.COLD:
+                return result
+            if result.count:
+                await self._fetch(joined(result.cold), owner)
+                # These very records have been read. To ask again would take the loop longer.
+                wait = True
+            else:
+                await self._fetch(rounded(result.cold), owner)
+
+    async def _fetch(self, ranges: Sequence[FileRange], owner: Hashable) -> None:
+        """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""
+        if self._closed:
+            raise _closing()
+        if self._count >= MAX_COLD_READS:
+            raise StoreBusy("too many pulls wait for messages from long ago: try again in a moment")
+        job = Job(ranges, asyncio.get_running_loop().create_future())
+        waiting = self._waiting.get(owner)
+        if waiting is None:
+            waiting = self._waiting[owner] = deque()
+            self._turns.append(owner)
+        waiting.append(job)
+        self._count += 1
+        self._start_next()
+        await job.done
+        if self._closed:
+            raise _closing()
+        self._warmth.fetched(ranges)
+
+    def _start_next(self) -> None:
+        while len(self._running) < COLD_READERS and (job := self._take()) is not None:
+            if not job.done.done():
+                self._start(job)
+
+    def _take(self) -> Job | None:
+        if not self._turns:
+            return None
+        owner = self._turns.popleft()
+        waiting = self._waiting[owner]
+        job = waiting.popleft()
+        self._count -= 1
+        if waiting:
+            self._turns.append(owner)
+        else:
+            del self._waiting[owner]
+        return job
+
+    def _start(self, job: Job) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="store-cold-read")
+        self._running.add(job.done)
+        loop = job.done.get_loop()
+
+        def ended(future: Future[int]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(self._ended, job, future)
+
+        self._pool.submit(fetch_all, job.ranges).add_done_callback(ended)
+
+    def _ended(self, job: Job, future: Future[int]) -> None:
+        self._running.discard(job.done)
+        problem = future.exception()
+        if problem is None:
+            self._stats.cold_bytes += future.result()
+        if job.done.done():
+            pass
+        elif problem is None:
+            job.done.set_result(None)
+        else:
+            job.done.set_exception(StoreError(f"messages can't be read: {problem}"))
+        self._start_next()
+
+    def close(self) -> None:
+        """Let the reads that run end, and refuse those that wait; blocks."""
+        self._closed = True
+        while (job := self._take()) is not None:
+            if not job.done.done():
+                job.done.set_exception(_closing())
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def _closing() -> StoreError:
+    return StoreError("the store is closing: try again when the broker is back")
+
+
+def fetch_all(ranges: Sequence[FileRange]) -> int:
+    """Read ranges, in a thread; how many bytes. Raises ``OSError``.
+
+    Behind the last one the system reads ahead if they lie densely, as those of a replay do.
+    """
+    wanted = sum(end - start for _, start, end in ranges)
+    first, last = ranges[0], ranges[-1]
+    dense = first.file is last.file and last.end - first.start <= wanted + READ_AHEAD_BYTES
+    for number, (file, start, end) in enumerate(ranges, 1):
+        ahead = READ_AHEAD_BYTES if dense and number == len(ranges) else 0
+        file.fetch(start, end - start, ahead=ahead)
+    return wanted
+
+
+def joined(ranges: Sequence[FileRange]) -> list[FileRange]:
+    """The same with small gaps read as well, so that a few reads do."""
+    out = [ranges[0]]
+    for file, start, end in ranges[1:]:
+        last = out[-1]
+        if file is last.file and 0 <= start - last.end <= MAX_FETCH_GAP_BYTES:
+            out[-1] = FileRange(file, last.start, end)
+        else:
+            out.append(FileRange(file, start, end))
+    return out
+
+
+def rounded(ranges: Sequence[FileRange]) -> list[FileRange]:
+    """The same in whole granules, so that they are known to be there afterwards."""
+    return [
+        FileRange(
+            file,
+            start // GRANULE_BYTES * GRANULE_BYTES,
+            min(-(-end // GRANULE_BYTES) * GRANULE_BYTES, file.size),
+        )
+        for file, start, end in ranges
+    ]

@@ -1,0 +1,69 @@
+"""What is taken to be in the page cache, so that the loop may touch it through the maps.
+
+A fault in a map stops the thread it happens in, and with it, the GIL being held, all others. So
+before a get touches records from long ago, the page cache is asked (``page_cache``), granule by
+granule, and what it said holds for a second. A get that would ask too much, and a file system that
+can't be asked, count as cold: then a thread fetches what is wanted (``cold_reads``) and tells here.
+
+Only the loop's thread comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.store.limits import GRANULE_BYTES, MAX_PROBES, MAX_WARM_GRANULES, WARM_SECONDS
+from broker.store.mapped_file import MappedFile
+from broker.store.results import FileRange
+
+
+class Warmth:
+    """The granules of files that are known to be in memory."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        """``monotonic`` tells the time in seconds."""
+        self._monotonic = monotonic
+        self._until: dict[tuple[MappedFile, int], float] = {}
+
+    def are_warm(self, ranges: Iterable[FileRange]) -> bool:
+        """Whether all of the ranges can be touched without waiting for the disk."""
+        now = self._monotonic()
+        until = self._until
+        probes = 0
+        for file, start, end in ranges:
+            for granule in range(start // GRANULE_BYTES, -(-end // GRANULE_BYTES)):
+                if until.get((file, granule), now) > now:
+                    continue
+                probes += 1
+                if probes > MAX_PROBES or not self._ask(file, granule, start, end, now):
+                    return False
+        return True
+
+    def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
+        """Ask for the whole granule, or else for what is wanted of it."""
+        first = granule * GRANULE_BYTES
+        behind = min(first + GRANULE_BYTES, file.size)
+        try:
+            cached = file.is_cached(first, behind - first)
+            if cached:
+                self._know(file, granule, now)
+                return True
+            start, end = max(start, first), min(end, behind)
+            return cached is False and file.is_cached(start, end - start) is True
+        except OSError:
+            # The get finds out that it can't be read, and says so.
+            return True
+
+    def fetched(self, ranges: Iterable[FileRange]) -> None:
+        """The ranges were read just now; granules that lie in one whole are known to be there."""
+        now = self._monotonic()
+        for file, start, end in ranges:
+            behind = file.size // GRANULE_BYTES + 1 if end == file.size else end // GRANULE_BYTES
+            for granule in range(-(-start // GRANULE_BYTES), behind):
+                self._know(file, granule, now)
+
+    def _know(self, file: MappedFile, granule: int, now: float) -> None:
+        if len(self._until) >= MAX_WARM_GRANULES:
+            # All will be asked anew, which takes less than to find the oldest each time.
+            self._until.clear()
+        self._until[file, granule] = now + WARM_SECONDS

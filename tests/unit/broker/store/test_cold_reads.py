@@ -1,0 +1,364 @@
+"""What is not in memory is read in a thread, while the loop turns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store import cold_reads, reader, warmth
+from broker.store.errors import StoreBusy
+from broker.store.files import OsFiles, OsRegion, Region
+from broker.store.limits import COLD_READERS, GRANULE_BYTES, WARM_SECONDS
+from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
+from broker.store.results import FileRange
+from remoting.clock import ManualClock
+from remoting.protocol.message.view import iter_records
+from tests.unit.broker.store.stores import FailingRegion, bodies, message, opened
+
+QUEUE = ("TopicTest", 0)
+
+
+class SlowRegion(FailingRegion):
+    """A region that is in memory only where it was fetched."""
+
+    _disk: SlowFiles
+
+    def is_cached(self, position: int, length: int) -> bool | None:
+        return self._disk.is_cached(self._path, position, position + length)
+
+    def fetch(self, position: int, length: int) -> None:
+        self._disk.fetch(self._path, position, position + length)
+        super().fetch(position, length)
+
+    def read_ahead(self, position: int, length: int) -> None:
+        self._disk.ahead.append((self._path, position, length))
+
+
+class SlowFiles(OsFiles):
+    """A disk whose pages are cold, and that reads only when it is let."""
+
+    def __init__(self, *, can_tell: bool = True) -> None:
+        self.can_tell = can_tell
+        self.cold = False
+        self.let = threading.Event()
+        self.let.set()
+        self.error: OSError | None = None
+        self.probes = 0
+        self.fetched: list[tuple[Path, int, int]] = []
+        self.ahead: list[tuple[Path, int, int]] = []
+        self.threads: set[str] = set()
+        self.at_work = self.most_at_work = 0
+        self._lock = threading.Lock()
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        region = super().open_mapped(path, size, create=create)
+        assert isinstance(region, OsRegion)
+        return SlowRegion(region, path, self)
+
+    # What a region asks before it writes or syncs.
+    def before_write(self, path: Path) -> None: ...
+
+    def before_sync(self, path: Path) -> None: ...
+
+    def is_cached(self, path: Path, start: int, end: int) -> bool | None:
+        self.probes += 1
+        if not self.can_tell:
+            return None
+        return not self.cold or any(
+            path == where and first <= start and end <= behind
+            for where, first, behind in self.fetched
+        )
+
+    def fetch(self, path: Path, start: int, end: int) -> None:
+        with self._lock:
+            self.at_work += 1
+            self.most_at_work = max(self.most_at_work, self.at_work)
+        self.let.wait(10)
+        with self._lock:
+            self.at_work -= 1
+        self.threads.add(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        self.fetched.append((path, start, end))
+
+
+@pytest.fixture
+def disk() -> SlowFiles:
+    return SlowFiles()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(
+    tmp_path: Path, disk: SlowFiles, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MessageStore]:
+    """A store with messages from before it was opened, all on the disk alone."""
+    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(reader, "HOT_QUEUE_ENTRIES", 4)
+    before = opened(tmp_path)
+    for number in range(120):
+        before.put(message(b"%d" % number, queue_id=number % 3))
+    before.close()
+    store = opened(tmp_path, files=disk, clock=clock)
+    disk.cold = True
+    yield store
+    disk.let.set()
+    store.close()
+
+
+def numbers(result: GetResult) -> list[int]:
+    return [int(record.body) for run in result.records for record in iter_records(run)]
+
+
+def expected(queue_id: int, first: int, count: int) -> list[int]:
+    return list(range(queue_id, 120, 3))[first : first + count]
+
+
+def unhurried(store: MessageStore, offset: int = 0, count: int = 10, **more: Any) -> GetResult:
+    return store.get(*QUEUE, offset, count, wait=False, **more)
+
+
+# --- what counts as cold
+
+
+def test_a_get_that_may_wait_is_never_cold(store: MessageStore, disk: SlowFiles) -> None:
+    assert numbers(store.get(*QUEUE, 0, 10)) == expected(0, 0, 10)
+    assert disk.probes <= 1
+
+
+def test_cold_entries_are_told_before_the_map_is_touched(store: MessageStore) -> None:
+    result = unhurried(store)
+    assert (result.status, result.count, result.records) == (GetStatus.COLD, 0, ())
+    assert (result.next_offset, result.min_offset, result.max_offset) == (0, 0, 40)
+    (where,) = result.cold
+    assert (where.file.path.name, where.start, where.end) == ("0" * 20, 0, 40 * 20)
+
+
+async def test_cold_records_are_told_before_the_map_is_touched(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    (queue_file,) = unhurried(store).cold
+    disk.fetched.append((queue_file.file.path, 0, queue_file.file.size))
+    result = unhurried(store)
+    assert (result.status, result.count) == (GetStatus.COLD, 10)
+    assert {where.file.path.parent.name for where in result.cold} == {"commitlog"}
+    assert store.stats.got_messages == 0
+
+
+def test_what_was_appended_not_long_ago_is_not_asked_about(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    store.put(message(b"120"))
+    before = disk.probes
+    result = unhurried(store, 40)
+    assert numbers(result) == [120]
+    assert disk.probes == before
+
+
+def test_what_was_appended_long_ago_is_asked_about(store: MessageStore) -> None:
+    for number in range(120, 200):
+        store.put(message(b"%d" % number))
+    assert unhurried(store, 40).status is GetStatus.COLD
+    assert unhurried(store, 119).status is GetStatus.FOUND
+
+
+def test_what_is_in_memory_is_asked_about_once_a_second(
+    store: MessageStore, disk: SlowFiles, clock: ManualClock
+) -> None:
+    disk.cold = False
+    assert numbers(unhurried(store)) == expected(0, 0, 10)
+    asked = disk.probes
+    assert numbers(unhurried(store, 10)) == expected(0, 10, 10)
+    assert disk.probes == asked
+    clock.advance(WARM_SECONDS)
+    assert numbers(unhurried(store)) == expected(0, 0, 10)
+    assert disk.probes > asked
+
+
+def test_a_get_that_would_ask_too_much_counts_as_cold(
+    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.cold = False
+    monkeypatch.setattr(warmth, "MAX_PROBES", 0)
+    assert unhurried(store).status is GetStatus.COLD
+
+
+def test_what_is_known_is_bounded(
+    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.cold = False
+    monkeypatch.setattr(warmth, "MAX_WARM_GRANULES", 1)
+    for offset in (0, 10, 0):
+        assert numbers(unhurried(store, offset)) == expected(0, offset, 10)
+
+
+# --- reading patiently
+
+
+async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
+    result = await store.get_patiently("me", *QUEUE, 0, 10)
+    assert numbers(result) == expected(0, 0, 10)
+    assert disk.threads
+    assert all(name.startswith("store-cold-read") for name in disk.threads)
+    assert store.stats.cold_gets == 1
+    assert store.stats.cold_bytes > 0
+
+
+async def test_the_loop_turns_while_a_thread_reads(store: MessageStore, disk: SlowFiles) -> None:
+    disk.let.clear()
+    reading = asyncio.ensure_future(store.get_patiently("me", *QUEUE, 0, 10))
+    for number in range(100):
+        await asyncio.sleep(0)
+        assert store.put(message(b"%d" % number, topic="Other")).queue_offset == number
+    assert not reading.done()
+    disk.let.set()
+    assert numbers(await asyncio.wait_for(reading, 10)) == expected(0, 0, 10)
+
+
+async def test_a_disk_that_can_not_tell_is_read_in_a_thread_too(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.can_tell = False
+    assert unhurried(store).status is GetStatus.COLD
+    result = await store.get_patiently("me", *QUEUE, 0, 10)
+    assert numbers(result) == expected(0, 0, 10)
+    # The queue's file is known now; the records are, granule by granule, when they are many.
+    assert unhurried(store).cold[0].file.path.parent.name == "commitlog"
+
+
+async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
+    result = await store.get_patiently("me", *QUEUE, 0, 10, accept=lambda code: code == 1)
+    assert result.status is GetStatus.NO_MATCHED_MESSAGE
+
+
+async def test_a_replay_has_the_system_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
+    await store.get_patiently("me", *QUEUE, 0, 10)
+    path, position, length = disk.ahead[-1]
+    assert path.parent.name == "commitlog"
+    assert position == 0
+    assert length > cold_reads.READ_AHEAD_BYTES
+
+
+async def test_a_disk_that_can_not_be_read_is_an_error_of_this_get_alone(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(StoreError, match="messages can't be read"):
+        await store.get_patiently("me", *QUEUE, 0, 10)
+    disk.error = None
+    assert numbers(await store.get_patiently("me", *QUEUE, 0, 10)) == expected(0, 0, 10)
+
+
+# --- bounds
+
+
+async def test_no_more_threads_than_allowed_read_at_a_time(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.let.clear()
+    gets = [
+        asyncio.ensure_future(store.get_patiently(owner, *QUEUE, owner, 1)) for owner in range(30)
+    ]
+    await asyncio.sleep(0)
+    disk.let.set()
+    results = await asyncio.wait_for(asyncio.gather(*gets), 10)
+    assert [numbers(result) for result in results] == [expected(0, n, 1) for n in range(30)]
+    assert disk.most_at_work <= COLD_READERS
+
+
+async def test_one_that_asks_much_does_not_keep_another_from_its_turn(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.let.clear()
+    order: list[str] = []
+
+    async def get(owner: str, queue_id: int, offset: int) -> None:
+        await store.get_patiently(owner, "TopicTest", queue_id, offset, 1)
+        order.append(owner)
+
+    greedy = [asyncio.ensure_future(get("greedy", 0, number)) for number in range(36)]
+    await asyncio.sleep(0)
+    modest = asyncio.ensure_future(get("modest", 1, 0))
+    await asyncio.sleep(0)
+    disk.let.set()
+    await asyncio.wait_for(asyncio.gather(*greedy, modest), 10)
+    assert order.index("modest") < 30
+
+
+async def test_too_many_that_wait_are_refused(
+    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reads, "MAX_COLD_READS", 2)
+    disk.let.clear()
+    gets = [
+        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        for number in range(COLD_READERS + 2)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(StoreBusy, match="try again"):
+        await store.get_patiently("me", *QUEUE, 0, 1)
+    disk.let.set()
+    await asyncio.wait_for(asyncio.gather(*gets), 10)
+
+
+async def test_one_who_no_longer_wants_it_costs_no_read(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.let.clear()
+    gets = [
+        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        for number in range(COLD_READERS)
+    ]
+    gone = asyncio.ensure_future(store.get_patiently("gone", "TopicTest", 1, 0, 1))
+    await asyncio.sleep(0)
+    gone.cancel()
+    disk.let.set()
+    await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 10)
+    assert not any("/1/" in str(path) for path, _, _ in disk.fetched)
+
+
+async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    disk.let.clear()
+    gets = [
+        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        for number in range(COLD_READERS + 3)
+    ]
+    await asyncio.sleep(0)
+    disk.let.set()
+    store.close()
+    assert disk.at_work == 0
+    ended = await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 10)
+    assert all(isinstance(end, StoreError) for end in ended)
+    store.open()
+
+
+def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Path) -> None:
+    region = OsFiles().open_mapped(tmp_path / "file", 3 * GRANULE_BYTES, create=True)
+    region.write(0, bytes(3 * GRANULE_BYTES))
+    assert region.is_cached(100, 2 * GRANULE_BYTES) in {True, None}
+    region.read_ahead(0, 10 * GRANULE_BYTES)
+    region.fetch(0, 3 * GRANULE_BYTES)
+    assert region.is_cached(0, 3 * GRANULE_BYTES) in {True, None}
+
+
+def test_ranges_near_to_each_other_are_fetched_together(store: MessageStore) -> None:
+    (where,) = unhurried(store).cold
+    file = where.file
+    gap = cold_reads.MAX_FETCH_GAP_BYTES
+    pieces = [FileRange(file, 0, 10), FileRange(file, 20, 30), FileRange(file, 31 + gap, 40 + gap)]
+    assert cold_reads.joined(pieces) == [FileRange(file, 0, 30), pieces[2]]
+
+
+def test_everything_is_still_there_in_the_end(store: MessageStore) -> None:
+    assert [int(body) for body in bodies(store)] == expected(0, 0, 40)
