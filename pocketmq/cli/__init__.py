@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
     "health": ("pocketmq.cli.health:health", "Say in one line whether a server answers."),
     "doctor": ("pocketmq.cli.doctor:doctor", "Find out what is wrong, and what to do."),
+    "bench": ("pocketmq.cli.bench:bench", "Put a load on a cluster and say how it did."),
     "demo": ("pocketmq.cli.demo:demo", "Send and read 336,776 flights, and check them all."),
     "completion": ("pocketmq.cli.completion:completion", "Print the shell's completion script."),
 }

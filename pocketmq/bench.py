@@ -1,0 +1,315 @@
+"""Load on somebody's own cluster, with our client: producing, consuming, and delivery.
+
+A message counts from the end of the warm-up on. With a rate, a message's latency begins when it
+was due and not when it could be sent: a cluster that can't keep up shows as latency, not as calm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import client
+
+GROUP: Final = "pocketmq-bench"
+GET_AT_ONCE: Final = 1024
+GET_TIMEOUT: Final = 0.2
+STAMP_BYTES: Final = 8
+"""A body of the latency test begins with the nanosecond at which it was sent."""
+
+_STEP_BITS: Final = 7
+
+
+class BenchError(Exception):
+    """Nothing could be measured; the text says why and what to do."""
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Counts in buckets that are less than 1 % wide: as small after an hour as after a second."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+
+    def add(self, ns: int) -> None:
+        """Note one, in nanoseconds."""
+        shift = max(ns.bit_length() - _STEP_BITS - 1, 0)
+        bucket = (shift << (_STEP_BITS + 1)) + (ns >> shift)
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.total += 1
+
+    def quantile_ms(self, share: float) -> float | None:
+        """The latency that this share of the messages doesn't exceed; None without any."""
+        seen = 0
+        for bucket in sorted(self.counts):
+            seen += self.counts[bucket]
+            if seen >= share * self.total:
+                shift, step = divmod(bucket, 1 << (_STEP_BITS + 1))
+                return (step << shift) / 1e6
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What to do; times in seconds.
+
+    Attributes:
+        concurrency: sends in flight, or consumers.
+        rate: messages a second; None: as many as go.
+    """
+
+    nameserver: str
+    topic: str
+    queues: int = 8
+    size: int = 1024
+    concurrency: int = 64
+    duration: float = 10.0
+    warm_up: float = 1.0
+    rate: float | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it.
+
+    Attributes:
+        what: produce, consume, acknowledge or deliver.
+        seconds: that counted.
+        failed: sends without an acknowledgement.
+        why: what the first of them was told.
+    """
+
+    what: str
+    messages: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    failed: int = 0
+    why: str = ""
+    latencies: Latencies = field(default_factory=Latencies)
+
+    def row(self) -> dict[str, object]:
+        """The result as a row of a table."""
+        seconds = self.seconds or 1.0
+        return {
+            "what": self.what,
+            "messages": self.messages,
+            "seconds": round(self.seconds, 3),
+            "per_s": round(self.messages / seconds, 1),
+            "mb_per_s": round(self.size / 1e6 / seconds, 3),
+            "p50_ms": _rounded(self.latencies.quantile_ms(0.5)),
+            "p99_ms": _rounded(self.latencies.quantile_ms(0.99)),
+            "p999_ms": _rounded(self.latencies.quantile_ms(0.999)),
+            "failed": self.failed,
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+COLUMNS: Final = tuple(Result("").row())
+
+Tick = Callable[[int], None]
+"""Is told how many messages more are done."""
+
+
+class _Run:
+    """The time of a run: warm-up, then what counts, until the end or the stop."""
+
+    def __init__(self, load: Load, stop: asyncio.Event) -> None:
+        self.load = load
+        self.stop = stop
+        self.begins = time.perf_counter() + load.warm_up
+        self.ends = self.begins + load.duration
+
+    def is_over(self) -> bool:
+        return self.stop.is_set() or time.perf_counter() >= self.ends
+
+    def counts(self) -> bool:
+        return time.perf_counter() >= self.begins
+
+    def counted_seconds(self) -> float:
+        return max(min(time.perf_counter(), self.ends) - self.begins, 0.0)
+
+
+async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+    """Send as fast as goes, or at the rate, with so many sends in flight."""
+    await _create_topic(load)
+    result = Result("produce")
+    async with client.Producer(load.nameserver, group=GROUP) as producer:
+        run = _Run(load, stop)
+        await _send_all(run, producer, result, tick, lambda: b"x" * load.size)
+        result.seconds = run.counted_seconds()
+    return [_checked(result)]
+
+
+async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+    """Read everything that the topic holds, from its first message on; commits nothing.
+
+    The consumers share the queues among them. It ends at what was there when it began.
+    """
+    result = Result("consume")
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(client.Admin(load.nameserver))
+        offsets = await admin.topic_stats(load.topic)
+        full = sorted(queue for queue, at in offsets.items() if at.max_offset > at.min_offset)
+        if not full:
+            raise BenchError(f"{load.topic} holds nothing; fill it with: pocketmq bench produce")
+        shares = [full[number :: load.concurrency] for number in range(load.concurrency)]
+        consumers = [
+            await stack.enter_async_context(
+                client.PullConsumer(load.nameserver, group=GROUP, auto_commit=False)
+            )
+            for share in shares
+            if share
+        ]
+        started = time.perf_counter()
+        ends = {queue: offsets[queue].max_offset for queue in full}
+        run = _Run(load, stop)
+        await _gather(
+            [
+                _read_all(run, consumer, share, ends, result, tick)
+                for consumer, share in zip(consumers, shares, strict=False)
+            ]
+        )
+        result.seconds = time.perf_counter() - started
+    return [result]
+
+
+async def latency(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+    """Send at a rate, and wait for each message at a consumer in this process."""
+    await _create_topic(load)
+    acknowledge, deliver = Result("acknowledge"), Result("deliver")
+    async with (
+        client.PullConsumer(load.nameserver, group=GROUP, auto_commit=False) as consumer,
+        client.Producer(load.nameserver, group=GROUP) as producer,
+    ):
+        queues = await consumer.queues(load.topic)
+        consumer.assign(queues)
+        await asyncio.gather(*(consumer.seek(queue, client.END) for queue in queues))
+        run = _Run(load, stop)
+        delivering = asyncio.create_task(_deliver(run, consumer, deliver, tick))
+        padding = b"x" * max(load.size - STAMP_BYTES, 0)
+
+        def body() -> bytes:
+            return time.perf_counter_ns().to_bytes(STAMP_BYTES, "big") + padding
+
+        try:
+            await _send_all(run, producer, acknowledge, lambda _: None, body)
+        finally:
+            await delivering
+        acknowledge.seconds = deliver.seconds = run.counted_seconds()
+    return [_checked(acknowledge), deliver]
+
+
+async def _create_topic(load: Load) -> None:
+    async with client.Admin(load.nameserver) as admin:
+        if load.topic not in await admin.topics():
+            await admin.create_topic(load.topic, queues=load.queues)
+
+
+async def _send_all(
+    run: _Run,
+    producer: client.Producer[bytes],
+    result: Result,
+    tick: Tick,
+    make_body: Callable[[], bytes],
+) -> None:
+    numbers = itertools.count()
+    started = time.perf_counter()
+    topic, rate = run.load.topic, run.load.rate
+
+    async def sender() -> None:
+        while not run.is_over():
+            due = time.perf_counter()
+            if rate is not None:
+                due = started + next(numbers) / rate
+                await _until(due, run)
+                if due >= run.ends or run.is_over():
+                    return
+            body = make_body()
+            try:
+                await producer.send(topic, body)
+            except client.SendError as problem:
+                result.failed += 1
+                result.why = result.why or str(problem)
+                continue
+            if run.counts():
+                result.messages += 1
+                result.size += len(body)
+                result.latencies.add(int((time.perf_counter() - due) * 1e9))
+            tick(1)
+
+    await _gather([sender() for _ in range(run.load.concurrency)])
+
+
+async def _until(due: float, run: _Run) -> None:
+    """Sleep until a message is due, or the run is stopped."""
+    wait = min(due, run.ends) - time.perf_counter()
+    if wait > 0:
+        try:
+            async with asyncio.timeout(wait):
+                await run.stop.wait()
+        except TimeoutError:
+            pass
+
+
+async def _read_all(
+    run: _Run,
+    consumer: client.PullConsumer[bytes],
+    queues: Sequence[client.MessageQueue],
+    ends: dict[client.MessageQueue, int],
+    result: Result,
+    tick: Tick,
+) -> None:
+    consumer.assign(queues)
+    await asyncio.gather(*(consumer.seek(queue, client.BEGIN) for queue in queues))
+    unread = set(queues)
+    while unread and not run.is_over():
+        messages = await consumer.get_many(GET_AT_ONCE, timeout=GET_TIMEOUT)
+        for message in messages:
+            result.size += len(message.body)
+            if message.offset + 1 >= ends[message.queue]:
+                unread.discard(message.queue)
+        result.messages += len(messages)
+        tick(len(messages))
+
+
+async def _deliver(
+    run: _Run, consumer: client.PullConsumer[bytes], result: Result, tick: Tick
+) -> None:
+    """Note when messages arrive; those still under way at the end have a moment."""
+    while True:
+        messages = await consumer.get_many(GET_AT_ONCE, timeout=GET_TIMEOUT)
+        now = time.perf_counter_ns()
+        for message in messages:
+            sent = int.from_bytes(message.body[:STAMP_BYTES], "big")
+            if sent >= run.begins * 1e9:
+                result.messages += 1
+                result.size += len(message.body)
+                result.latencies.add(now - sent)
+        tick(len(messages))
+        if not messages and run.is_over():
+            return
+
+
+async def _gather(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all of it; the first failure ends the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(part) for part in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _checked(result: Result) -> Result:
+    if not result.messages and result.failed:
+        raise BenchError(f"none of {result.failed} messages was acknowledged: {result.why}")
+    return result

@@ -1,0 +1,192 @@
+"""``pocketmq bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import click
+
+from pocketmq import output
+from pocketmq.bench import COLUMNS, BenchError, Load, Result, Tick, consume, latency, produce
+from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.running import run, stop_signal
+from remoting.protocol.limits import MAX_MESSAGE_BYTES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TOPIC = "pocketmq-bench"
+
+
+class CommonOptions(TypedDict):
+    """What each kind of load takes."""
+
+    topic: str
+    duration: float
+    nameserver: str
+    as_json: bool
+
+
+def common_options(function: F) -> F:
+    """The options of ``CommonOptions``."""
+    options = [
+        click.option("--topic", default=TOPIC, show_default=True, help="It stays there."),
+        click.option(
+            "--duration",
+            type=click.FloatRange(min=0, min_open=True),
+            default=10.0,
+            show_default=True,
+            help="Seconds at most.",
+        ),
+        nameserver_option,
+        json_option,
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+queues_option = click.option(
+    "--queues",
+    type=click.IntRange(1),
+    default=8,
+    show_default=True,
+    help="At each broker, if the topic has to be created.",
+)
+size_option = click.option(
+    "--size",
+    type=click.IntRange(1, MAX_MESSAGE_BYTES),
+    default=1024,
+    show_default=True,
+    help="Bytes of a body.",
+)
+warm_up_option = click.option(
+    "--warm-up",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Seconds before, that don't count.",
+)
+
+
+@click.group(epilog="Example: pocketmq bench produce --size 256 --concurrency 128 --duration 30")
+def bench() -> None:
+    """Put a load on a cluster, PocketMQ's or Apache's, and say how it did."""
+
+
+@bench.command(name="produce", epilog="Example: pocketmq bench produce --rate 5000 --duration 60")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 100_000),
+    default=64,
+    show_default=True,
+    help="Sends that wait for their acknowledgement at one time.",
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
+@size_option
+@queues_option
+@warm_up_option
+@common_options
+def produce_(
+    concurrency: int,
+    rate: float | None,
+    size: int,
+    queues: int,
+    warm_up: float,
+    **common: Unpack[CommonOptions],
+) -> None:
+    """Send messages. With --rate a latency begins when the message was due."""
+    load = Load(
+        nameserver=common["nameserver"],
+        topic=common["topic"],
+        queues=queues,
+        size=size,
+        concurrency=concurrency,
+        duration=common["duration"],
+        warm_up=warm_up,
+        rate=rate,
+    )
+    _measure(produce, load, as_json=common["as_json"])
+
+
+@bench.command(name="consume", epilog="Example: pocketmq bench consume --concurrency 4")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Consumers, which share the queues.",
+)
+@common_options
+def consume_(concurrency: int, **common: Unpack[CommonOptions]) -> None:
+    """Read what the topic holds, from its first message on; no offset is committed."""
+    load = Load(
+        nameserver=common["nameserver"],
+        topic=common["topic"],
+        concurrency=concurrency,
+        duration=common["duration"],
+        warm_up=0.0,
+    )
+    _measure(consume, load, as_json=common["as_json"])
+
+
+@bench.command(name="latency", epilog="Example: pocketmq bench latency --rate 1000 --size 128")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=500.0,
+    show_default=True,
+    help="Messages a second.",
+)
+@size_option
+@queues_option
+@warm_up_option
+@common_options
+def latency_(
+    rate: float, size: int, queues: int, warm_up: float, **common: Unpack[CommonOptions]
+) -> None:
+    """Send at a rate, and say how soon messages are acknowledged and delivered."""
+    load = Load(
+        nameserver=common["nameserver"],
+        topic=common["topic"],
+        queues=queues,
+        size=size,
+        duration=common["duration"],
+        warm_up=warm_up,
+        rate=rate,
+    )
+    _measure(latency, load, as_json=common["as_json"])
+
+
+def _measure(
+    kind: Callable[[Load, Any, Tick], Coroutine[Any, Any, list[Result]]],
+    load: Load,
+    *,
+    as_json: bool,
+) -> None:
+    async def measure() -> list[Result]:
+        with output.progress("messages", None) as bar:
+            return await kind(load, stop_signal(), _in_portions(bar.advance))
+
+    try:
+        results = run(measure())
+    except BenchError as problem:
+        raise click.ClickException(str(problem)) from problem
+    for result in results:
+        if result.failed:
+            click.echo(f"{result.failed} messages failed; the first: {result.why}", err=True)
+    output.show_rows([result.row() for result in results], COLUMNS, as_json=as_json)
+
+
+def _in_portions(advance: Tick) -> Tick:
+    """The same, but called seldom: a display costs more than a message."""
+    waiting = 0
+
+    def tick(count: int) -> None:
+        nonlocal waiting
+        waiting += count
+        if waiting >= 1000:
+            advance(waiting)
+            waiting = 0
+
+    return tick

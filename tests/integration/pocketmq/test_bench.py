@@ -1,0 +1,60 @@
+"""``pocketmq bench`` against a broker."""
+
+from __future__ import annotations
+
+from tests.integration.pocketmq.conftest import CommandLine
+
+BRIEFLY = ("--duration", "0.3", "--warm-up", "0.05")
+
+
+def stored(cli: CommandLine, topic: str) -> int:
+    return sum(row["messages"] for row in cli.json("topic", "status", topic))
+
+
+def test_what_is_produced_is_stored_and_consumed_to_the_last_message(
+    cli: CommandLine, name: str
+) -> None:
+    (made,) = cli.json("bench", "produce", "--topic", name, "--size", "100", *BRIEFLY)
+    assert 0 < made["messages"] <= stored(cli, name)
+    assert made["failed"] == 0
+    assert 0 < made["p50_ms"] <= made["p99_ms"] <= made["p999_ms"]
+    (read,) = cli.json("bench", "consume", "--topic", name, "--concurrency", "3")
+    assert read["messages"] == stored(cli, name)
+    assert read["mb_per_s"] > 0
+
+
+def test_a_rate_is_kept(cli: CommandLine, topic: str) -> None:
+    words = ("--topic", topic, "--rate", "100", "--duration", "0.5", "--warm-up", "0")
+    (made,) = cli.json("bench", "produce", *words)
+    assert 0 < made["messages"] <= 51
+
+
+def test_latency_tells_acknowledgement_and_delivery(cli: CommandLine, topic: str) -> None:
+    acknowledged, delivered = cli.json("bench", "latency", "--topic", topic, *BRIEFLY)
+    assert (acknowledged["what"], delivered["what"]) == ("acknowledge", "deliver")
+    assert delivered["messages"] > 0
+    assert delivered["p50_ms"] > 0
+
+
+def test_the_queues_it_creates(cli: CommandLine, name: str) -> None:
+    cli("bench", "produce", "--topic", name, "--queues", "3", *BRIEFLY)
+    assert len(cli.json("topic", "status", name)) == 3
+
+
+def test_in_a_pipe_it_is_a_line_a_result(cli: CommandLine, topic: str) -> None:
+    line = cli("bench", "produce", "--topic", topic, *BRIEFLY)
+    assert line.startswith("produce\t")
+    assert line.count("\t") == 8
+
+
+def test_an_empty_topic_and_none_at_all_are_told(cli: CommandLine, topic: str) -> None:
+    assert "pocketmq bench produce" in cli.fails("bench", "consume", "--topic", topic)
+    assert "nowhere" in cli.fails("bench", "consume", "--topic", "nowhere")
+
+
+def test_a_topic_that_can_not_be_written_is_told_with_the_reason(
+    cli: CommandLine, topic: str
+) -> None:
+    cli("topic", "update", topic, "--permission", "r")
+    told = cli.fails("bench", "produce", "--topic", topic, *BRIEFLY)
+    assert topic in told
