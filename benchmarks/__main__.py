@@ -28,6 +28,7 @@ from benchmarks.servers import Pair, pair
 from benchmarks.tools import BenchmarkError, check, fill, load
 from pocketmq.memory import private_megabytes
 
+SAID = {"ours": "PocketMQ", "theirs": "Apache"}
 START, RECOVERY = "start", "recovery"
 NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY)
 
@@ -72,7 +73,10 @@ def measure(scenario: Scenario, plan: Plan) -> Outcome:
             order = ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours")
             for whose in order:
                 target = getattr(brokers, whose)
-                figures = load(scenario, target, seconds=plan.seconds, warm=warm)
+                try:
+                    figures = load(scenario, target, seconds=plan.seconds, warm=warm)
+                except BenchmarkError as problem:
+                    raise BenchmarkError(f"{SAID[whose]}: {problem}") from problem
                 getattr(outcome, whose).append(figures)
             say(f"  {scenario.name} round {number + 1}: {_last(outcome)}")
         for whose in ("ours", "theirs"):

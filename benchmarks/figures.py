@@ -56,6 +56,11 @@ class Outcome:
         rounds: list[Figures] = getattr(self, whose)
         return statistics.median(figures[figure] for figures in rounds)
 
+    def refused(self, whose: str) -> int:
+        """Requests of ``ours`` or ``theirs`` that were refused, in all rounds."""
+        rounds: list[Figures] = getattr(self, whose)
+        return sum(int(figures["errs"]) for figures in rounds)
+
     @property
     def below(self) -> list[str]:
         """The bars that are not reached, in words."""

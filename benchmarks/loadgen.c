@@ -127,10 +127,11 @@ static void send_one(struct connection *c) {
 }
 
 static void on_sent(struct connection *c, const struct answer *a) {
-  if (a->code != 0) complain(a);
-  if (counting) {
+  if (a->code != 0) {
+    complain(a);
+  } else if (counting) {
     note_latency(now_ns() - sent_at[a->opaque & (RING - 1)]);
-    if (a->code == 0) messages += batches ? opt.batch : 1;
+    messages += batches ? opt.batch : 1;
     bytes += body_length;
   }
   send_one(c);

@@ -24,13 +24,16 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     bars = outcome.scenario.all_bars
     ratios = {name: _ratio(outcome.ratio(name), bars.get(name)) for name in RATIOS}
-    below = outcome.below
+    verdict = "below: " + ", ".join(outcome.below) if outcome.below else "reached"
+    for whose, name in (("ours", "PocketMQ"), ("theirs", "Apache")):
+        if refused := outcome.refused(whose):
+            verdict += f"; {name} refused {refused} requests"
     return (
         outcome.scenario.text,
         *(_absolute(outcome, whose) for whose in ("ours", "theirs")),
         *(ratios[name] for name in ("rate", "p50", "p99", "cpu")),
         f"{outcome.memory['ours']:.0f} / {outcome.memory['theirs']:.0f}",
-        "below: " + ", ".join(below) if below else "reached",
+        verdict,
     )
 
 

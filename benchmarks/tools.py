@@ -15,6 +15,10 @@ from tests.interop import apache
 VERSION: Final = "4.9.7"
 HERE: Final = Path(__file__).parent
 BUILT: Final = HERE.parent / ".tools" / "benchmarks"
+MOST_REFUSED: Final = 0.05
+"""Apache's broker refuses some sends when it is overloaded; they are shown, but a run of more is
+not a measurement."""
+
 FILL_TIMEOUT: Final = 600.0
 RUN_MARGIN: Final = 60.0
 """Seconds that a run may take over its own time."""
@@ -93,7 +97,7 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
         The figures of the program's last line: per_s, p50_us, p99_us, cpu_us_per and others.
 
     Raises:
-        BenchmarkError: it failed, or requests did.
+        BenchmarkError: it failed, or too many requests did.
     """
     if scenario.by_java_client:
         command = _java_command(scenario, target, seconds, warm)
@@ -108,7 +112,7 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
             ),
         ]
     figures = _run(command, seconds + warm)
-    if figures["errs"] or not figures["n"]:
+    if figures["errs"] > MOST_REFUSED * figures["n"] or not figures["n"]:
         raise BenchmarkError(
             f"{scenario.name}: {figures['errs']:.0f} requests failed, {figures['n']:.0f} did not"
         )

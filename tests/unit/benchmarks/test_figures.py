@@ -15,7 +15,7 @@ SEND = SCENARIOS[0]
 
 
 def figures(rate: float, p50: float, p99: float, cpu: float) -> dict[str, float]:
-    return {"per_s": rate, "p50_us": p50, "p99_us": p99, "cpu_us_per": cpu}
+    return {"per_s": rate, "p50_us": p50, "p99_us": p99, "cpu_us_per": cpu, "errs": 0}
 
 
 @pytest.fixture
@@ -43,6 +43,11 @@ def test_a_missed_bar_is_named_and_a_reached_one_is_not(outcome: Outcome) -> Non
     assert "2.00 (1.00-3.00) >= 1.5" in report.table([outcome])
     outcome.scenario = Scenario(name="x", text="x", mode="send", options={}, bars={"rate": 2.0})
     assert report.table([outcome]).endswith("reached")
+
+
+def test_requests_that_were_refused_are_told(outcome: Outcome) -> None:
+    outcome.theirs[1] = {**outcome.theirs[1], "errs": 7.0}
+    assert report.table([outcome]).endswith("; Apache refused 7 requests")
 
 
 def test_the_json_has_every_round(outcome: Outcome) -> None:
