@@ -117,11 +117,12 @@ async def tasks(load: Load) -> Figures:
 
 async def consume(load: Load) -> Figures:
     """Read what was sent, from the beginning."""
+    wanted = load.messages - max(load.window, TASKS)
     async with client.PullConsumer(load.nameserver, group="lane") as consumer:
         consumer.assign(await consumer.queues(load.topic))
         number = size = 0
         watch = Stopwatch()
-        while number < load.messages:
+        while number < wanted:
             messages = await consumer.get_many(READ_AT_ONCE, timeout=PATIENCE)
             assert messages, f"nothing came after {number} messages"
             for message in messages:

@@ -16,7 +16,7 @@ MAX_BATCH_MESSAGES: Final = 1024
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """Encoded bytes of one automatic batch, well under a broker's ``maxMessageSize``."""
 
-SPREAD_MESSAGES: Final = 64
+SPREAD_MESSAGES: Final = 256
 """A burst is spread over a topic's queues in batches of at least so many messages."""
 
 SEND_TIMEOUT: Final = 3.0
@@ -73,7 +73,7 @@ PULL_SUSPEND: Final = 15.0
 PULL_TIMEOUT: Final = 30.0
 """A held pull's answer (cf. consumerTimeoutMillisWhenSuspend)."""
 
-PULL_MESSAGES: Final = 256
+PULL_MESSAGES: Final = 1024
 """Messages asked for with one pull; an Apache broker gives 32 of them."""
 
 PREFETCH_MESSAGES: Final = 2000

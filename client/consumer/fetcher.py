@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from client.backoff import Backoff
 from client.config import ConsumerOptions
 from client.consumer.prefetch import Prefetch
-from client.consumer.received import ReceivedMessage
+from client.consumer.received import ReceivedMessage, messages_of
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.limits import COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
@@ -201,15 +201,10 @@ class Fetcher(Generic[T]):
 
     def _messages(self, body: bytes | memoryview, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
-        messages: list[ReceivedMessage[T]] = []
-        queue, serde, limit = self._queue, self._serde, len(body)
-        expression = None if self.expression.is_all else self.expression
-        position = 0
-        while position < limit:
-            message = ReceivedMessage(body, position, queue, serde, limit=limit)
-            position += message.size
-            if expression is None or expression.matches(message.tags):
-                messages.append(message)
+        messages = messages_of(body, self._queue, self._serde)
+        if not self.expression.is_all:
+            matches = self.expression.matches
+            messages = [message for message in messages if matches(message.tags)]
         if messages and messages[0].offset < wanted:
             messages = [message for message in messages if message.offset >= wanted]
         return messages

@@ -1,47 +1,114 @@
-"""A message as a consumer gets it: a view of the answer's bytes, decoded where it is looked at."""
+"""Messages as a consumer gets them: views of an answer's bytes, decoded where they are looked at.
+
+A thousand messages come with one answer. ``messages_of`` walks over them once: it checks each
+record as ``RecordView`` does, and keeps of a usual one (IPv4, not compressed) nothing but where its
+body lies and its offset. All other positions are found again when they are asked for.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from struct import Struct
+from typing import Any, Final, Generic, TypeVar
 
 from client.errors import UnreadableMessage
 from client.places import instant
 from client.serde import Serde
 from remoting.protocol.errors import BodyError
-from remoting.protocol.message.record import Buffer
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    HEAD_BYTES_V4,
+    MAGIC_V1,
+)
+from remoting.protocol.message.sys_flag import COMPRESSED, HOSTS_V6_MASK
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
 T = TypeVar("T")
 
+COPY_BELOW: Final = 16 * 1024
+"""Where records are smaller, one copy of their answer costs less than a view per field."""
+
 _OWN_ID: Final = b"UNIQ_KEY\x01"
+_UNUSUAL: Final = COMPRESSED | HOSTS_V6_MASK
+_LEFT_OUT: Final = frozenset(
+    {"_buffer", "_end", "_position", "_topic_at", "_topic_end", "sys_flag"}
+)
+_SIZE: Final = Struct(">I")
+_LENGTH: Final = Struct(">H")
+
+_USUAL_HEAD: Final = Struct(">II12xq8xi44xI")
+"""Of a record with IPv4 hosts: size, magic, queue offset, system flag, body length."""
+
+
+class _Answer:
+    """What the messages of one pull's answer share."""
+
+    __slots__ = ("buffer", "queue", "serde", "starts", "topic", "usual")
+
+    def __init__(
+        self, buffer: bytes | memoryview, queue: MessageQueue, serde: Serde[Any], *, usual: bool
+    ) -> None:
+        self.buffer = buffer
+        self.queue = queue
+        self.serde = serde
+        self.usual = usual
+        """Its messages know where their bodies lie and nothing else."""
+        topic = queue.topic.encode()
+        self.topic = bytes((len(topic),)) + topic if len(topic) <= MAX_TOPIC_LENGTH else b""
+        """How a usual record goes on behind its body when its topic is the queue's."""
+        named = usual and bool(topic)
+        self.starts = buffer.startswith if named and isinstance(buffer, bytes) else _never
+
+
+def _never(_: bytes, __: int) -> bool:
+    return False
 
 
 class ReceivedMessage(RecordView, Generic[T]):
     """One message. It keeps the bytes of the whole answer it came in alive.
 
     Attributes:
-        queue: the queue it was read from.
+        offset: its number in its queue.
     """
 
-    __slots__ = ("_serde", "queue")
+    __slots__ = ("_answer", "offset")
+
+    offset: QueueOffset
+    _answer: _Answer
 
     def __init__(
-        self,
-        buffer: Buffer,
-        position: int,
-        queue: MessageQueue,
-        serde: Serde[T],
-        *,
-        limit: int | None = None,
+        self, buffer: bytes | memoryview, position: int, queue: MessageQueue, serde: Serde[T]
     ) -> None:
-        super().__init__(buffer, position, limit=limit)
-        self.queue = queue
-        self._serde = serde
+        """The one at ``position``. Raises RecordError."""
+        super().__init__(buffer, position)
+        self._answer = _Answer(buffer, queue, serde, usual=False)
+        self.offset = self.queue_offset
+
+    def __getattr__(self, name: str) -> Any:
+        """What ``messages_of`` left out, found when the first of it is needed."""
+        if name not in _LEFT_OUT:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        buffer = self._answer.buffer
+        self._locate(buffer, self._body_at - HEAD_BYTES_V4, len(buffer))
+        return getattr(self, name)
 
     def __repr__(self) -> str:
         return f"<ReceivedMessage {self.queue} offset {self.offset} id {self.id}>"
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was read from."""
+        return self._answer.queue
+
+    @property
+    def topic(self) -> str:
+        """The topic it is stored under; REAL_TOPIC may name another."""
+        answer = self._answer
+        if answer.starts(answer.topic, self._body_end):
+            return answer.queue.topic
+        return super().topic
 
     @property
     def body(self) -> bytes:
@@ -50,6 +117,9 @@ class ReceivedMessage(RecordView, Generic[T]):
         Raises:
             UnreadableMessage: it doesn't inflate, or to more than is allowed.
         """
+        answer = self._answer
+        if answer.usual:
+            return bytes(answer.buffer[self._body_at : self._body_end])
         try:
             return super().body
         except BodyError as error:
@@ -64,19 +134,15 @@ class ReceivedMessage(RecordView, Generic[T]):
         """
         body = self.body
         try:
-            return self._serde.loads(body)
+            value: T = self._answer.serde.loads(body)
         except Exception as error:
             raise self._unreadable(error) from error
+        return value
 
     @property
     def tag(self) -> str | None:
         """What consumers choose by."""
         return self.tags
-
-    @property
-    def offset(self) -> QueueOffset:
-        """Its number in its queue."""
-        return self.queue_offset
 
     @property
     def id(self) -> str:
@@ -109,3 +175,48 @@ class ReceivedMessage(RecordView, Generic[T]):
             queue=self.queue,
             hint="look at stored_body, or use the producer's serde",
         )
+
+
+def messages_of(
+    body: bytes | memoryview, queue: MessageQueue, serde: Serde[T]
+) -> list[ReceivedMessage[T]]:
+    """The messages of a pull's answer.
+
+    Raises:
+        RecordError: one of them is damaged.
+    """
+    limit = len(body)
+    small = limit >= _SIZE.size and _SIZE.unpack_from(body)[0] < COPY_BELOW
+    buffer = bytes(body) if small else body
+    usual = _Answer(buffer, queue, serde, usual=True)
+    messages: list[ReceivedMessage[T]] = []
+    append, new, head, length = messages.append, object.__new__, _USUAL_HEAD, _LENGTH
+    last = limit - FIXED_BYTES_V4
+    position = 0
+    while position <= last:
+        size, magic, offset, sys_flag, body_length = head.unpack_from(buffer, position)
+        end = position + size
+        body_at = position + HEAD_BYTES_V4
+        body_end = body_at + body_length
+        if magic == MAGIC_V1 and not sys_flag & _UNUSUAL and body_end + 3 <= end <= limit:
+            topic_length = buffer[body_end]
+            tail_at = body_end + topic_length + 3
+            if (
+                topic_length <= MAX_TOPIC_LENGTH
+                and tail_at <= end <= tail_at + MAX_PROPERTIES_BYTES
+                and length.unpack_from(buffer, tail_at - 2)[0] == end - tail_at
+            ):
+                message: ReceivedMessage[T] = new(ReceivedMessage)
+                message._answer = usual
+                message.offset = offset
+                message._body_at = body_at
+                message._body_end = body_end
+                append(message)
+                position = end
+                continue
+        message = ReceivedMessage(buffer, position, queue, serde)
+        append(message)
+        position += message.size
+    if position < limit:
+        RecordView(buffer, position)
+    return messages

@@ -31,7 +31,7 @@ T = TypeVar("T")
 DEFAULT_GROUP = "pocketmq-producer"
 """The producer group of those who don't name one; it only matters for transactions and lists."""
 
-YIELD_MESSAGES = 256
+YIELD_MESSAGES = 1024
 """``send_many`` lets the loop turn after so many, so that sending and preparing overlap."""
 
 

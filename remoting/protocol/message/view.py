@@ -61,6 +61,9 @@ class RecordView:
 
     def __init__(self, buffer: Buffer, position: int = 0, *, limit: int | None = None) -> None:
         """Look at the record at ``position``; ``limit`` is where the valid bytes end, if given."""
+        self._locate(buffer, position, len(buffer) if limit is None else limit)
+
+    def _locate(self, buffer: Buffer, position: int, limit: int) -> None:
         self._buffer = buffer
         self._position = position
         (
@@ -70,7 +73,7 @@ class RecordView:
             self._topic_at,
             self._topic_end,
             self._end,
-        ) = locate(buffer, position, len(buffer) if limit is None else limit)
+        ) = locate(buffer, position, limit)
 
     def __repr__(self) -> str:
         return (

@@ -73,12 +73,12 @@ def test_a_batch_is_cut_at_its_bytes_but_holds_at_least_one_message():
 
 def test_a_burst_is_spread_over_the_queues_in_batches_worth_their_while():
     accumulator = made(messages=1000, size=10**6, bound=10**4)
-    for number in range(640):
+    for number in range(2400):
         add(accumulator, item(number), spread=4)
-    assert [len(batch.items) for batch in accumulator.take(0.0)] == [160] * 4
-    for number in range(100):
+    assert [batch.count for batch in accumulator.take(0.0)] == [600] * 4
+    for number in range(300):
         add(accumulator, item(number), spread=50)
-    assert [len(batch.items) for batch in accumulator.take(0.0)] == [64, 36]
+    assert [batch.count for batch in accumulator.take(0.0)] == [256, 44]
 
 
 def test_linger_waits_for_company_and_a_full_batch_does_not():
