@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test check soak cover plain bench clean lock
+.PHONY: help setup demo test check soak cover plain bench bench-clients clean lock
 
 help:                     ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
 
 setup: $(VENV)/.ready     ## the virtual environment, from the lock file
 
@@ -52,6 +52,10 @@ soak: setup               ## the full figures of the long tests; writes docs/evi
 bench: setup              ## PocketMQ beside Apache RocketMQ: half an hour on a quiet machine; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks --json build/bench.json --chart build/bench.svg $(BENCH)
+
+bench-clients: setup      ## our client beside those of Kafka and NATS: twenty minutes; BENCH=--quick
+	@mkdir -p build
+	$(BIN)/python -m benchmarks.clients --json build/bench-clients.json $(BENCH)
 
 lock: setup               ## pin every version anew
 	$(BIN)/python -m pip install --quiet uv

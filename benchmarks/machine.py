@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -65,5 +66,7 @@ def _cpu() -> str:
 
 
 def _java() -> str:
+    if shutil.which("java") is None:
+        return "none"
     told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
     return (told.stderr.splitlines() or ["unknown"])[0]

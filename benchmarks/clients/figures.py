@@ -1,0 +1,164 @@
+"""What the rounds amount to: medians, ranges, ratios within rounds, and the bars they have to meet.
+
+Ratios say how many times better ours is: of rates ours to theirs, of latencies theirs to ours.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+OURS: Final = "pocketmq"
+PRODUCE, CONSUME, DELIVER = PHASES = ("produce", "consume", "deliver")
+
+BARS: Final[Mapping[tuple[str, str], float]] = {
+    ("confluent-kafka", PRODUCE): 1.0,
+    ("confluent-kafka", CONSUME): 0.95,
+    ("confluent-kafka", DELIVER): 1.0,
+    ("aiokafka", PRODUCE): 2.0,
+    ("aiokafka", CONSUME): 1.3,
+    ("aiokafka", DELIVER): 1.0,
+}
+"""How many times better ours has to be, by the client it is compared with."""
+
+_WHAT: Final = {
+    PRODUCE: "produce, messages/s",
+    CONSUME: "consume, messages/s",
+    DELIVER: "delivery p50, shorter by",
+}
+_MICROSECONDS: Final = 1e6
+
+
+class Run(NamedTuple):
+    """One phase of one round: messages per second, microseconds of everything else."""
+
+    rate: float
+    cpu_us: float
+    p50_us: float | None
+    p99_us: float | None
+
+    @classmethod
+    def of(cls, messages: int, seconds: float, cpu: float, latencies: Sequence[float]) -> Run:
+        """From what a lane measured, in seconds."""
+        ordered = sorted(latencies)
+        return cls(
+            messages / seconds,
+            cpu / messages * _MICROSECONDS,
+            percentile(ordered, 0.50) * _MICROSECONDS if ordered else None,
+            percentile(ordered, 0.99) * _MICROSECONDS if ordered else None,
+        )
+
+
+Runs: TypeAlias = Mapping[str, Mapping[str, Sequence[Run]]]
+"""By client, by phase, the runs of all rounds in their order."""
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of them lie."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure of ours and of another client, round by round."""
+
+    client: str
+    phase: str
+    ratios: tuple[float, ...]
+    bar: float | None
+
+    @property
+    def median(self) -> float:
+        """The ratio that counts."""
+        return statistics.median(self.ratios)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it is as good as it has to be; None: it has to be nothing."""
+        return None if self.bar is None else self.median >= self.bar
+
+    def line(self) -> str:
+        """One line for people."""
+        bar = "" if self.bar is None else f"  bar {self.bar:g}: {'met' if self.met else 'MISSED'}"
+        extent = f"({min(self.ratios):.2f} to {max(self.ratios):.2f})"
+        return f"{self.client:17} {_WHAT[self.phase]:26} {self.median:6.2f} {extent:18}{bar}"
+
+
+def compare(runs: Runs) -> list[Comparison]:
+    """Ours with every other client that was measured."""
+    ours = runs.get(OURS, {})
+    return [
+        Comparison(
+            client,
+            phase,
+            tuple(_ratio(a, b) for a, b in zip(ours[phase], phases[phase], strict=True)),
+            BARS.get((client, phase)),
+        )
+        for client, phases in runs.items()
+        if client != OURS
+        for phase in PHASES
+        if phase in ours and phase in phases
+    ]
+
+
+def _ratio(ours: Run, theirs: Run) -> float:
+    if ours.p50_us is not None and theirs.p50_us is not None:
+        return theirs.p50_us / ours.p50_us
+    return ours.rate / theirs.rate
+
+
+def table(runs: Runs, guarantees: Mapping[str, str]) -> str:
+    """The medians and ranges of every client, and how ours compares."""
+    lines = [
+        f"{'':17} {'produce, messages/s':30} {'CPU us':>6}  {'consume, messages/s':32}"
+        f" {'CPU us':>6}  {'delivery p50 / p99, us':24} guarantee"
+    ]
+    for client, phases in runs.items():
+        produce, consume, deliver = (phases[phase] for phase in PHASES)
+        lines.append(
+            f"{client:17} {_rates(produce):30} {_cpu(produce):6.2f}  {_rates(consume):32}"
+            f" {_cpu(consume):6.2f}  {_latency(deliver):24} {guarantees[client]}"
+        )
+    comparisons = compare(runs)
+    if comparisons:
+        lines += ["", "ours against each: medians of the rounds' ratios (least to greatest)"]
+        lines += [comparison.line() for comparison in comparisons]
+    return "\n".join(lines)
+
+
+def _rates(runs: Sequence[Run]) -> str:
+    rates = [run.rate for run in runs]
+    return f"{statistics.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+
+
+def _cpu(runs: Sequence[Run]) -> float:
+    return statistics.median(run.cpu_us for run in runs)
+
+
+def _latency(runs: Sequence[Run]) -> str:
+    p50 = statistics.median(run.p50_us for run in runs if run.p50_us is not None)
+    p99 = statistics.median(run.p99_us for run in runs if run.p99_us is not None)
+    return f"{p50:,.0f} / {p99:,.0f}"
+
+
+def report(runs: Runs) -> dict[str, object]:
+    """The same as JSON has it: every run, and every ratio."""
+    return {
+        "runs": {
+            client: {phase: [run._asdict() for run in found] for phase, found in phases.items()}
+            for client, phases in runs.items()
+        },
+        "comparisons": [
+            {
+                "client": comparison.client,
+                "phase": comparison.phase,
+                "ratios": comparison.ratios,
+                "median": comparison.median,
+                "bar": comparison.bar,
+                "met": comparison.met,
+            }
+            for comparison in compare(runs)
+        ],
+    }
