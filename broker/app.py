@@ -15,6 +15,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Self
 
 import structlog
@@ -23,6 +24,8 @@ from broker.announcement import Announcement
 from broker.config import BrokerConfig
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.errors import BrokerError
+from broker.hot.feed import HotFeed
+from broker.hot_path import HotPath
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import SAMPLE_SECONDS, Rates, Totals
 from broker.registration import Registration
@@ -154,6 +157,7 @@ class Broker:
         self._check_offsets()
         self.store.on_arrival = self._arrived
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
+        self._set_short_way(self._server)
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
@@ -175,6 +179,12 @@ class Broker:
             clock=self._clock,
             name="broker",
         )
+
+    def _set_short_way(self, server: Server) -> None:
+        """From now on; who is connected already goes the general way."""
+        limits = server.endpoint.limits
+        hot = HotPath(self.state, max_frame_bytes=limits.max_frame_bytes)
+        server.endpoint.feed_factory = partial(HotFeed, hot)
 
     async def _open_store(self) -> None:
         config = self.config
@@ -243,6 +253,7 @@ class Broker:
             return
         vip = self._make_server(self.config.listen_port - VIP_STEP)
         vip.endpoint.handler = self._server.endpoint.handler
+        vip.endpoint.feed_factory = self._server.endpoint.feed_factory
         try:
             await vip.start()
         except BindFailed as error:

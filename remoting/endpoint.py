@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,9 @@ class Endpoint:
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)
     complaints: Complaints = field(init=False)
+    held: int = 0
+    """Answers that wait outside of a handler; see ``Connection.hold_answers``."""
+    _none_held: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.alarms = Alarms(self.clock)
@@ -75,6 +79,20 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - an owner's fault must not break the server
             _log.exception("connection callback failed", remote=connection.remote_text)
 
+    def hold(self, count: int) -> None:
+        """So many answers more, or less, wait outside of a handler."""
+        self.held += count
+        if not self.held and self._none_held is not None:
+            self._none_held.set_result(None)
+            self._none_held = None
+
+    async def _answered(self, timeout: float) -> None:
+        """Wait until no answers wait outside of a handler."""
+        if self.held:
+            self._none_held = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._none_held], timeout=timeout)
+            self._none_held = None
+
     async def stop(self, reason: str, *, drain_timeout: float) -> None:
         """Begin no more requests, let those in progress finish, close all connections.
 
@@ -85,7 +103,7 @@ class Endpoint:
         try:
             for connection in self.connections:
                 connection.stop_requests()
-            await self.tasks.join(drain_timeout)
+            await asyncio.gather(self.tasks.join(drain_timeout), self._answered(drain_timeout))
             await self.tasks.close()
             connections = tuple(self.connections)
             for connection in connections:

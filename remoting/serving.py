@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _MAX_REMARK_CHARS: Final = 1024
 _PIN_FACTOR: Final = 2
+_HELD_BYTES: Final = 512
+"""What a request keeps of which only the answer's numbers wait."""
 
 
 class Serving:
@@ -46,6 +48,16 @@ class Serving:
             self.requests >= limits.max_in_progress_requests
             or self.bytes >= limits.max_in_progress_bytes
         )
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether requests whose answers have to wait may be begun."""
+        return not self.full and not self._endpoint_full(_HELD_BYTES)
+
+    def hold(self, count: int) -> None:
+        """So many requests more, or less, wait for their answers outside of a handler."""
+        self._count(count, count * _HELD_BYTES)
+        self._endpoint.hold(count)
 
     def serve(self, command: Command, size: int) -> None:
         """Do a request whose frame had ``size`` bytes."""

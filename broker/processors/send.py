@@ -38,6 +38,7 @@ from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.tags import tags_code_of
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from remoting.connection import Connection
 
 _log = structlog.get_logger("broker")
@@ -65,6 +66,14 @@ SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
 _packed_host = lru_cache(maxsize=4096)(host_bytes)
 
 
+def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
+    """What every answer to a send carries besides its header."""
+    return (
+        ("MSG_REGION", config.region_id),
+        ("TRACE_ON", "true" if config.trace_on else "false"),
+    )
+
+
 class _Target(NamedTuple):
     """Where a message goes once it is admitted."""
 
@@ -81,8 +90,7 @@ class SendProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._cluster = state.config.cluster_name.encode()
-        trace_on = "true" if state.config.trace_on else "false"
-        self._extra = (("MSG_REGION", state.config.region_id), ("TRACE_ON", trace_on))
+        self._extra = answer_fields(state.config)
 
     def send(self, command: Command, connection: Connection) -> Reply:
         """SEND_MESSAGE: the header with long names."""

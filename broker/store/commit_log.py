@@ -108,6 +108,14 @@ class CommitLog:
             active.extend(used + size, APPENDER_STEP_BYTES)
         return active.start + used
 
+    @property
+    def room_end(self) -> int:
+        """Physical offset up to which records may be stored without asking ``reserve`` again."""
+        active = self._active
+        if active is None:
+            return self.end
+        return active.start + min(active.size - MIN_TAIL_BYTES, active.watermark)
+
     def store(self, position: int, data: bytes | memoryview) -> None:
         """Store records at the reserved ``position``; from here on they are part of the log."""
         active = self._active

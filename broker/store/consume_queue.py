@@ -96,6 +96,48 @@ class ConsumeQueue:
         ENTRY.pack_into(file.view, at, physical_offset, size, tags_code)
         self.max_offset += 1
 
+    def room(self, count: int) -> int:
+        """Make room for ``count`` more messages; for how many there is. Raises ``OSError``."""
+        self.prepare(count)
+        return self._ready - self.next_offset
+
+    def place(self, count: int) -> memoryview:
+        """Make room for ``count`` more messages; the bytes of the next entries that have room.
+
+        It ends with its file, so it may be shorter than asked for. Raises ``OSError``.
+        """
+        self.prepare(count)
+        file = self._active
+        assert file is not None
+        at = self.max_offset * ENTRY_BYTES - file.start
+        if at >= file.size:
+            file = self._active = self._file_of(self.max_offset)
+            at = self.max_offset * ENTRY_BYTES - file.start
+        return file.view[at : min(self._ready * ENTRY_BYTES - file.start, file.size)]
+
+    def append_at(self, place: memoryview, entries: bytes) -> None:
+        """The next entries, packed, at the ``place`` that was given out for them."""
+        place[: len(entries)] = entries
+        self.max_offset += len(entries) // ENTRY_BYTES
+
+    def append_packed(self, entries: bytes) -> None:
+        """The next entries, packed, for which there is room: all of them, or ``OSError``."""
+        places: list[memoryview] = []
+        end = self.max_offset * ENTRY_BYTES + len(entries)
+        at = self.max_offset * ENTRY_BYTES
+        file = self._active
+        assert file is not None
+        while at < end:
+            file = self._file_of(at // ENTRY_BYTES)
+            places.append(file.view[at - file.start : min(end - file.start, file.size)])
+            at += len(places[-1])
+        written = 0
+        for place in places:
+            place[:] = entries[written : written + len(place)]
+            written += len(place)
+        self._active = file
+        self.max_offset = end // ENTRY_BYTES
+
     def _make_room(self, wanted: int) -> None:
         while self._ready < wanted:
             last = self._all[-1] if self._all else None

@@ -40,13 +40,12 @@ class QueueEntry(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An entry that becomes visible when the log is on the disk up to ``end_offset``."""
+    """Entries of a queue that become visible when the log is on the disk up to ``end_offset``."""
 
     end_offset: int
     queue: ConsumeQueue
-    physical_offset: int
-    size: int
-    tags_code: int
+    entries: bytes
+    tags_codes: Sequence[int]
 
 
 def takes_queue_offset(sys_flag: int) -> bool:
@@ -105,7 +104,7 @@ class Dispatcher:
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
-        """Messages that wait for the disk."""
+        """Runs of messages that wait for the disk."""
         return len(self._waiting)
 
     def publish(self, queue: ConsumeQueue, offset: int, size: int, tags_code: int) -> None:
@@ -122,29 +121,39 @@ class Dispatcher:
         tags_codes: Sequence[int],
     ) -> None:
         """Make messages of one queue visible now. Raises ``OSError``; then the rest is not."""
-        arrivals: dict[int, int] = {}
+        appended = 0
         try:
             for offset, size, tags_code in zip(offsets, sizes, tags_codes, strict=True):
                 queue.append(offset, size, tags_code)
-                arrivals[tags_code] = queue.max_offset
+                appended += 1
         finally:
-            if self.on_arrival is not None:
-                for tags_code, max_offset in arrivals.items():
-                    self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
+            self.arrived(queue, tags_codes[:appended])
+
+    def arrived(self, queue: ConsumeQueue, tags_codes: Sequence[int]) -> None:
+        """The last messages of a queue have become visible; these are their tags codes."""
+        if self.on_arrival is None or not tags_codes:
+            return
+        count = len(tags_codes)
+        if tags_codes.count(tags_codes[0]) == count:
+            self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_codes[0])
+            return
+        first = queue.max_offset - count + 1
+        arrivals = {code: first + number for number, code in enumerate(tags_codes)}
+        for tags_code, max_offset in arrivals.items():
+            self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
 
     def hold(self, waiting: Waiting) -> None:
-        """Make one message visible when the disk has it."""
+        """Make messages visible when the disk has them."""
         self._waiting.append(waiting)
 
     def release(self, durable_end: int) -> None:
         """The log is on the disk up to here. Raises ``OSError``; then the rest goes on waiting."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= durable_end:
-            _, queue, offset, size, tags_code = waiting[0]
-            queue.append(offset, size, tags_code)
+            _, queue, entries, tags_codes = waiting[0]
+            queue.append_packed(entries)
             waiting.popleft()
-            if self.on_arrival is not None:
-                self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
+            self.arrived(queue, tags_codes)
 
     def forget(self, topic: str) -> None:
         """Messages of a topic that wait for the disk shall not become visible."""

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 
 import structlog
 
+from broker.store.bulk import Bulk
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, OnArrival
@@ -24,6 +25,7 @@ from broker.store.limits import MAX_PULL_BYTES, NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
+from broker.store.queue_table import QueueTable
 from broker.store.reader import Accept
 from broker.store.results import (
     BatchPutResult,
@@ -180,6 +182,21 @@ class MessageStore:
         if self._commit is not None:
             self._commit.ask()
         return result
+
+    @property
+    def queues(self) -> QueueTable:
+        """The consume queues. Raises ``StoreError`` when the store is not open."""
+        return self._opened().queues
+
+    @property
+    def bulk(self) -> Bulk:
+        """Appends the messages of one read together. Raises ``StoreError`` likewise."""
+        return self._opened().bulk
+
+    def ask_sync(self) -> None:
+        """In SYNC mode, have what was stored in bulk synced soon."""
+        if self._commit is not None:
+            self._commit.ask()
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """Tell ``callback`` on the loop's thread when the disk has the log up to ``end_offset``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.store.bulk import Bulk
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
@@ -30,6 +31,7 @@ class Parts:
     log: CommitLog
     queues: QueueTable
     writer: Writer
+    bulk: Bulk
     reader: Reader
     cold_reads: ColdReads
     log_flusher: LogFlusher
@@ -81,6 +83,14 @@ def join_parts(
         log=log,
         queues=queues,
         writer=writer,
+        bulk=Bulk(
+            log,
+            dispatcher,
+            disk,
+            stats,
+            writer.next_store_ms,
+            sync=config.flush_disk_type == "SYNC_FLUSH",
+        ),
         reader=reader,
         cold_reads=ColdReads(reader, warmth, stats),
         log_flusher=log_flusher,

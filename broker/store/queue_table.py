@@ -16,6 +16,9 @@ class QueueTable:
     """The queues; reading never makes one.
 
     Only the loop's thread changes the table; others may iterate over ``all()``.
+
+    Attributes:
+        removals: how often queues were taken off; who kept one looks whether it is still the one.
     """
 
     def __init__(self, space: QueueSpace, directory: Path) -> None:
@@ -23,6 +26,7 @@ class QueueTable:
         self._directory = directory
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.get = self._queues.get
+        self.removals = 0
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -100,6 +104,7 @@ class QueueTable:
             StoreError: they can't be removed.
         """
         queues = [queue for queue in self.all() if queue.topic == topic]
+        self.removals += 1
         try:
             for queue in queues:
                 del self._queues[topic, queue.queue_id]

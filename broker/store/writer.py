@@ -23,6 +23,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from broker.store.stats import StoreStats
 from remoting.clock import Clock
+from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message.hosts import HOST_BYTES_V4, HOST_BYTES_V6, host_bytes
 from remoting.protocol.message.record import (
@@ -85,7 +86,7 @@ class Writer:
             position = self._place(queue, 1, size)
             numbered = takes_queue_offset(message.sys_flag)
             queue_offset = queue.next_offset if numbered else 0
-            store_ms = self._store_ms()
+            store_ms = self.next_store_ms()
             record = self._record(message, queue, size, queue_offset, position, store_ms)
         except PutRefused as refused:
             self._stats.refused_puts += 1
@@ -97,7 +98,8 @@ class Writer:
         if numbered:
             queue.next_offset += 1
             if self._sync:
-                self._dispatcher.hold(Waiting(end, queue, position, size, message.tags_code))
+                entry = ENTRY.pack(position, size, message.tags_code)
+                self._dispatcher.hold(Waiting(end, queue, entry, (message.tags_code,)))
             else:
                 self._dispatcher.publish(queue, position, size, message.tags_code)
         return PutResult(PutStatus.OK, position, queue_offset, store_ms, end)
@@ -110,7 +112,7 @@ class Writer:
             total = sum(sizes)
             begin = self._place(queue, len(messages), total)
             first = queue.next_offset
-            store_ms = self._store_ms()
+            store_ms = self.next_store_ms()
             positions = list(accumulate(sizes[:-1], initial=begin))
             records = [
                 self._record(message, queue, size, first + number, position, store_ms)
@@ -128,8 +130,8 @@ class Writer:
         queue.next_offset += len(messages)
         codes = [message.tags_code for message in messages]
         if self._sync:
-            for position, size, code in zip(positions, sizes, codes, strict=True):
-                self._dispatcher.hold(Waiting(end, queue, position, size, code))
+            entries = b"".join(map(ENTRY.pack, positions, sizes, codes))
+            self._dispatcher.hold(Waiting(end, queue, entries, codes))
         else:
             self._dispatcher.publish_run(queue, positions, sizes, codes)
         return BatchPutResult(PutStatus.OK, positions, first, store_ms, end)
@@ -223,7 +225,7 @@ class Writer:
         sentence = self._disk.refused(directory, error)
         raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, sentence) from error
 
-    def _store_ms(self) -> int:
+    def next_store_ms(self) -> int:
         """The time of the next record: it goes back only when the clock was set back by much."""
         now = self._now_ms()
         last = self.last_store_ms

@@ -15,6 +15,7 @@ from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import Rates
 from broker.state import BrokerState
+from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.topics import TopicRules, TopicTable
 from remoting.clock import ManualClock
@@ -90,7 +91,7 @@ class _Done:
 class Bench:
     """One broker's state with its dispatcher."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
+    def __init__(self, root: Path, *, files: Files | None = None, **settings: Any) -> None:
         self.config = BrokerConfig(
             **{"broker_name": "broker-a", "store_path_root_dir": root, **settings}
         )
@@ -105,6 +106,7 @@ class Bench:
                 flush_disk_type="SYNC_FLUSH" if self.config.sync_flush else "ASYNC_FLUSH",
                 store_host=HOST,
             ),
+            files=files,
             clock=self.clock,
         )
         self.store.open()
@@ -144,12 +146,17 @@ class Bench:
         """The answer to a request, however it comes; None if none came."""
         connection = connection or self.connection
         before = len(connection.sent)
-        answer = self.dispatch(command, connection)
-        if answer is not None and not isinstance(answer, Command):
-            answer = _finish(answer)
+        answer = self.answer(command, connection)
         if answer is None and len(connection.sent) > before:
             return connection.sent.pop()
         return answer
+
+    def answer(self, command: Command, connection: Any) -> Command | None:
+        """What the handler of a request returns; None also when the answer was sent."""
+        answer = self.dispatch(command, connection)
+        if answer is None or isinstance(answer, Command):
+            return answer
+        return _finish(answer)
 
     def must(self, command: Command, connection: FakeConnection | None = None) -> Command:
         answer = self.ask(command, connection)

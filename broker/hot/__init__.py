@@ -1,0 +1,1 @@
+"""The parts of the short way; see ``broker.hot_path``."""

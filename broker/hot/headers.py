@@ -1,0 +1,147 @@
+"""The JSON headers of hot requests, read in one step into typed structs.
+
+What is read here is what the general codec would read: each struct names all fields that the hot
+path knows, as texts, and refuses everything else (unknown fields, nulls, bare numbers, nesting),
+which sends the frame the general way. Of repeated fields the last wins, as everywhere.
+
+The code of a request is taken from the beginning of its header, where every client known writes
+it; who writes it elsewhere is served the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final, TypeAlias
+
+from msgspec import Meta, Struct, ValidationError, json
+
+from remoting.protocol.limits import MAX_EXT_FIELDS
+
+KEY_BYTES: Final = 12
+"""Of a header's beginning, which tell its code."""
+
+Int: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+
+_LONG_HEADER_BYTES: Final = 7 * MAX_EXT_FIELDS
+"""A shorter header can't have too many fields: each takes seven bytes, ``"a":"",``, or more."""
+
+
+class _Envelope(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    code: Int
+    opaque: Int = 0
+    flag: Int = 0
+    version: Int = 0
+    language: str = ""
+    remark: str | None = None
+    serializeTypeCurrentRPC: str = ""  # noqa: N815 - the wire's name
+
+
+class SendFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, by their names on the wire."""
+
+    a: str
+    b: str
+    c: str
+    d: str
+    e: str
+    f: str
+    g: str
+    h: str
+    i: str = ""
+    j: str = ""
+    k: str = ""
+    l: str = ""  # noqa: E741 - the wire's name
+    m: str = ""
+    n: str = ""
+
+
+class LongSendFields(
+    Struct,
+    forbid_unknown_fields=True,
+    gc=False,
+    kw_only=True,
+    rename={
+        "a": "producerGroup",
+        "b": "topic",
+        "c": "defaultTopic",
+        "d": "defaultTopicQueueNums",
+        "e": "queueId",
+        "f": "sysFlag",
+        "g": "bornTimestamp",
+        "h": "flag",
+        "i": "properties",
+        "j": "reconsumeTimes",
+        "k": "unitMode",
+        "l": "maxReconsumeTimes",
+        "m": "batch",
+        "n": "bname",
+    },
+):
+    """SEND_MESSAGE: the same under long names."""
+
+    a: str
+    b: str
+    c: str
+    d: str
+    e: str
+    f: str
+    g: str
+    h: str
+    i: str = ""
+    j: str = ""
+    k: str = ""
+    l: str = ""  # noqa: E741 - as above
+    m: str = ""
+    n: str = ""
+
+
+class SendHeader(_Envelope):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    extFields: SendFields  # noqa: N815 - the wire's name
+
+
+class LongSendHeader(_Envelope):
+    """SEND_MESSAGE."""
+
+    extFields: LongSendFields  # noqa: N815 - the wire's name
+
+
+AnySendFields = SendFields | LongSendFields
+AnySendHeader = SendHeader | LongSendHeader
+
+decode_send: Final[Callable[[bytes], SendHeader]] = json.Decoder(SendHeader).decode
+decode_long_send: Final[Callable[[bytes], LongSendHeader]] = json.Decoder(LongSendHeader).decode
+
+DECODE_ERRORS: Final = (ValidationError, UnicodeDecodeError, ValueError)
+"""What the decoders raise: the general way finds out what is wrong, if anything is."""
+
+
+def has_few_fields(header: bytes) -> bool:
+    """Whether the general codec would not complain of the number of ext fields, repeats included.
+
+    By the quotes, of which each field has four; a text rich in quotes is counted the general way.
+    """
+    return len(header) < _LONG_HEADER_BYTES or header.count(b'"') < 4 * MAX_EXT_FIELDS
+
+
+def integer(text: str) -> int | None:
+    """A number as every client writes it; None for anything unusual, be it right or wrong."""
+    if len(text) <= 18 and text.isascii() and text.isdigit():
+        return int(text)
+    return None
+
+
+def small_integer(text: str, absent: int | None = None) -> int | None:
+    """Likewise of 32 bits; ``absent`` when the text is empty."""
+    if not text:
+        return absent
+    value = integer(text)
+    return value if value is not None and value < 2**31 else None
+
+
+def boolean(text: str) -> bool | None:
+    """True or false as every client writes it, false when empty; None for anything unusual."""
+    if not text or text == "false":
+        return False
+    return True if text == "true" else None

@@ -1,0 +1,73 @@
+"""The properties text of a send: what a 4.9 broker stores of it, worked out without decoding it.
+
+The same as the general path makes by ``remoting.protocol.message.properties``; the usual shape,
+one ``WAIT`` that says true, is cut out here, everything else is left to those functions.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
+from remoting.protocol.message import properties
+from remoting.protocol.message.tags import tags_code_of
+
+_WAIT_NAME: Final = properties.WAIT.encode()
+_WAIT: Final = _WAIT_NAME + properties.NAME_END
+_WAIT_TRUE: Final = _WAIT + b"true"
+_DELAY: Final = properties.DELAY.encode() + properties.NAME_END
+_TRAN_MSG: Final = properties.TRAN_MSG.encode() + properties.NAME_END
+_TAGS: Final = properties.TAGS.encode() + properties.NAME_END
+_SEPARATOR: Final = 2
+
+
+class Stored(NamedTuple):
+    """What becomes of a properties text."""
+
+    text: bytes
+    waits: bool
+    tags_code: int
+
+
+def stored(sent: str, cluster: bytes) -> Stored | None:
+    """The text to store; None when the general path has to look at it.
+
+    Args:
+        sent: as it came.
+        cluster: the entry that the broker appends.
+    """
+    text = sent.encode()
+    if _DELAY in text or _TRAN_MSG in text:
+        return None
+    waits = True
+    at = text.find(_WAIT)
+    if at >= 0:
+        cut = _without_wait(text, at)
+        if cut is None:
+            waits = says_wait(text)
+            text = properties.remove(text, _WAIT_NAME)
+        else:
+            text = cut
+    tagged = _TAGS in text
+    text = properties.join(text, cluster)
+    if len(text) > MAX_PROPERTIES_BYTES:
+        return None
+    return Stored(text, waits, tags_code_of(text) if tagged else 0)
+
+
+def _without_wait(text: bytes, at: int) -> bytes | None:
+    """The text without its only ``WAIT``, found at ``at``, if that is an entry that says true."""
+    end = at + len(_WAIT_TRUE)
+    if text[at:end] != _WAIT_TRUE or (at and text[at - 1] != _SEPARATOR):
+        return None
+    if text.find(_WAIT, end) >= 0:
+        return None
+    if end == len(text):
+        return text[:at]
+    return text[:at] + text[end + 1 :] if text[end] == _SEPARATOR else None
+
+
+def says_wait(text: bytes) -> bool:
+    """Whether a text asks for an answer only when the message is on the disk."""
+    value = properties.find(text, _WAIT_NAME)
+    return value is None or value.lower() == b"true"

@@ -1,0 +1,138 @@
+"""The same frames worked by the hot path and by the general one, and what either left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+from broker.hot_path import HotPath
+from broker.processors.pull import HeldPull
+from remoting.protocol.command import Command
+from remoting.protocol.frame import cut, decode, encode, encode_head
+from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.protocol.message.hosts import host_bytes
+from tests.unit.broker.harness import Bench
+
+REMOTE = ("10.0.0.7", 5555)
+
+
+class Wire:
+    """A connection: what is sent on it becomes bytes. Works frames the general way."""
+
+    remote_text = "10.0.0.7:5555"
+    closed = False
+    crowded = False
+    may_hold = True
+
+    def __init__(self, bench: Bench, remote: tuple[str, int] = REMOTE) -> None:
+        self._bench = bench
+        self.remote = remote
+        self.born_host = host_bytes(*remote)
+        self.sent: list[bytes] = []
+        self.cold = 0
+        self.held = 0
+
+    def send(self, command: Command) -> None:
+        self.sent.append(encode(command))
+
+    def send_with_body(self, command: Command, body: Iterable[memoryview]) -> None:
+        pieces = b"".join(body)
+        self.sent.append(encode_head(command, len(pieces)) + pieces)
+
+    def post(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.sent.append(b"".join(pieces))
+
+    def hold(self, answers: int) -> None:
+        self.held += answers
+
+    def release(self, answers: int) -> None:
+        self.held -= answers
+
+    def work_cold(self, buffer: bytes, position: int) -> int:
+        frame = cut(buffer, position, max_frame_bytes=MAX_FRAME_BYTES)
+        if frame is None:
+            return position
+        self.cold += 1
+        command = decode(frame)
+        if not command.is_response:
+            answer = self._bench.answer(command, self)
+            if answer is not None and not command.is_oneway:
+                self.send(answer)
+        return frame.end
+
+
+class Side:
+    """A broker that frames are fed to."""
+
+    def __init__(self, root: Path, *, hot: bool, **settings: Any) -> None:
+        self.bench = Bench(root, **settings)
+        self.wire = Wire(self.bench)
+        self.arrivals: dict[tuple[str, int, int], int] = {}
+        self.bench.store.on_arrival = self._arrived
+        self._hot = HotPath(self.bench.state, max_frame_bytes=MAX_FRAME_BYTES) if hot else None
+        self._rest = b""
+        self.woken: list[Any] = []
+
+    @property
+    def frames(self) -> int:
+        """How many went the short way."""
+        return self._hot.frames if self._hot else 0
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        self.arrivals[topic, queue_id, tags_code] = max_offset
+        woken = self.bench.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
+        self.woken += woken
+
+    def feed(self, chunk: bytes, may_go_on: Callable[[], bool] = lambda: True) -> None:
+        """A read: worked as far as it goes, then the parked pulls it woke are answered."""
+        self.woken = []
+        buffer, position = self._rest + chunk, 0
+        while True:
+            if self._hot:
+                end = self._hot.work(self.wire, buffer, position, len(buffer), may_go_on)
+            else:
+                end = self.wire.work_cold(buffer, position)
+            if end == position:
+                break
+            position = end
+        self._rest = buffer[position:]
+        self.woken.sort(key=lambda pull: _opaque(pull.request))
+        self.bench.processors.pull.wake(self.woken)
+
+    def left(self) -> dict[str, Any]:
+        """Everything that can be seen of what the frames did."""
+        bench, store = self.bench, self.bench.store
+        queues = {}
+        for topic in store.topics_on_disk():
+            for queue_id in store.queue_ids(topic):
+                queue = store.queues.get((topic, queue_id))
+                assert queue is not None
+                entries = [queue.entry(n) for n in range(queue.min_offset, queue.max_offset)]
+                queues[topic, queue_id] = (queue.next_offset, entries)
+        log = [path.read_bytes() for path in sorted(store.paths.commit_log.glob("0*"))]
+        counters = bench.state.counters
+        return {
+            "answers": b"".join(self.wire.sent),
+            "log": log,
+            "end": store.end_offset,
+            "queues": queues,
+            "arrivals": self.arrivals,
+            "offsets": bench.state.offsets.table,
+            "topics": sorted(bench.state.topics.table),
+            "groups": sorted(bench.state.groups.table),
+            "counters": counters,
+            "puts": (store.stats.puts, store.stats.put_bytes, store.stats.refused_puts),
+            "gets": (store.stats.got_messages, store.stats.got_bytes),
+            "parked": len(bench.state.long_polls),
+        }
+
+
+def _opaque(held: HeldPull) -> int:
+    return held.command.opaque
+
+
+def frame(header: bytes, body: bytes = b"") -> bytes:
+    """A frame with a JSON header."""
+    return pack(">II", 4 + len(header) + len(body), len(header)) + header + body

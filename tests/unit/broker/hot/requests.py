@@ -1,0 +1,269 @@
+"""Requests as clients may write them, the usual ones and the odd ones, as frames."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from remoting.protocol.message import batch
+from tests.unit.broker.hot.paths import frame
+
+TOPICS = ["plain", "plain", "plain", "wide", "other", "multi", "ordered", "closed"]
+ODD_TOPICS = ["unknown", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "bad name", "", "x" * 128, "TBW102"]
+
+numbers = st.sampled_from(["0", "0", "0", "1", "2", "3"])
+odd_numbers = st.sampled_from(
+    ["", "-1", "+1", "007", " 1", "1_0", "٣", "x", "2147483648", "99999999999999999999", "4", "8"]
+)
+odd_values = st.sampled_from(["0", "1.5", "true", "null", "{}", "[1]", '"\\u0030"', '"1"', "1e3"])
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> str:
+    """A properties text, mostly as a client writes it."""
+    entries = draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    *("UNIQ_KEY\x017F0000010001", "WAIT\x01true", "WAIT\x01true", "TAGS\x01A"),
+                    *("TAGS\x01B", "TAGS\x01", "KEYS\x01k1 k2", "XWAIT\x01true", "WAIT\x01false"),
+                    *("WAIT\x01TRUE", "WAIT\x01", "WAIT", "DELAY\x010", "DELAY\x013", "DELAY\x01x"),
+                    *(
+                        "TRAN_MSG\x01true",
+                        "TRAN_MSG\x01false",
+                        "CLUSTER\x01c",
+                        "ü\x01ß",
+                        "\x01",
+                        "",
+                    ),
+                    *("a\x01TAGS\x01A", 'q\x01"\\', "WAIT\x01truer", "k\x01" + "v" * 300),
+                ]
+            ),
+            max_size=5,
+        )
+    )
+    return "\x02".join(entries) + draw(st.sampled_from(["", "", "\x02"]))
+
+
+@st.composite
+def send_fields(draw: st.DrawFn) -> dict[str, str]:
+    """The ext fields of a send, name and JSON value."""
+    odd = draw(st.integers(0, 3)) == 0
+    topic = draw(st.sampled_from(ODD_TOPICS if odd and draw(st.booleans()) else TOPICS))
+    fields = {
+        "a": quoted(draw(st.sampled_from(["pg", "", "ü"]))),
+        "b": quoted(topic),
+        "c": quoted("TBW102"),
+        "d": quoted("4"),
+        "e": quoted(draw(numbers)),
+        "f": quoted(draw(st.sampled_from(["0", "0", "1", "16", "32"]))),
+        "g": quoted(draw(st.sampled_from(["1700000000123", "1700000000124"]))),
+        "h": quoted(draw(numbers)),
+        "i": quoted(draw(properties())),
+        "j": quoted(draw(numbers)),
+        "k": quoted(draw(st.sampled_from(["false", "true", ""]))),
+        "m": quoted("false"),
+    }
+    if odd:
+        name = draw(st.sampled_from("bdefghjklm"))
+        fields[name] = draw(st.one_of(odd_numbers.map(quoted), odd_values))
+    if draw(st.integers(0, 9)) == 0:
+        fields.pop(draw(st.sampled_from(sorted(fields))))
+    return fields
+
+
+LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+
+
+@st.composite
+def header(draw: st.DrawFn, code: int, fields: dict[str, str], opaque: int) -> bytes:
+    """A JSON header, mostly in the usual order and form."""
+    pairs = list(fields.items())
+    top: list[tuple[str, Any]] = [
+        ("code", str(code)),
+        ("extFields", pairs),
+        ("flag", draw(st.sampled_from(["0", "0", "0", "2"]))),
+        ("language", quoted("JAVA")),
+        ("opaque", str(opaque)),
+        ("serializeTypeCurrentRPC", quoted("JSON")),
+        ("version", "407"),
+    ]
+    space = ""
+    oddity = draw(st.integers(0, 9))
+    if oddity == 0:
+        pairs[:] = draw(st.permutations(pairs))
+        top[1:] = draw(st.permutations(top[1:]))
+    elif oddity == 1 and pairs:
+        name, value = draw(st.sampled_from(pairs))
+        pairs.insert(
+            draw(st.integers(0, len(pairs))), (name, draw(st.one_of(st.just(value), odd_values)))
+        )
+    elif oddity == 2:
+        pairs.append((draw(st.sampled_from(["zz", "bname", "A"])), draw(st.one_of(odd_values))))
+    elif oddity == 3:
+        extra = draw(
+            st.sampled_from(
+                [
+                    *(("remark", "null"), ("remark", '"r"'), ("remark", "1"), ("zz", "[[]]")),
+                    *(("flag", "2"), ("flag", "1"), ("flag", "false"), ("opaque", "1.0")),
+                    *(
+                        ("opaque", "null"),
+                        ("language", "3"),
+                        ("language", "null"),
+                        ("version", "-1"),
+                    ),
+                    *(("opaque", "2147483648"), ("code", "11"), ("code", str(code))),
+                ]
+            )
+        )
+        top.insert(draw(st.integers(0, len(top))), extra)
+    elif oddity == 4:
+        space = " "
+    elif oddity == 5:
+        top = draw(st.permutations(top))
+
+    def text(members: list[tuple[str, Any]]) -> str:
+        parts = [
+            f'"{name}":{space}{text(value) if isinstance(value, list) else value}'
+            for name, value in members
+        ]
+        return "{" + ",".join(parts) + "}"
+
+    return text(top).encode()
+
+
+bodies = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([b"x" * 1024, b"y" * 3000, b"z" * 200_000]),
+)
+
+
+@st.composite
+def sends(draw: st.DrawFn, opaque: int) -> bytes:
+    fields = draw(send_fields())
+    code = draw(st.sampled_from([310, 310, 310, 10]))
+    if code == 10 or draw(st.integers(0, 30)) == 0:
+        fields = {LONG_NAMES[name]: value for name, value in fields.items()}
+    return frame(draw(header(code, fields, opaque)), draw(bodies))
+
+
+@st.composite
+def batches(draw: st.DrawFn, opaque: int) -> bytes:
+    fields = draw(send_fields())
+    fields["m"] = draw(st.sampled_from(['"true"', '"true"', '"true"', '"false"', '"TRUE"']))
+    count = draw(st.sampled_from([0, 1, 2, 5, 20, 40]))
+    if draw(st.booleans()):
+        size = draw(st.integers(0, 60))
+        text = draw(properties()).encode()
+        elements = [(n % 3, bytes((n,)) * size, text) for n in range(count)]
+    else:
+        elements = [
+            (0, draw(st.binary(max_size=9)), draw(properties()).encode()) for _ in range(count)
+        ]
+    body = batch.encode(elements)
+    damage = draw(st.integers(0, 12))
+    if damage == 0:
+        body = body[: draw(st.integers(0, len(body)))]
+    elif damage == 1 and body:
+        at = draw(st.integers(0, len(body) - 1))
+        body = body[:at] + draw(st.binary(min_size=1, max_size=1)) + body[at + 1 :]
+    return frame(draw(header(320, fields, opaque)), body)
+
+
+@st.composite
+def pulls(draw: st.DrawFn, opaque: int) -> bytes:
+    fields = {
+        "consumerGroup": quoted(draw(st.sampled_from(["g", "g", "h", "off", "new group"]))),
+        "topic": quoted(draw(st.sampled_from([*TOPICS, "unknown"]))),
+        "queueId": quoted(draw(numbers)),
+        "queueOffset": quoted(draw(st.sampled_from(["0", "0", "1", "2", "7", "900"]))),
+        "maxMsgNums": quoted(draw(st.sampled_from(["32", "1", "2", "0", "5000"]))),
+        "sysFlag": quoted(draw(st.sampled_from(["4", "6", "7", "5", "2", "3", "0"]))),
+        "commitOffset": quoted(draw(numbers)),
+        "suspendTimeoutMillis": quoted("15000"),
+        "subscription": quoted(draw(st.sampled_from(["*", "A", "A || B", "", "||", "x" * 300]))),
+        "subVersion": quoted(draw(st.sampled_from(["0", "1", "2"]))),
+        "expressionType": quoted(draw(st.sampled_from(["TAG", "TAG", "", "SQL92"]))),
+    }
+    if draw(st.integers(0, 5)) == 0:
+        fields["maxMsgBytes"] = quoted(draw(st.sampled_from(["100", "0", "100000", "-1"])))
+    if draw(st.integers(0, 5)) == 0:
+        name = draw(st.sampled_from(sorted(fields)))
+        fields[name] = draw(st.one_of(odd_numbers.map(quoted), odd_values))
+    if draw(st.integers(0, 5)) == 0:
+        fields.pop(draw(st.sampled_from(sorted(fields))))
+    code = draw(st.sampled_from([11, 11, 361]))
+    return frame(draw(header(code, fields, opaque)))
+
+
+@st.composite
+def commits(draw: st.DrawFn, opaque: int) -> bytes:
+    fields = {
+        "consumerGroup": quoted(draw(st.sampled_from(["g", "h", "bad group", ""]))),
+        "topic": quoted(draw(st.sampled_from([*TOPICS, "bad name"]))),
+        "queueId": quoted(draw(numbers)),
+        "commitOffset": quoted(draw(st.sampled_from(["0", "1", "5", "3"]))),
+    }
+    if draw(st.integers(0, 5)) == 0:
+        name = draw(st.sampled_from(sorted(fields)))
+        fields[name] = draw(st.one_of(odd_numbers.map(quoted), odd_values))
+    return frame(draw(header(15, fields, opaque)))
+
+
+@st.composite
+def cold(draw: st.DrawFn, opaque: int) -> bytes:
+    """Requests that are never hot."""
+    code, fields = draw(
+        st.sampled_from(
+            [
+                (30, {"topic": '"plain"', "queueId": '"0"'}),
+                (14, {"consumerGroup": '"g"', "topic": '"plain"', "queueId": '"0"'}),
+                (215, {"topic": '"other"'}),
+                (9999, {}),
+                (
+                    17,
+                    {
+                        "topic": '"plain"',
+                        "defaultTopic": '"TBW102"',
+                        "readQueueNums": '"2"',
+                        "writeQueueNums": '"2"',
+                        "perm": '"6"',
+                        "topicFilterType": '"SINGLE_TAG"',
+                        "order": '"false"',
+                    },
+                ),
+            ]
+        )
+    )
+    return frame(draw(header(code, fields, opaque)))
+
+
+@st.composite
+def conversations(draw: st.DrawFn, *kinds: Any) -> list[bytes]:
+    """Frames, in the chunks they are read in."""
+    count = draw(st.integers(1, 12))
+    stream = b"".join(
+        draw(st.sampled_from(kinds).flatmap(lambda kind, n=n: kind(1000 + n))) for n in range(count)
+    )
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=4)))
+    return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]

@@ -1,0 +1,99 @@
+"""The hot path and the general one leave the same behind, whatever is sent, however it is cut."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.errors import FrameError
+from tests.unit.broker.hot import requests
+from tests.unit.broker.hot.paths import Side
+
+
+@contextmanager
+def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
+    """The same broker twice: one works the general way, one the short way."""
+    base = Path(tempfile.mkdtemp(dir=root))
+    with ExitStack() as stack:
+        sides = []
+        for hot in (False, True):
+            side = Side(base / str(hot), hot=hot, **options)
+            stack.callback(side.bench.close)
+            furnish(side)
+            sides.append(side)
+        yield sides[0], sides[1]
+    shutil.rmtree(base)
+
+
+def furnish(side: Side) -> None:
+    bench = side.bench
+    bench.topic("plain", 4)
+    bench.topic("wide", 8)
+    bench.topic("other", 1)
+    bench.topic("multi", 4, topic_filter_type="MULTI_TAG")
+    bench.topic("ordered", 4, order=True)
+    bench.topic("closed", 4, perm=2)
+    bench.state.groups.put(SubscriptionGroupConfig(group_name="off", consume_enable=False), 1)
+    bench.subscribe("g", "plain", "A", version=1)
+    for queue in range(4):
+        bench.send("plain", queue_id=queue)
+        bench.send("wide", queue_id=queue)
+
+
+def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[bool]) -> None:
+    may_go_on = iter(stops)
+    for chunk in chunks:
+        failures = []
+        for side in sides:
+            try:
+                side.feed(chunk, lambda: next(may_go_on, True))
+            except FrameError as error:
+                failures.append(str(error))
+        assert len(failures) in {0, 2}
+        if failures:
+            assert failures[0] == failures[1]
+            break
+    general, hot = (side.left() for side in sides)
+    for name, value in general.items():
+        assert hot[name] == value, name
+
+
+KINDS = {
+    "sends": (requests.sends,),
+    "batches": (requests.batches, requests.sends),
+    "pulls": (requests.pulls, requests.sends),
+    "everything": (
+        requests.sends,
+        requests.batches,
+        requests.pulls,
+        requests.commits,
+        requests.cold,
+    ),
+}
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+@given(data=st.data())
+def test_both_paths_leave_the_same_behind(tmp_path: Path, kinds: str, data: st.DataObject) -> None:
+    chunks = data.draw(requests.conversations(*KINDS[kinds]))
+    stops = data.draw(st.lists(st.booleans(), max_size=6))
+    with both(tmp_path) as sides:
+        feed_both(sides, chunks, stops)
