@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chart, lives, machine, report
+from benchmarks import chart, lives, machine, report, workers
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import Pair, pair
@@ -29,8 +29,8 @@ from benchmarks.tools import BenchmarkError, check, fill, load
 from pocketmq.memory import private_megabytes
 
 SAID = {"ours": "PocketMQ", "theirs": "Apache"}
-START, RECOVERY = "start", "recovery"
-NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY)
+START, RECOVERY, WORKERS = "start", "recovery", "workers"
+NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY, WORKERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +137,15 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
         "rounds": plan.rounds,
         "seconds": plan.seconds,
         "scenarios": [outcome.as_json() for outcome in outcomes],
-        "lives": [part.as_json() for part in others],
+        "others": [part.as_json() for part in others],
         "failed": failed,
     }
     _write(options, document, outcomes, facts)
     return not failed
 
 
-def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives]:
-    made = []
+def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives | workers.Workers]:
+    made: list[lives.Lives | workers.Workers] = []
     if START in names:
         say("  start")
         made.append(lives.starts(plan.rounds, plan.where))
@@ -153,6 +153,9 @@ def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives]:
         say("  recovery")
         rounds = max(plan.rounds // 2, 1)
         made.append(lives.recoveries(rounds, plan.where, plan.recovery_messages))
+    if WORKERS in names:
+        say("  workers")
+        made.append(workers.measure(plan.rounds, plan.seconds, plan.where))
     return made
 
 

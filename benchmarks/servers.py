@@ -54,16 +54,23 @@ def process(command: Sequence[str], home: Path, log: Path) -> Iterator[subproces
         running.wait()
 
 
-def _wait(nameserver: str, running: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the name server knows a broker."""
+def wait_until_registered(
+    nameserver: str, running: subprocess.Popen[bytes], log: Path, *, brokers: int = 1
+) -> None:
+    """Wait until the name server knows so many brokers.
+
+    Raises:
+        BenchmarkError: the process ended, or it took too long; with the end of the log.
+    """
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline and running.poll() is None:
         try:
             code = RequestCode.GET_BROKER_CLUSTER_INFO
-            if ask(nameserver, code, ClusterInfo, timeout=1.0).broker_addr_table:
-                return
+            known = ask(nameserver, code, ClusterInfo, timeout=1.0).broker_addr_table
         except NoAnswer:
-            pass
+            known = {}
+        if len(known) >= brokers:
+            return
         time.sleep(0.02)
     tail = " ".join(log.read_text(errors="replace").splitlines()[-5:])
     raise BenchmarkError(f"the broker did not get ready: {tail}")
@@ -104,7 +111,7 @@ def _serve(
 ) -> Iterator[Target]:
     log = home / "broker.log"
     with process(names, home, home / "nameserver.log"), process(broker, home, log) as running:
-        _wait(nameserver, running, log)
+        wait_until_registered(nameserver, running, log)
         yield Target(nameserver, f"127.0.0.1:{broker_port}", running.pid)
 
 
