@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +25,14 @@ ROOT = Path(__file__).parent.parent.parent
 PHASE_TIMEOUT = 300.0
 PARTITIONS = 4
 BODY_BYTES = 1024
+STORED_BYTES = 1300
+"""A message on the disk, with what its server keeps beside it."""
+
 DELIVERIES_PER_SECOND = 500
+
+
+class LaneFailed(Exception):
+    """A client could not do its phase; the text says what it said."""
 
 
 class Client(NamedTuple):
@@ -87,7 +96,7 @@ def run_phase(name: str, phase: str, work: Work) -> Run | None:
     """One phase of one client, in a process of its own.
 
     Raises:
-        RuntimeError: It failed; the text ends with what it said.
+        LaneFailed: Not all messages went through.
     """
     python = sys.executable if name == OURS else foreign.python()
     # What the client before left for the disk must not be this one's burden.
@@ -102,7 +111,7 @@ def run_phase(name: str, phase: str, work: Work) -> Run | None:
     )
     if done.returncode:
         msg = f"{name} could not {phase}:\n{done.stderr[-4000:]}"
-        raise RuntimeError(msg)
+        raise LaneFailed(msg)
     measured = json.loads(done.stdout)
     if measured is None:
         return None
@@ -156,6 +165,22 @@ def run_rounds(
     return runs
 
 
+def check_disk(names: Sequence[str], amounts: Amounts) -> None:
+    """Everything stays on the disk until the end: deleting it would run beside the next client.
+
+    Raises:
+        SystemExit: There is not room enough.
+    """
+    rounds = amounts.warm_up + amounts.rounds
+    needed = len(names) * rounds * amounts.messages * STORED_BYTES
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < needed:
+        sys.exit(
+            f"{needed / 1e9:.0f} GB are needed in {folder}: make room, let TMPDIR name another "
+            f"folder, or give fewer --messages"
+        )
+
+
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -179,11 +204,17 @@ def main() -> None:
     """Measure and print."""
     arguments = options()
     amounts = QUICK if arguments.quick else Amounts(arguments.rounds, 2, arguments.messages, 1750)
+    check_disk(arguments.names, amounts)
+    # So that the servers end with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     absent: dict[str, str] = {}
     calibration_ms = [machine.calibration_ms()]
     with running(arguments.names, absent) as addresses:
         names = [name for name in arguments.names if CLIENTS[name].server in addresses]
-        runs = run_rounds(names, addresses, amounts)
+        try:
+            runs = run_rounds(names, addresses, amounts)
+        except LaneFailed as failure:
+            sys.exit(str(failure))
     calibration_ms.append(machine.calibration_ms())
     print(figures.table(runs, {name: CLIENTS[name].guarantee for name in names}))
     for server, reason in absent.items():
