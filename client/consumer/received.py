@@ -43,9 +43,14 @@ _USUAL_HEAD: Final = Struct(">II12xq8xi44xI")
 
 
 class _Answer:
-    """What the messages of one pull's answer share."""
+    """What the messages of one pull's answer share.
 
-    __slots__ = ("buffer", "queue", "serde", "starts", "topic", "usual")
+    Attributes:
+        usual: the messages know where their bodies lie in ``data``.
+        topic: how a usual record goes on behind its body when its topic is the queue's.
+    """
+
+    __slots__ = ("buffer", "data", "queue", "serde", "starts", "topic", "usual")
 
     def __init__(
         self, buffer: bytes | memoryview, queue: MessageQueue, serde: Serde[Any], *, usual: bool
@@ -53,13 +58,12 @@ class _Answer:
         self.buffer = buffer
         self.queue = queue
         self.serde = serde
-        self.usual = usual
-        """Its messages know where their bodies lie and nothing else."""
+        self.data = buffer if usual and isinstance(buffer, bytes) else b""
+        self.usual = bool(self.data)
         topic = queue.topic.encode()
-        self.topic = bytes((len(topic),)) + topic if len(topic) <= MAX_TOPIC_LENGTH else b""
-        """How a usual record goes on behind its body when its topic is the queue's."""
-        named = usual and bool(topic)
-        self.starts = buffer.startswith if named and isinstance(buffer, bytes) else _never
+        named = self.usual and len(topic) <= MAX_TOPIC_LENGTH
+        self.topic = bytes((len(topic),)) + topic if named else b""
+        self.starts = self.data.startswith if named else _never
 
 
 def _never(_: bytes, __: int) -> bool:
@@ -119,7 +123,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         """
         answer = self._answer
         if answer.usual:
-            return bytes(answer.buffer[self._body_at : self._body_end])
+            return answer.data[self._body_at : self._body_end]
         try:
             return super().body
         except BodyError as error:
@@ -190,11 +194,13 @@ def messages_of(
     buffer = bytes(body) if small else body
     usual = _Answer(buffer, queue, serde, usual=True)
     messages: list[ReceivedMessage[T]] = []
-    append, new, head, length = messages.append, object.__new__, _USUAL_HEAD, _LENGTH
+    append, new = messages.append, object.__new__
+    made: type[ReceivedMessage[T]] = ReceivedMessage
+    head, length = _USUAL_HEAD.unpack_from, _LENGTH.unpack_from
     last = limit - FIXED_BYTES_V4
     position = 0
     while position <= last:
-        size, magic, offset, sys_flag, body_length = head.unpack_from(buffer, position)
+        size, magic, offset, sys_flag, body_length = head(buffer, position)
         end = position + size
         body_at = position + HEAD_BYTES_V4
         body_end = body_at + body_length
@@ -204,9 +210,9 @@ def messages_of(
             if (
                 topic_length <= MAX_TOPIC_LENGTH
                 and tail_at <= end <= tail_at + MAX_PROPERTIES_BYTES
-                and length.unpack_from(buffer, tail_at - 2)[0] == end - tail_at
+                and length(buffer, tail_at - 2)[0] == end - tail_at
             ):
-                message: ReceivedMessage[T] = new(ReceivedMessage)
+                message: ReceivedMessage[T] = new(made)
                 message._answer = usual
                 message.offset = offset
                 message._body_at = body_at

@@ -8,16 +8,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
-from client.errors import PocketMQError, SendError, UsageError
+from client.errors import PocketMQError, SendError
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message
 from client.names import check_group
 from client.places import Duration, seconds
+from client.producer.acceptance import Acceptance
 from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
-from client.producer.outgoing import SHORT_PROPERTIES, Outgoing, tail_text
-from client.producer.preparer import Preparer, check_batch
+from client.producer.preparer import Preparer
 from client.receipt import Receipt
 from client.serde import Serde, raw
 from remoting.protocol.queue import MessageQueue
@@ -139,10 +139,10 @@ class Producer(Generic[T]):
             instance._ids.take,
             instance._clock.now_ms,
         )
-        self._preparer = Preparer(
+        preparer = Preparer(
             self._options, self._serde, instance._ids.next, instance._clock.now_ms, self._loop.time
         )
-        self._plain_bytes = self._preparer.plain_bytes
+        self._acceptance = Acceptance(preparer, self._intake)
         instance._register_producer(self)
         self._life.state = State.OPEN
 
@@ -217,15 +217,15 @@ class Producer(Generic[T]):
             RemoteError: the broker refused it: it is not stored.
             SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
         """
+        self._life.check()
         if not delay_level and timeout is None:
-            future = self._plain(topic, body, tag, keys, properties, sharding_key, queue)
+            future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return await future
-        item = self._item(
+        item = self._acceptance.prepare(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
-        await self._intake.wait_for_room((item,))
-        return await self._accepted(item)
+        return await (await self._acceptance.accept(item))
 
     @overload
     def send_nowait(
@@ -266,11 +266,12 @@ class Producer(Generic[T]):
             UsageError: it can't be sent as it is.
             BufferFull: the bound of messages or bytes in flight is reached.
         """
+        self._life.check()
         if not delay_level and timeout is None:
-            future = self._plain(topic, body, tag, keys, properties, sharding_key, queue)
+            future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return future
-        item = self._item(
+        item = self._acceptance.prepare(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
         return self._intake.offer(item)
@@ -314,7 +315,8 @@ class Producer(Generic[T]):
             UsageError: it can't be sent as it is.
             Unavailable: there was no connection to write it to.
         """
-        item = self._item(
+        self._life.check()
+        item = self._acceptance.prepare(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
         await self._intake.sender.write_oneway(item)
@@ -330,18 +332,7 @@ class Producer(Generic[T]):
             UsageError: they can't be one batch (topics, delays, size), or there are none.
         """
         self._life.check()
-        items = [
-            self._preparer.message(message, timeout, compressing=False) for message in messages
-        ]
-        check_batch(items)
-        group = object()
-        for item in items:
-            item.group = group
-            item.lane = items[0].lane
-            item.sharding_key = items[0].sharding_key
-        await self._intake.wait_for_room(items)
-        self._intake.accept(items)
-        futures = [cast("asyncio.Future[Receipt]", item.future) for item in items]
+        futures = await self._acceptance.batch(messages, timeout)
         await asyncio.wait(futures)
         for failure in [future.exception() for future in futures]:
             if failure is not None:
@@ -357,105 +348,26 @@ class Producer(Generic[T]):
             For each message, in order, its receipt or why it has none. It raises for none of them.
         """
         self._life.check()
+        plain = self._acceptance.plain_message
         waiting: list[asyncio.Future[Receipt] | SendError] = []
         for number, message in enumerate(messages, 1):
+            future: asyncio.Future[Receipt] | SendError | None = None
             try:
-                future = self._plain_message(message) if timeout is None else None
-                if future is None:
-                    item = self._preparer.message(message, timeout)
-                    await self._intake.wait_for_room((item,))
-                    future = self._accepted(item)
-                waiting.append(future)
+                future = plain(message) if timeout is None else None
             except PocketMQError as error:
-                waiting.append(as_send_error(error))
+                future = as_send_error(error)
+            waiting.append(future or await self._acceptance.message(message, timeout))
             if number % YIELD_MESSAGES == 0:
                 await asyncio.sleep(0)
-        return [await _outcome(entry) for entry in waiting]
+        results: list[Receipt | SendError] = []
+        for entry in waiting:
+            try:
+                results.append(entry if isinstance(entry, SendError) else await entry)
+            except PocketMQError as error:
+                results.append(as_send_error(error))
+        return results
 
     async def flush(self) -> None:
         """Wait until every message accepted before is acknowledged or has failed."""
         self._life.check()
         await self._intake.flush()
-
-    def _plain(
-        self,
-        topic: str | Message[T],
-        body: T | None,
-        tag: str | None,
-        keys: Iterable[str],
-        properties: Mapping[str, str] | None,
-        sharding_key: str | None,
-        queue: MessageQueue | None,
-    ) -> asyncio.Future[Receipt] | None:
-        """Accept a message the short way, which most can go; None: this one can't."""
-        self._life.check()
-        if type(topic) is not str or type(body) is not bytes:
-            return None
-        if not 0 < len(body) < self._plain_bytes:
-            return None
-        tail = ""
-        if tag or keys or properties:
-            tail = tail_text(topic, tag=tag, keys=keys, own=properties)
-            if len(tail) >= SHORT_PROPERTIES:
-                return None
-        return self._intake.add(topic, body, tail, queue, sharding_key)
-
-    def _plain_message(self, message: Message[T]) -> asyncio.Future[Receipt] | None:
-        if message.delay_level or message.flag or not message.wait:
-            return None
-        return self._plain(
-            message.topic,
-            message.body,
-            message.tag,
-            message.keys,
-            message.properties,
-            message.sharding_key,
-            message.queue,
-        )
-
-    def _item(
-        self,
-        topic: str | Message[T],
-        body: T | None,
-        tag: str | None,
-        keys: Iterable[str],
-        properties: Mapping[str, str] | None,
-        sharding_key: str | None,
-        queue: MessageQueue | None,
-        delay_level: int,
-        timeout: Duration | None,
-    ) -> Outgoing:
-        self._life.check()
-        if isinstance(topic, str):
-            return self._preparer.prepare(
-                topic,
-                cast(T, body),
-                tag=tag,
-                keys=keys,
-                properties=properties,
-                sharding_key=sharding_key,
-                queue=queue,
-                delay_level=delay_level,
-                timeout=timeout,
-            )
-        if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
-            raise UsageError(
-                "a Message has its body and attributes itself",
-                topic=topic.topic,
-                hint="give either a Message, or topic, body and attributes",
-            )
-        return self._preparer.message(topic, timeout)
-
-    def _accepted(self, item: Outgoing) -> asyncio.Future[Receipt]:
-        self._intake.accept((item,))
-        assert item.future is not None
-        return item.future
-
-
-async def _outcome(entry: asyncio.Future[Receipt] | SendError) -> Receipt | SendError:
-    if isinstance(entry, SendError):
-        return entry
-    try:
-        return await entry
-    except PocketMQError as error:
-        return as_send_error(error)

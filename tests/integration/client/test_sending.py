@@ -98,6 +98,54 @@ async def test_messages_of_one_turn_leave_together_and_each_has_its_receipt(clus
         assert messages[receipt.id].offset_id == receipt.offset_id
 
 
+async def test_whatever_is_sent_to_one_queue_keeps_its_order(cluster: Any):
+    async with client.Producer(cluster.nameserver) as producer:
+        queue = (await producer.send("mixed", b"first")).queue
+        sends = []
+        for number in range(60):
+            kind: dict[str, Any] = [{}, {"tag": "t"}, {"timeout": 9}, {"keys": iter(["k"])}][
+                number % 4
+            ]
+            body = b"%d" % number * (2000 if number % 7 == 0 else 1)
+            sends.append(producer.send_nowait("mixed", body, queue=queue, **kind))
+            if number % 13 == 0:
+                await asyncio.sleep(0)
+        offsets = [(await send).offset for send in sends]
+    assert offsets == list(range(1, 61))
+    messages = await read_all(cluster, "mixed", 61)
+    assert [message.keys for message in messages if message.keys] == [["k"]] * 15
+
+
+async def test_keys_that_can_be_read_once_only_survive_a_topic_without_a_route(cluster: Any):
+    async with client.Producer(cluster.nameserver) as producer:
+        for _ in range(2):
+            await producer.send("once", b"x", keys=(key for key in ("k1", "k2")))
+    assert [one.keys for one in await read_all(cluster, "once", 2)] == [["k1", "k2"]] * 2
+
+
+async def test_the_bound_of_messages_in_flight_counts_those_of_this_turn(cluster: Any):
+    async with client.Producer(cluster.nameserver, max_in_flight=3) as producer:
+        await producer.send("bound", b"x")
+        sends = [producer.send_nowait("bound", b"x") for _ in range(3)]
+        with pytest.raises(client.BufferFull):
+            producer.send_nowait("bound", b"x")
+        late = asyncio.create_task(producer.send("bound", b"x"))
+        for send in sends:
+            await send
+        await late
+        await producer.send_nowait("bound", b"x")
+
+
+async def test_flush_waits_for_what_was_sent_in_the_same_turn(cluster: Any):
+    async with client.Producer(cluster.nameserver, linger=60) as producer:
+        send = producer.send_nowait("turn", b"x")
+        await producer.flush()
+        assert send.done()
+        send = producer.send_nowait("turn", b"x")
+        await producer.flush()
+        assert send.done()
+
+
 async def test_send_many_answers_in_order_and_names_what_it_could_not_send(cluster: Any):
     messages = [client.Message("T", b"%d" % number) for number in range(3000)]
     messages[7] = client.Message("T", b"")

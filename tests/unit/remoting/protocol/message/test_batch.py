@@ -30,6 +30,20 @@ def test_what_was_written_is_read(elements: list[tuple[int, bytes, bytes]]) -> N
     assert [tuple(element) for element in read] == elements
 
 
+@given(ELEMENTS)
+def test_columns_are_written_like_elements_without_flags(
+    elements: list[tuple[int, bytes, bytes]],
+) -> None:
+    plain = [(0, body, properties) for _, body, properties in elements]
+    columns = [body for _, body, _ in plain], [properties for _, _, properties in plain]
+    assert batch.encode_columns(*columns) == batch.encode(plain)
+
+
+def test_columns_with_too_long_properties_are_refused() -> None:
+    with pytest.raises(ValueError, match="32768 bytes, more than 32767"):
+        batch.encode_columns([b"a", b"b"], [b"", b"p" * 32768])
+
+
 @given(ELEMENTS.filter(bool), st.data())
 def test_a_batch_cut_off_within_a_message_is_refused(
     elements: list[tuple[int, bytes, bytes]], data: st.DataObject

@@ -114,6 +114,15 @@ def test_the_counter_wraps_after_65536() -> None:
     assert made[0] == "0A00000100010000000200000000" + "0000"
 
 
+def test_ids_taken_at_once_are_those_that_would_have_come_one_by_one() -> None:
+    one, many = (
+        UniqueIdGenerator("10.0.0.1", 1, 2, lambda: NOVEMBER_MS, month_bounds=november)
+        for _ in range(2)
+    )
+    assert many.take(0) == []
+    assert many.take(300) + [many.next()] == [one.next() for _ in range(301)]
+
+
 def test_threads_never_get_the_same_id() -> None:
     generator = UniqueIdGenerator("fd00::2", 1, 2, lambda: NOVEMBER_MS, month_bounds=november)
     with ThreadPoolExecutor(8) as pool:

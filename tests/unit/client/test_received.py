@@ -1,0 +1,109 @@
+"""The quick walk over an answer finds what reading record by record finds, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client import serde
+from client.consumer.received import COPY_BELOW, ReceivedMessage, messages_of
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.view import RecordView, iter_records
+from remoting.protocol.queue import MessageQueue
+
+QUEUE = MessageQueue("T", "a", 2)
+V4, V6 = host_bytes("10.0.0.1", 1234), host_bytes("fe80::1", 1234)
+FIELDS = (
+    "topic",
+    "size",
+    "magic",
+    "body_crc",
+    "queue_id",
+    "flag",
+    "queue_offset",
+    "physical_offset",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "store_timestamp_ms",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "properties_text",
+    "properties",
+    "unique_id",
+    "offset_id",
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> bytes:
+    return encode_record(
+        topic=draw(st.sampled_from(["T", "Other", "T2", "t" * 127])),
+        body=draw(st.binary(max_size=40)),
+        properties=draw(st.sampled_from([b"", b"UNIQ_KEY\x01ID", b"TAGS\x01a\x02KEYS\x01k"])),
+        born_host=draw(st.sampled_from([V4, V6])),
+        store_host=draw(st.sampled_from([V4, V4, V6])),
+        queue_id=2,
+        queue_offset=draw(st.integers(0, 2**40)),
+        physical_offset=draw(st.integers(0, 2**40)),
+        sys_flag=0,
+        born_timestamp_ms=1,
+        store_timestamp_ms=2,
+        reconsume_times=3,
+    )
+
+
+def facts(view: RecordView) -> list[Any]:
+    body = bytes(view.stored_body) if view.sys_flag & COMPRESSED else view.body
+    return [body, *(getattr(view, field) for field in FIELDS)]
+
+
+def outcome(read: Any) -> list[list[Any]] | None:
+    try:
+        return [facts(view) for view in read()]
+    except RecordError:
+        return None
+
+
+@given(st.lists(records(), max_size=6), st.data())
+def test_any_answer_whole_or_damaged_reads_the_same(whole: list[bytes], data: st.DataObject):
+    answer = bytearray(b"".join(whole))
+    for _ in range(data.draw(st.integers(0, 3)) if answer else 0):
+        answer[data.draw(st.integers(0, len(answer) - 1))] = data.draw(st.integers(0, 255))
+    body = bytes(answer[: data.draw(st.integers(max(0, len(answer) - 5), len(answer)))])
+    assert outcome(lambda: messages_of(memoryview(body), QUEUE, serde.raw)) == outcome(
+        lambda: iter_records(body)
+    )
+
+
+@pytest.mark.parametrize("size", [10, COPY_BELOW], ids=["copied", "not copied"])
+def test_messages_know_their_queue_and_offset(size: int):
+    record = encode_record(
+        topic="T",
+        body=b"x" * size,
+        properties=b"UNIQ_KEY\x01ID",
+        born_host=V4,
+        store_host=V4,
+        queue_id=2,
+        queue_offset=17,
+        physical_offset=99,
+        sys_flag=0,
+        born_timestamp_ms=1,
+        store_timestamp_ms=2,
+        reconsume_times=0,
+    )
+    for message in messages_of(memoryview(record * 3), QUEUE, serde.raw):
+        assert isinstance(message, ReceivedMessage)
+        assert (message.queue, message.offset, message.id) == (QUEUE, 17, "ID")
+        assert (message.body, message.topic) == (b"x" * size, "T")
+        assert message.raw == record
+        assert message.value == message.body
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            _ = message.nonsense  # type: ignore[attr-defined] - that is the point
