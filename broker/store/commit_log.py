@@ -33,6 +33,7 @@ class CommitLog:
 
     Attributes:
         end: physical offset behind the last record.
+        opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
         wake_at: ``end`` from which on ``wake`` is called after a ``store``.
     """
@@ -47,20 +48,24 @@ class CommitLog:
         self._next: MappedFile | None = None
         self._roll_lock = threading.Lock()
         self.end = 0
+        self.opened_tail = 0
         self.appended = 0
         self.wake_at: float = NEVER
         self.wake: Callable[[], None] = lambda: None
 
     # --- opening and closing
 
-    def load(self, mapped: list[MappedFile], end: int) -> None:
+    def load(self, mapped: list[MappedFile], end: int, tail: int) -> None:
         """Take over what recovery found; the file that holds ``end`` is the one to append to.
+
+        ``tail`` is where a record begins, the last one if there is any.
 
         Raises:
             OSError: the last file can't be mapped.
         """
         self._all = mapped
         self.end = end
+        self.opened_tail = tail
         if mapped:
             self._active = mapped[-1]
             self._active.pin()

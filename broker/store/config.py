@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
 from broker.store.limits import PAGE_BYTES
+from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -60,6 +62,11 @@ class StoreConfig:
     max_open_files: int = 1024
     check_crc_on_recover: bool = True
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of a consume-queue file: whole entries."""
+        return ceil(self.mapped_file_size_consume_queue / ENTRY_BYTES) * ENTRY_BYTES
 
     @property
     def least_flush_bytes(self) -> int:

@@ -1,79 +1,28 @@
 """A consume queue: for each message of one queue, where it lies in the log.
 
-Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken together. Only the
-loop's thread comes here, but for ``sync``. A put first makes room (``prepare``, which may find the
-disk full), then stores its record in the log, then appends the entry, which can no longer fail;
-so there is never a message in the log that its queue has no room for.
+Only the loop's thread comes here. A put first makes room (``prepare``, which may find the disk
+full), then stores its record in the log, then appends the entry, which can no longer fail; so there
+is never a message in the log that its queue has no room for.
 
-===============  ==============================================================
-``min_offset``   first entry whose message the log still has
-``max_offset``   behind the last entry: what a reader may see
-``next_offset``  number of the next message; ahead of ``max_offset`` while
-                 messages wait for the disk in SYNC mode
-``opened_offset``  behind the last entry when the store was opened
-===============  ==============================================================
+When a store is opened the long way, the queue is loaded and put right with what the log says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from broker.store.errors import StoreError
-from broker.store.files import Files
 from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
-from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.results import FileRange
+from broker.store.mapped_file import MappedFile
+from broker.store.queue_files import FILLER_SIZE, QueueFiles
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.disk.file_name import name_of, offset_of
 
-_FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
-
-@dataclass(frozen=True, slots=True)
-class QueueSpace:
-    """What all queues of a store share."""
-
-    files: Files
-    maps: MappedFiles
-    file_size: int
-
-
-class ConsumeQueue:
+class ConsumeQueue(QueueFiles):
     """The entries of one queue of one topic."""
 
-    __slots__ = (
-        "_active",
-        "_all",
-        "_ready",
-        "_space",
-        "directory",
-        "flushed_offset",
-        "max_offset",
-        "min_offset",
-        "next_offset",
-        "opened_offset",
-        "queue_id",
-        "topic",
-        "topic_bytes",
-    )
-
-    def __init__(self, space: QueueSpace, directory: Path, topic: str, queue_id: int) -> None:
-        self._space = space
-        self.directory = directory
-        self._all: list[MappedFile] = []
-        self._active: MappedFile | None = None
-        # Entries below this one have room.
-        self._ready = 0
-        self.topic = topic
-        self.topic_bytes = topic.encode()
-        self.queue_id = queue_id
-        self.min_offset = 0
-        self.max_offset = 0
-        self.next_offset = 0
-        self.flushed_offset = 0
-        self.opened_offset = 0
+    __slots__ = ()
 
     # --- appending
 
@@ -165,85 +114,6 @@ class ConsumeQueue:
         self._all.append(file)
         return file
 
-    def _file_of(self, offset: int) -> MappedFile:
-        at = offset * ENTRY_BYTES - self._all[0].start
-        assert at >= 0
-        return self._all[at // self._space.file_size]
-
-    # --- reading
-
-    def entries(self, offset: int, longest: int) -> memoryview | None:
-        """The entries from ``offset`` on, of one file, at most ``longest`` bytes.
-
-        Args:
-            offset: at least ``min_offset``, less than ``max_offset``.
-            longest: a multiple of an entry's 20 bytes.
-
-        Returns:
-            None when the file can't be read.
-        """
-        try:
-            file = self._file_of(offset)
-            view = file.view
-        except (OSError, IndexError):
-            return None
-        begin = offset * ENTRY_BYTES - file.start
-        end = min(self.max_offset * ENTRY_BYTES - file.start, file.size, begin + longest)
-        return view[begin:end]
-
-    def range_of(self, offset: int, longest: int) -> FileRange | None:
-        """Where the entries lie that ``entries`` would give; None when they can't be read."""
-        try:
-            file = self._file_of(offset)
-        except IndexError:
-            return None
-        begin = offset * ENTRY_BYTES - file.start
-        end = min(self.max_offset * ENTRY_BYTES - file.start, file.size, begin + longest)
-        return FileRange(file, begin, end)
-
-    def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Physical offset, size and tags code of one message; None when there is none."""
-        if not self.min_offset <= offset < self.max_offset:
-            return None
-        return self._raw(offset)
-
-    def _raw(self, offset: int) -> tuple[int, int, int] | None:
-        entry = self._stored(offset)
-        return None if entry is None or entry[1] in {0, _FILLER_SIZE} else entry
-
-    def _stored(self, offset: int) -> tuple[int, int, int] | None:
-        """What stands at the place of an entry, be it a filler; None when it can't be read."""
-        view = self.entries(offset, ENTRY_BYTES)
-        if view is None:
-            return None
-        physical_offset, size, tags_code = ENTRY.unpack(view)
-        return physical_offset, size, tags_code
-
-    def next_file_offset(self, offset: int) -> int:
-        """The first offset of the file behind the one that ``offset`` is in."""
-        units = self._space.file_size // ENTRY_BYTES
-        return (offset // units + 1) * units
-
-    # --- the disk
-
-    def sync(self) -> None:
-        """Wait until the entries are on the disk; from any thread. Raises ``OSError``."""
-        begin, end = self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
-        if begin == end:
-            return
-        for file in self._all.copy():
-            if file.start < end and file.start + file.size > begin:
-                file.sync()
-        self.flushed_offset = end // ENTRY_BYTES
-
-    def remove(self) -> None:
-        """Take the queue off the disk. Raises ``OSError``."""
-        for file in self._all:
-            file.remove()
-        self._all = []
-        self._active = None
-        self._space.files.remove_directory(self.directory)
-
     # --- recovery
 
     def load(self) -> None:
@@ -331,7 +201,7 @@ class ConsumeQueue:
     def _is_before(self, offset: int, log_end: int) -> bool:
         """Whether an entry is a filler or its message lies before ``log_end``."""
         entry = self._stored(offset)
-        return entry is not None and (entry[1] == _FILLER_SIZE or entry[0] + entry[1] <= log_end)
+        return entry is not None and (entry[1] == FILLER_SIZE or entry[0] + entry[1] <= log_end)
 
     def replay(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """What the log says about message ``offset``; whether the entry had to be written.
@@ -431,10 +301,10 @@ class ConsumeQueue:
 
 
 def _used_entries(file: MappedFile) -> int:
+    # To look into a hole of the file would cost memory and time, ten thousand queues over.
+    most = min(file.data_end() + ENTRY_BYTES - 1, file.size) // ENTRY_BYTES
     view = file.view
-    return _first_true(
-        file.size // ENTRY_BYTES, lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0
-    )
+    return _first_true(most, lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0)
 
 
 def _first_true(count: int, test: Callable[[int], bool]) -> int:

@@ -30,6 +30,10 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+Stamp = list[int]
+"""Length, inode and time of the last change in ns: a list, as JSON gives it back."""
+
+
 class Region(Protocol):
     """An open file of a fixed length, mapped into memory.
 
@@ -91,6 +95,13 @@ class Files(Protocol):
 
     def size(self, path: Path) -> int | None:
         """Length of a file, None when there is none."""
+        ...
+
+    def stamp(self, path: Path | str) -> Stamp:
+        """Length, inode and time of the last change, in ns, of a file or directory.
+
+        Whatever is done to it changes one of them. Raises ``OSError`` when there is none.
+        """
         ...
 
     def read(self, path: Path) -> bytes | None:
@@ -277,6 +288,11 @@ class OsFiles:
             return path.stat().st_size
         except FileNotFoundError:
             return None
+
+    def stamp(self, path: Path | str) -> Stamp:
+        """Length, inode and time of the last change."""
+        status = os.stat(path)  # noqa: PTH116 - thousands of them, and no Path for each
+        return [status.st_size, status.st_ino, status.st_ctime_ns]
 
     def read(self, path: Path) -> bytes | None:
         """All of a small file."""

@@ -34,6 +34,7 @@ class LogFlusher:
 
     Attributes:
         flushed: physical offset up to which the log is on the disk.
+        tail: physical offset from which on it was brought there last; a record begins there.
         flushed_store_ms: store time up to which its messages are.
     """
 
@@ -60,6 +61,7 @@ class LogFlusher:
         self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
         self.flushed = log.end
+        self.tail = log.opened_tail
         self.flushed_store_ms = 0
 
     def sync(self) -> bool:
@@ -70,8 +72,10 @@ class LogFlusher:
             # In this order: what was stored up to this time lies before that end.
             store_ms = self._store_ms()
             end = self._log.end
-            if end > self.flushed and not self._sync_files(end):
-                return False
+            if end > self.flushed:
+                if not self._sync_files(end):
+                    return False
+                self.tail = self.flushed
             self.flushed = end
             self.flushed_store_ms = store_ms
             self._flushed_at = self._clock.monotonic()

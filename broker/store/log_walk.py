@@ -41,6 +41,7 @@ class LogWalk:
 
     Attributes:
         end: physical offset behind the last good record so far.
+        last: physical offset of that record; of where the walk began when there is none.
         last_store_ms: store time of that record.
         records: good records so far.
         damaged: places stepped over.
@@ -52,16 +53,22 @@ class LogWalk:
         self._check_crc = check_crc
         self._synced_ms = synced_ms
         self.end = 0
+        self.last = 0
         self.last_store_ms = 0
         self.records = 0
         self.damaged = 0
 
-    def run(self, first: int = 0) -> Iterator[LogRecord]:
-        """The good records from the file with index ``first`` on. Raises ``OSError``."""
+    def run(self, first: int = 0, position: int = 0) -> Iterator[LogRecord]:
+        """The good records from ``position`` in the file with index ``first`` on.
+
+        Raises:
+            OSError: a file can't be mapped.
+        """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
-            self.end = file.start
-            closed = yield from self._run_file(file)
+            self.end = self.last = file.start + position
+            closed = yield from self._run_file(file, position)
+            position = 0
             if not closed:
                 if not self._goes_on_in(index + 1):
                     return
@@ -69,12 +76,12 @@ class LogWalk:
             # A blank record closes the file: nothing else of it belongs to the log.
             self.end = file.start + file.size
 
-    def _run_file(self, file: MappedFile) -> Generator[LogRecord, None, bool]:
+    def _run_file(self, file: MappedFile, position: int) -> Generator[LogRecord, None, bool]:
         """Whether the file is closed by a blank record."""
-        position = 0
         while True:
             scan, record = self._look(file, position)
             if record is not None:
+                self.last = record.physical_offset
                 position += record.size
                 self.end = file.start + position
                 self.last_store_ms = record.store_timestamp_ms

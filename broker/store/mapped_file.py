@@ -75,8 +75,8 @@ class MappedFile:
         "_lock",
         "_maps",
         "_name_synced",
+        "_path",
         "_region",
-        "path",
         "pinned",
         "removed",
         "size",
@@ -94,7 +94,8 @@ class MappedFile:
         self._region: Region | None = None
         self._lock = threading.Lock()
         self._name_synced = True
-        self.path = path
+        # As text: there may be very many files, and a Path is large.
+        self._path = str(path)
         self.start = start
         self.size = size
         self.watermark = used
@@ -114,6 +115,16 @@ class MappedFile:
         if not pinned:
             maps.admit(file)
         return file
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self._path)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether a look at it costs nothing."""
+        return self._region is not None
 
     @property
     def view(self) -> memoryview:
@@ -179,6 +190,12 @@ class MappedFile:
         self.keep_mapped()
         assert self._region is not None
         self._region.write(position, data)
+
+    def data_end(self) -> int:
+        """Behind the last byte that may be other than zero. Raises ``OSError``."""
+        self.keep_mapped()
+        assert self._region is not None
+        return max((end for _, end in self._region.extents(0)), default=0)
 
     def clear_from(self, position: int) -> int:
         """Overwrite what stands behind ``position`` with zeros; how long that was.

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Sequence
 
 import structlog
 
+from broker.store import clean_stop
 from broker.store.bulk import Bulk
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
@@ -135,6 +136,7 @@ class MessageStore:
         try:
             if all(ended) and self.flush():
                 parts.log.remove_prepared()
+                self._leave_word(parts)
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:
@@ -149,6 +151,21 @@ class MessageStore:
             parts.log.close()
             parts.queues.close()
             parts.lock.release()
+
+    def _leave_word(self, parts: Parts) -> None:
+        """Spare the next start the long way; it can do without."""
+        if len(self._dispatcher):
+            return
+        with contextlib.suppress(OSError):
+            clean_stop.write(
+                self._files,
+                self.paths,
+                self.config,
+                parts.log,
+                parts.queues,
+                log_tail=parts.log_flusher.tail,
+                last_store_ms=parts.writer.last_store_ms,
+            )
 
     def _opened(self) -> Parts:
         if self._parts is None:

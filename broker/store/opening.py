@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from math import ceil
 
+from broker.store import clean_stop
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig
-from broker.store.consume_queue import QueueSpace
 from broker.store.errors import StoreError
 from broker.store.files import Files, Lock
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.paths import StorePaths
+from broker.store.queue_files import QueueSpace
 from broker.store.queue_table import QueueTable
 from broker.store.recovery import Recovery
 from broker.store.results import RecoveryReport
 from remoting.clock import Clock
 from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.errors import RecordError
 
 LOCK_TEXT = b"lock"
@@ -70,8 +69,7 @@ def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Cloc
 
 def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -> Opened:
     maps = MappedFiles(open_maps(config.max_open_files))
-    units = ceil(config.mapped_file_size_consume_queue / ENTRY_BYTES)
-    space = QueueSpace(files, maps, units * ENTRY_BYTES)
+    space = QueueSpace(files, maps, config.queue_file_bytes)
     queues = QueueTable(space, paths.consume_queues)
     log = CommitLog(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
@@ -84,8 +82,13 @@ def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -
         delay_levels_ms=config.delay_levels_ms,
         check_crc=config.check_crc_on_recover,
     )
-    report = recovery.run(clean=files.size(paths.abort) is None)
+    clean = files.size(paths.abort) is None
+    stop = None
+    if clean and mapped:
+        stop = clean_stop.read(files, paths, config, [file.start for file in mapped])
+    report = recovery.run(clean=clean, stop=stop)
     # Only now: a start that was refused leaves the store as it was.
+    files.remove(paths.clean_stop)
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)

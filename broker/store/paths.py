@@ -19,6 +19,8 @@ class StorePaths:
     abort: Path
     """Exists while the store is open; found at a start, it tells of a crash."""
     lock: Path
+    clean_stop: Path
+    """What a clean stop left for the next start; see ``clean_stop``. RocketMQ has none."""
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
@@ -31,4 +33,5 @@ class StorePaths:
             checkpoint=root / "checkpoint",
             abort=root / "abort",
             lock=root / "lock",
+            clean_stop=root / "pocketmq-clean-stop",
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.store.consume_queue import ConsumeQueue, QueueSpace
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreError
 from broker.store.limits import MAX_QUEUES
+from broker.store.queue_files import QueueEnds, QueueSpace
 from remoting.protocol.names import validate_topic
 
 _MAX_QUEUE_ID = 2**31 - 1
@@ -87,6 +89,27 @@ class QueueTable:
                 if name.isascii() and name.isdigit() and str(int(name)) == name:
                     queue = self._add(topic, int(name))
                     queue.load()
+
+    def ends(self) -> dict[str, list[QueueEnds]] | None:
+        """Where the queues of each topic end; None when one has entries yet to come."""
+        found: dict[str, list[QueueEnds]] = {}
+        for queue in self._queues.values():
+            if not queue.is_whole:
+                return None
+            ends = queue.ends()
+            if ends is not None:
+                found.setdefault(queue.topic, []).append(ends)
+        return found
+
+    def last_position(self) -> int:
+        """Physical offset of one of the log's last messages; 0 when none came lately."""
+        return max((queue.last_position() for queue in self._queues.values()), default=0)
+
+    def restore(self, topics: Mapping[str, Iterable[QueueEnds]]) -> None:
+        """Take over the queues of a clean stop, without looking at their files."""
+        for topic, all_ends in topics.items():
+            for ends in all_ends:
+                self._add(topic, ends.queue_id).restore(ends)
 
     def close(self) -> None:
         """Let go of all maps."""

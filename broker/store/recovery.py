@@ -1,6 +1,7 @@
 """Putting a store right when it is opened. It works through the ``Files`` seam alone.
 
-After a clean stop the last three files are walked and the log ends behind their last good record
+After a clean stop that left word of it (``clean_stop``) only the log's last records are looked at.
+After another one the last three files are walked and the log ends behind their last good record
 (cf. CommitLog.recoverNormally); queues keep their entries, those that point behind the end are
 cut, and records that no queue has heard of are dispatched. After an unclean stop the whole log is
 walked and every entry of every queue is compared with it and put right: the log is the truth.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.dispatch import entry_of
@@ -49,14 +51,23 @@ class Recovery:
         self._mapped = mapped
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
-        self._walk = LogWalk(mapped, check_crc=check_crc, synced_ms=checkpoint.physic_ms)
+        self._check_crc = check_crc
+        self._synced_ms = checkpoint.physic_ms
+        self._walk = self._new_walk()
         self._report = RecoveryReport()
         # Of each queue the number of its first message in the log, and behind its last one.
         self._seen: dict[ConsumeQueue, tuple[int, int]] = {}
         self.last_store_ms = 0
 
-    def run(self, *, clean: bool) -> RecoveryReport:
+    def _new_walk(self) -> LogWalk:
+        return LogWalk(self._mapped, check_crc=self._check_crc, synced_ms=self._synced_ms)
+
+    def run(self, *, clean: bool, stop: CleanStop | None) -> RecoveryReport:
         """Load log and queues; what was found and done.
+
+        Args:
+            clean: the store was closed properly.
+            stop: what that left, if it can be believed.
 
         Raises:
             StoreError: a file does not fit the configuration.
@@ -66,13 +77,33 @@ class Recovery:
         if not self._mapped:
             # Entries of messages that are gone would take the place of new ones.
             self._queues.destroy()
+        elif stop is not None and self._take_over(stop):
+            self._report.quick = True
         else:
+            self._walk = self._new_walk()
             self._queues.load()
             if clean:
                 self._after_clean_stop()
             else:
                 self._after_crash()
         return self._finish()
+
+    def _take_over(self, stop: CleanStop) -> bool:
+        """Go on from a clean stop, if the log ends where it says."""
+        index, position = divmod(stop.log_tail - self._mapped[0].start, self._mapped[0].size)
+        if not 0 <= index < len(self._mapped):
+            return False
+        for _ in self._walk.run(index, position):
+            pass
+        last = self._mapped[-1]
+        if self._walk.end != stop.log_end or self._walk.damaged or stop.log_end < last.start:
+            return False
+        if not self._walk.records:
+            self._walk.last_store_ms = stop.last_store_ms
+        # What stands behind it are zeros, as that stop knew.
+        last.watermark = stop.log_end - last.start
+        self._queues.restore(stop.queues)
+        return True
 
     def _after_clean_stop(self) -> None:
         dispatched = max((queue.last_physical_end() for queue in self._queues.all()), default=0)
@@ -129,7 +160,7 @@ class Recovery:
 
     def _finish(self) -> RecoveryReport:
         report, walk = self._report, self._walk
-        self._log.load(self._mapped, walk.end)
+        self._log.load(self._mapped, walk.end, walk.last)
         self.last_store_ms = walk.last_store_ms
         report.scanned_records = walk.records
         report.damaged_records = walk.damaged

@@ -116,6 +116,7 @@ class RecoveryReport:
 
     Attributes:
         clean: whether the store had been closed properly.
+        quick: whether what that stop left was enough, and only the log's tail was looked at.
         scanned_records: good records looked at.
         damaged_records: places in the middle of the log that were stepped over.
         end_offset: where the log ends now.
@@ -127,6 +128,7 @@ class RecoveryReport:
     """
 
     clean: bool = True
+    quick: bool = False
     scanned_records: int = 0
     damaged_records: int = 0
     end_offset: int = 0

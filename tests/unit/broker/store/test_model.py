@@ -84,12 +84,16 @@ class StoreModel(RuleBasedStateMachine):
         assert self.store.flush()
         self.show()
 
-    @rule()
-    def stop_and_start(self) -> None:
+    @rule(forget=st.booleans())
+    def stop_and_start(self, forget: bool) -> None:
         root = self.store.paths.root
         self.store.close()
+        if forget:
+            self.store.paths.clean_stop.unlink(missing_ok=True)
         self.open_at(root)
         assert self.report.clean
+        # A store without any queue has no directory to stamp.
+        assert self.report.quick == (not forget and bool(self.queues))
         assert (self.report.cut_bytes, self.report.cut_entries) == (0, 0)
 
     @rule()

@@ -182,6 +182,7 @@ def test_a_clean_stop_leaves_what_the_reference_leaves(store: MessageStore) -> N
         "commitlog",
         "consumequeue",
         "lock",
+        "pocketmq-clean-stop",
     ]
     assert (root / "lock").read_bytes() == b"lock"
     checkpoint = (root / "checkpoint").read_bytes()

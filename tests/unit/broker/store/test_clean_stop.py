@@ -1,0 +1,342 @@
+"""What a clean stop leaves is believed only by the next start of the very same files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.store.files import OsFiles, Region, Stamp
+from broker.store.message_store import MessageStore, RecoveryReport, StoreError
+from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file
+from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
+
+
+class CountingFiles(OsFiles):
+    """A disk that counts what is mapped, and whose stamps can be made to say nothing."""
+
+    def __init__(self) -> None:
+        self.mapped: list[Path] = []
+        self.blind = False
+        self.full = False
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        self.mapped.append(path)
+        return super().open_mapped(path, size, create=create)
+
+    def stamp(self, path: Path | str) -> Stamp:
+        return [0, 0, 0] if self.blind else super().stamp(path)
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace(path, data, backup=backup)
+
+
+def fill(store: MessageStore, count: int = 40, size: int = 1000) -> None:
+    """Messages in three queues of two topics, over several files of the log."""
+    for number in range(count):
+        body = b"%d " % number + b"x" * size
+        store.put(message(body, queue_id=number % 2))
+        if number % 5 == 0:
+            store.put(message(b"other", topic="Other"))
+    store.flush()
+    store.put(message(b"last"))
+
+
+def reopen(store: MessageStore) -> RecoveryReport:
+    return store.open()
+
+
+def contents(store: MessageStore) -> list[list[bytes]]:
+    return [bodies(store), bodies(store, queue_id=1), bodies(store, "Other")]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    """A store that was stopped cleanly; ``before`` is what it had."""
+    store = opened(tmp_path / "store")
+    fill(store)
+    store.close()
+    return store
+
+
+def long_way(store: MessageStore) -> list[list[bytes]]:
+    """What the store has when nothing was left by its stop."""
+    root = store.paths.root.parent / "long-way"
+    shutil.copytree(store.paths.root, root)
+    (root / "pocketmq-clean-stop").unlink()
+    other = opened(root)
+    found = contents(other)
+    other.close()
+    return found
+
+
+def test_a_start_after_a_clean_stop_looks_at_the_end_of_the_log_alone(
+    store: MessageStore,
+) -> None:
+    expected = long_way(store)
+    report = reopen(store)
+    assert (report.clean, report.quick, report.scanned_records) == (True, True, 1)
+    assert (report.queues, report.cut_bytes, report.cut_entries) == (3, 0, 0)
+    assert contents(store) == expected
+    store.close()
+
+
+def test_it_need_not_look_far_though_all_came_at_once(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(100):
+        store.put(message(b"%d" % number))
+    store.close()
+    assert reopen(store).scanned_records == 1
+    store.close()
+
+
+def test_queues_that_nobody_asks_for_are_not_mapped(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(50):
+        store.put(message(queue_id=number))
+    store.close()
+    files = CountingFiles()
+    again = MessageStore(small_config(tmp_path), files=files)
+    assert again.open().queues == 50
+    assert [path.parent.name for path in files.mapped] == ["commitlog"]
+    assert bodies(again, queue_id=49) == [b"hello"]
+    assert len(files.mapped) == 2
+    again.close()
+
+
+def test_messages_go_on_where_they_ended(store: MessageStore) -> None:
+    for number in range(70):
+        report = reopen(store)
+        assert report.quick
+        end = store.max_offset("TopicTest", 0)
+        assert store.put(message(b"%d" % number)).queue_offset == end
+        assert store.put(message(b"new", topic="New")).queue_offset == number
+        store.close()
+    expected = long_way(store)
+    assert reopen(store).quick
+    assert contents(store) == expected
+    store.close()
+
+
+def test_a_stop_without_a_put_is_enough_too(store: MessageStore) -> None:
+    expected = long_way(store)
+    for _ in range(3):
+        assert reopen(store).quick
+        store.close()
+    assert reopen(store).quick
+    assert contents(store) == expected
+    store.close()
+
+
+def test_store_times_go_on_from_the_last_message(store: MessageStore) -> None:
+    reopen(store)
+    last = store.max_offset("TopicTest", 0) - 1
+    stored = store.store_time_at("TopicTest", 0, last)
+    store.close()
+    reopen(store)
+    assert store._opened().writer.last_store_ms == stored
+    store.close()
+
+
+def test_a_deleted_topic_stays_deleted(store: MessageStore) -> None:
+    reopen(store)
+    store.delete_topic("Other")
+    store.close()
+    assert reopen(store).quick
+    assert store.topics_on_disk() == ["TopicTest"]
+    store.close()
+
+
+def test_an_open_store_has_nothing_to_be_believed(store: MessageStore) -> None:
+    assert store.paths.clean_stop.exists()
+    reopen(store)
+    assert not store.paths.clean_stop.exists()
+    store.put(message(b"after"))
+    crashed = crash(store)
+    report = crashed.open()
+    assert (report.clean, report.quick) == (False, False)
+    assert bodies(crashed)[-1] == b"after"
+    crashed.close()
+    store.close()
+
+
+def test_a_crash_is_a_crash_whatever_lies_there(store: MessageStore) -> None:
+    left = store.paths.clean_stop.read_bytes()
+    reopen(store)
+    store.put(message(b"after"))
+    store.paths.clean_stop.write_bytes(left)
+    crashed = crash(store)
+    assert not crashed.open().quick
+    assert bodies(crashed)[-1] == b"after"
+    assert not crashed.paths.clean_stop.exists()
+    crashed.close()
+    store.close()
+
+
+def test_a_copied_store_is_started_the_long_way(store: MessageStore) -> None:
+    expected = long_way(store)
+    copy = store.paths.root.parent / "copy"
+    shutil.copytree(store.paths.root, copy)
+    other = MessageStore(small_config(copy))
+    assert not other.open().quick
+    assert contents(other) == expected
+    other.close()
+
+
+def test_what_another_broker_wrote_in_between_is_seen(store: MessageStore) -> None:
+    left = store.paths.clean_stop.read_bytes()
+    reopen(store)
+    store.put(message(b"between"))
+    store.close()
+    # Another one than ours would not have touched it.
+    store.paths.clean_stop.write_bytes(left)
+    report = reopen(store)
+    assert (report.clean, report.quick) == (True, False)
+    assert bodies(store)[-1] == b"between"
+    store.close()
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def replace(path: Path) -> None:
+    shutil.copy2(path, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+def change(path: Path) -> None:
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.write(file.read(1))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("act", [remove, replace, change])
+@pytest.mark.parametrize("which", ["first of the log", "last of the log", "last of a queue"])
+def test_a_file_removed_replaced_or_changed_is_noticed(
+    store: MessageStore, which: str, act: Callable[[Path], None]
+) -> None:
+    logs = log_files(store)
+    path = {
+        "first of the log": logs[0],
+        "last of the log": logs[-1],
+        "last of a queue": queue_file(store),
+    }[which]
+    act(path)
+    assert not reopen(store).quick
+    store.close()
+
+
+def test_a_queue_that_came_or_went_is_noticed(store: MessageStore) -> None:
+    topic = store.paths.consume_queues / "TopicTest"
+    shutil.rmtree(topic / "1")
+    assert not reopen(store).quick
+    store.close()
+    shutil.copytree(topic / "0", topic / "7")
+    assert not reopen(store).quick
+    assert store.queue_ids("TopicTest") == [0, 7]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{}", b"{}a3a6bf43", b'{"format":2}843390fa', b"\xff" * 99]
+)
+def test_what_can_not_be_read_is_not_believed(store: MessageStore, damage: bytes) -> None:
+    expected = long_way(store)
+    store.paths.clean_stop.write_bytes(damage)
+    assert not reopen(store).quick
+    assert contents(store) == expected
+    store.close()
+
+
+def test_a_flipped_bit_is_noticed(store: MessageStore) -> None:
+    data = bytearray(store.paths.clean_stop.read_bytes())
+    data[len(data) // 2] ^= 1
+    store.paths.clean_stop.write_bytes(data)
+    assert not reopen(store).quick
+    store.close()
+
+
+def blind(store: MessageStore) -> MessageStore:
+    """The same store on a disk that can't tell one file from another."""
+    files = CountingFiles()
+    files.blind = True
+    return MessageStore(small_config(store.paths.root), files=files)
+
+
+def test_the_end_of_the_log_is_looked_at_in_any_case(store: MessageStore) -> None:
+    store = blind(store)
+    store.open()
+    fill(store)
+    end = store.end_offset
+    store.close()
+    overwrite(store, end - 20, b"!")
+    report = store.open()
+    assert not report.quick
+    assert store.end_offset < end
+    store.close()
+
+
+def test_a_record_behind_the_end_is_noticed_in_any_case(store: MessageStore) -> None:
+    store = blind(store)
+    store.open()
+    store.put(message(b"one"))
+    begin = store.end_offset
+    store.close()
+    left = store.paths.clean_stop.read_bytes()
+    assert store.open().quick
+    store.put(message(b"two"))
+    assert store.end_offset > begin
+    store.close()
+    store.paths.clean_stop.write_bytes(left)
+    assert not store.open().quick
+    assert bodies(store)[-2:] == [b"one", b"two"]
+    store.close()
+
+
+def test_another_file_size_is_refused_as_ever(store: MessageStore) -> None:
+    with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
+        MessageStore(
+            small_config(store.paths.root, mapped_file_size_commit_log=2 * LOG_FILE)
+        ).open()
+    assert reopen(store).quick
+    store.close()
+
+
+def test_a_stop_leaves_nothing_while_an_entry_is_missing(store: MessageStore) -> None:
+    reopen(store)
+    queue = store._opened().queues.get_or_create("TopicTest", 0)
+    queue.next_offset += 1
+    store.close()
+    assert not store.paths.clean_stop.exists()
+    report = reopen(store)
+    assert (report.clean, report.quick) == (True, False)
+    store.close()
+
+
+def test_a_stop_that_can_not_leave_word_is_clean_all_the_same(tmp_path: Path) -> None:
+    files = CountingFiles()
+    store = opened(tmp_path, files=files)
+    store.put(message())
+    files.full = True
+    store.close()
+    files.full = False
+    report = store.open()
+    assert (report.clean, report.quick) == (True, False)
+    assert bodies(store) == [b"hello"]
+    store.close()
+
+
+def test_an_empty_store_is_started_either_way(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    store = MessageStore(small_config(tmp_path))
+    assert store.open().clean
+    store.put(message())
+    store.close()
