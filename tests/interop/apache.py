@@ -20,7 +20,7 @@ from tests.ports import free_port, free_ports, wait_until_listening
 HERE = Path(__file__).parent
 TOOLS = HERE.parent.parent / ".tools"
 MAVEN_TIMEOUT = 600.0
-JAVA_TIMEOUT = 90.0
+JAVA_TIMEOUT = 180.0
 
 _OPEN_JAVA = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
