@@ -53,7 +53,7 @@ bench: setup              ## PocketMQ beside Apache RocketMQ: half an hour on a 
 	@mkdir -p build
 	$(BIN)/python -m benchmarks --json build/bench.json --chart build/bench.svg $(BENCH)
 
-bench-clients: setup      ## our client beside those of Kafka and NATS: twenty minutes; BENCH=--quick
+bench-clients: setup      ## our client beside those of Kafka and NATS: ten minutes; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks.clients --json build/bench-clients.json $(BENCH)
 

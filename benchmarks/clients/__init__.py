@@ -1,6 +1,6 @@
 """Our Python client on our broker beside those of Kafka and NATS on theirs.
 
-    make bench-clients                                  # seven rounds, twenty minutes
+    make bench-clients                                  # seven rounds, ten minutes
     make bench-clients BENCH=--quick                    # whether it runs; its figures mean little
     python -m benchmarks.clients --only pocketmq,confluent-kafka --json figures.json
 
