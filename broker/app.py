@@ -26,6 +26,7 @@ from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.errors import BrokerError
 from broker.hot.feed import HotFeed
 from broker.hot_path import HotPath
+from broker.limits import WOKEN_AT_ONCE
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import SAMPLE_SECONDS, Rates, Totals
 from broker.registration import Registration
@@ -292,21 +293,22 @@ class Broker:
     # what happens while it serves
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
-        if woken:
-            if not self._woken:
-                # Behind all messages of this read: a pull gets as many of them as it wants.
-                asyncio.get_running_loop().call_soon(self._wake)
-            self._woken += woken
-
-    def _wake(self) -> None:
-        woken, self._woken = self._woken, []
-        self._processors.pull.wake(woken)
+        # Behind all messages of this read: a pull gets as many of them as it wants.
+        self._wake_soon(self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code))
 
     def _expire_pulls(self) -> None:
-        expired = self.state.long_polls.expired(self._clock.monotonic())
-        if expired:
-            self._processors.pull.wake(expired)
+        self._wake_soon(self.state.long_polls.expired(self._clock.monotonic()))
+
+    def _wake_soon(self, woken: list[ParkedPull]) -> None:
+        if woken and not self._woken:
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._woken += woken
+
+    def _wake(self) -> None:
+        woken, self._woken = self._woken[:WOKEN_AT_ONCE], self._woken[WOKEN_AT_ONCE:]
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._processors.pull.wake(woken)
 
     def _connection_closed(self, connection: Connection) -> None:
         if self._serving and not self.state.stopping:
@@ -347,8 +349,8 @@ class Broker:
             await self._registration.stop()
         if self._serving:
             self.state.stopping = True
-            self._wake()
-            self._processors.pull.wake(self.state.long_polls.drain())
+            woken, self._woken = self._woken, []
+            self._processors.pull.wake(woken + self.state.long_polls.drain())
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
         if self._serving:

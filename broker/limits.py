@@ -40,6 +40,9 @@ shorter."""
 MAX_PARKED_BYTES: Final = 256 * 1024 * 1024
 """What longer expressions of all parked pulls take; pulls beyond it are answered at once."""
 
+WOKEN_AT_ONCE: Final = 32
+"""Parked pulls answered in one turn of the loop, 1 ms: thousands may wait for the same moment."""
+
 MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024 * 1024
 """What the subscriptions of all consumer groups take: 10,000 groups with 25 KiB each."""
 
