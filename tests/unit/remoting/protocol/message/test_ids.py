@@ -120,7 +120,7 @@ def test_ids_taken_at_once_are_those_that_would_have_come_one_by_one() -> None:
         for _ in range(2)
     )
     assert many.take(0) == []
-    assert many.take(300) + [many.next()] == [one.next() for _ in range(301)]
+    assert [*many.take(300), many.next()] == [one.next() for _ in range(301)]
 
 
 def test_threads_never_get_the_same_id() -> None:
