@@ -91,6 +91,7 @@ class Broker:
         self._vip: Server | None = None
         self._tables: SavedTables
         self._processors: Processors
+        self._hot: HotPath
         self._registration: Registration | None = None
         self._rates = Rates()
         self._supervisor = Supervisor("broker")
@@ -129,8 +130,16 @@ class Broker:
         """How it stands with its name servers; None before the start."""
         return self._registration
 
-    def measure(self, around: Callable[[Handler], Handler]) -> None:
-        """Have each request done by ``around(handler)`` from now on; for metrics, once started."""
+    def measure(
+        self, around: Callable[[Handler], Handler], served: Callable[[int, int, float], None]
+    ) -> None:
+        """Have requests measured from now on; for metrics, once started.
+
+        Args:
+            around: makes a handler of the one that does requests the general way.
+            served: told of those that go the short way; see ``hot_path.Served``.
+        """
+        self._hot.on_served = served
         for server in (self._server, self._vip):
             if server is not None and server.endpoint.handler is not None:
                 server.endpoint.handler = around(server.endpoint.handler)
@@ -158,7 +167,7 @@ class Broker:
         self._check_offsets()
         self.store.on_arrival = self._arrived
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
-        self._set_short_way(self._server)
+        self._open_short_way()
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
@@ -181,11 +190,13 @@ class Broker:
             name="broker",
         )
 
-    def _set_short_way(self, server: Server) -> None:
+    def _open_short_way(self) -> None:
         """From now on; who is connected already goes the general way."""
-        limits = server.endpoint.limits
-        hot = HotPath(self.state, max_frame_bytes=limits.max_frame_bytes)
-        server.endpoint.feed_factory = partial(HotFeed, hot)
+        endpoint = self._server.endpoint
+        self._hot = HotPath(
+            self.state, self._processors, max_frame_bytes=endpoint.limits.max_frame_bytes
+        )
+        endpoint.feed_factory = partial(HotFeed, self._hot)
 
     async def _open_store(self) -> None:
         config = self.config

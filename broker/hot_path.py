@@ -16,18 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from time import perf_counter
 from typing import Final
 
 from broker.hot.headers import KEY_BYTES
-from broker.hot.send import Sends, Serve
-from broker.hot.turn import Peer, Turn
+from broker.hot.offsets import Commits
+from broker.hot.pull import Pulls
+from broker.hot.send import Sends
+from broker.hot.turn import LIGHT, Peer, Serve, Turn
+from broker.processors.table import Processors
 from broker.state import BrokerState
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.frame import PREFIX_BYTES
 from remoting.protocol.limits import MAX_HEADER_BYTES
 
 _PREFIX: Final = Struct(">II")
 _LENGTH_BYTES: Final = 4
 GoOn = Callable[[], bool]
+
+Served = Callable[[int, int, float], None]
+"""Told of requests that went the short way: a code of their family, how many, seconds together."""
 
 _FRAMES_BETWEEN_LOOKS: Final = 16
 """Frames worked before the clock is looked at again: some 60 us."""
@@ -38,19 +46,35 @@ class HotPath:
 
     Attributes:
         frames: how many went it.
+        on_served: told once per pass, for metrics.
     """
 
-    __slots__ = ("_max_frame_bytes", "_sends", "_serves", "_turn", "frames")
+    __slots__ = (
+        "_cold_seconds",
+        "_commits",
+        "_max_frame_bytes",
+        "_pulls",
+        "_sends",
+        "_serves",
+        "_turn",
+        "frames",
+        "on_served",
+    )
 
-    def __init__(self, state: BrokerState, *, max_frame_bytes: int) -> None:
-        """For a broker whose store is open."""
+    def __init__(self, state: BrokerState, processors: Processors, *, max_frame_bytes: int) -> None:
+        """For a broker whose store is open; ``processors`` are the general path's."""
         self._max_frame_bytes = max_frame_bytes
-        self._turn = Turn(state)
-        self._sends = Sends(state, self._turn)
+        self._turn = turn = Turn(state)
+        self._sends = Sends(state, turn)
+        self._pulls = Pulls(state, processors.pull, processors.offsets, turn)
+        self._commits = Commits(processors.offsets, turn)
+        serves = {**self._sends.serves, **self._pulls.serves, **self._commits.serves}
         self._serves: dict[bytes, Serve] = {
-            _beginning(code): serve for code, serve in self._sends.serves.items()
+            _beginning(code): serve for code, serve in serves.items()
         }
         self.frames = 0
+        self.on_served: Served | None = None
+        self._cold_seconds = 0.0
 
     def work(self, peer: Peer, buffer: bytes, position: int, stop: int, may_go_on: GoOn) -> int:
         """Work the frames of ``buffer`` from ``position`` on; the position behind the last one.
@@ -65,15 +89,49 @@ class HotPath:
         Raises:
             FrameError: by the peer's ``work_cold``; what came before is done.
         """
-        turn = self._turn
-        turn.begin(peer)
-        self._sends.targets.refresh()
+        if self.on_served is not None:
+            return self._work_measured(self.on_served, peer, buffer, position, stop, may_go_on)
+        return self._work(peer, buffer, position, stop, may_go_on)
+
+    def _work_measured(
+        self,
+        on_served: Served,
+        peer: Peer,
+        buffer: bytes,
+        position: int,
+        stop: int,
+        may_go_on: GoOn,
+    ) -> int:
+        """The same; the time is told by equal shares, without that of cold frames."""
+        pulls, commits, frames = self._pulls.served, self._commits.served, self.frames
+        self._cold_seconds = 0.0
+        started = perf_counter()
         try:
             return self._work(peer, buffer, position, stop, may_go_on)
         finally:
-            turn.flush()
+            frames = self.frames - frames
+            share = (perf_counter() - started - self._cold_seconds) / max(frames, 1)
+            pulls, commits = self._pulls.served - pulls, self._commits.served - commits
+            for code, count in (
+                (RequestCode.SEND_MESSAGE_V2, frames - pulls - commits),
+                (RequestCode.PULL_MESSAGE, pulls),
+                (RequestCode.UPDATE_CONSUMER_OFFSET, commits),
+            ):
+                if count:
+                    on_served(code, count, count * share)
 
     def _work(self, peer: Peer, buffer: bytes, position: int, stop: int, may_go_on: GoOn) -> int:
+        self._turn.begin(peer)
+        self._sends.targets.refresh()
+        try:
+            return self._work_frames(peer, buffer, position, stop, may_go_on)
+        finally:
+            self._turn.flush()
+
+    def _work_frames(
+        self, peer: Peer, buffer: bytes, position: int, stop: int, may_go_on: GoOn
+    ) -> int:
+        turn = self._turn
         find, unpack = self._serves.get, _PREFIX.unpack_from
         longest = self._max_frame_bytes - _LENGTH_BYTES
         available = len(buffer)
@@ -86,11 +144,21 @@ class HotPath:
             if header_length <= MAX_HEADER_BYTES and end <= available and length <= longest:
                 serve = find(buffer[header_at : header_at + KEY_BYTES])
                 body_at = header_at + header_length
-                if serve is not None and body_at <= end and serve(buffer, header_at, body_at, end):
+                if (
+                    serve is not None
+                    and body_at <= end
+                    and (done := serve(buffer, header_at, body_at, end))
+                ):
+                    frames += 1
                     self.frames += 1
                     position = end
-                    frames += 1
-                    if frames % _FRAMES_BETWEEN_LOOKS == 0 and not may_go_on():
+                    if done == LIGHT:
+                        if frames % _FRAMES_BETWEEN_LOOKS == 0 and not may_go_on():
+                            break
+                        continue
+                    turn.store()
+                    turn.post()
+                    if peer.crowded or not may_go_on():
                         break
                     continue
             end = self._work_cold(peer, buffer, position)
@@ -103,7 +171,10 @@ class HotPath:
 
     def _work_cold(self, peer: Peer, buffer: bytes, position: int) -> int:
         self._turn.flush()
+        started = 0.0 if self.on_served is None else perf_counter()
         end = peer.work_cold(buffer, position)
+        if self.on_served is not None:
+            self._cold_seconds += perf_counter() - started
         self._turn.look()
         self._sends.targets.refresh()
         return end

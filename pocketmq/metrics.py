@@ -84,7 +84,7 @@ class MetricsPart:
         for name_server in name_servers:
             name_server.measure(self._times.around)
         for broker in brokers:
-            broker.measure(self._times.around)
+            broker.measure(self._times.around, self._times.count)
         self._monitor.start()
 
     async def stop(self) -> None:

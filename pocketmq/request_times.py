@@ -2,7 +2,8 @@
 
 What is measured is the handler's own work, from the decoded request to its answer, or to the point
 where it begins to wait: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting
-costs the loop nothing and is told by the metrics of fsyncs and parked pulls.
+costs the loop nothing and is told by the metrics of fsyncs and parked pulls. What a broker does on
+its short way is measured by the pass: its requests share the time of it.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Times:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
     total: float = 0.0
 
-    def count(self, seconds: float) -> None:
-        """One request took so long."""
-        self.buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+    def count(self, seconds: float, requests: int = 1) -> None:
+        """A request took so long, or several together."""
+        self.buckets[bisect_left(LATENCY_BUCKETS, seconds / requests)] += requests
         self.total += seconds
 
 
@@ -94,13 +95,14 @@ class RequestTimes:
             try:
                 return handler(command, connection)
             finally:
-                self._count(command.code, perf_counter() - started)
+                self.count(command.code, 1, perf_counter() - started)
 
         return timed
 
-    def _count(self, code: int, seconds: float) -> None:
+    def count(self, code: int, requests: int, seconds: float) -> None:
+        """So many requests of a code's family took so long together."""
         name = _FAMILY_OF.get(code, OTHER)
         times = self.families.get(name)
         if times is None:
             times = self.families[name] = Times()
-        times.count(seconds)
+        times.count(seconds, requests)

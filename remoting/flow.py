@@ -87,9 +87,10 @@ class Outbox:
             self.size += len(part)
 
     def extend(self, parts: Iterable[Buffer]) -> None:
-        """Append several parts."""
-        for part in parts:
-            self.add(part)
+        """Append several parts at once."""
+        before = len(self._parts)
+        self._parts += parts
+        self.size += sum(map(len, self._parts[before:]))
 
     def take(self) -> Buffer:
         """Everything as one buffer: joining is measurably faster than a gathering write."""

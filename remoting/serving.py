@@ -1,9 +1,10 @@
 """Doing the requests of one connection.
 
 A handler that has its answer at once returns it: no task, no future. One that has to wait returns
-an awaitable, which becomes a task of the endpoint; what those tasks hold is counted, in requests
-and in bytes of their frames. A peer that keeps too many busy is not read from for a while; when
-all peers together do, further requests are answered SYSTEM_BUSY, the protocol's own word for it.
+an awaitable: a future is waited for as it is, anything else becomes a task of the endpoint. What
+those requests hold is counted, in requests and in bytes of their frames. A peer that keeps too many
+busy is not read from for a while; when all peers together do, further requests are answered
+SYSTEM_BUSY, the protocol's own word for it.
 """
 
 from __future__ import annotations
@@ -91,11 +92,20 @@ class Serving:
             self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, BUSY))
             return
         _unpin(command)
-        work = answer if asyncio.iscoroutine(answer) else _wait_for(answer)
         self._count(1, size)
-        self._endpoint.tasks.spawn(work, "request", on_done=partial(self._served, command, size))
+        served = partial(self._served, command, size)
+        if asyncio.isfuture(answer):
+            self._endpoint.hold(1)
+            answer.add_done_callback(served)
+            answer.add_done_callback(self._let_go)
+        else:
+            work = answer if asyncio.iscoroutine(answer) else _wait_for(answer)
+            self._endpoint.tasks.spawn(work, "request", on_done=served)
 
-    def _served(self, command: Command, size: int, task: asyncio.Task[Command | None]) -> None:
+    def _let_go(self, _: object) -> None:
+        self._endpoint.hold(-1)
+
+    def _served(self, command: Command, size: int, task: asyncio.Future[Command | None]) -> None:
         self._count(-1, -size)
         self._connection.request_served()
         if task.cancelled():

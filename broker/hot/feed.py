@@ -12,12 +12,12 @@ from remoting.protocol.message.hosts import host_bytes
 class HotFeed:
     """Feeds one connection's reads to the hot path; see ``remoting.endpoint.Feed``."""
 
-    __slots__ = ("_connection", "_hot", "_max_frame_bytes", "_now", "_until", "born_host", "post")
+    __slots__ = ("_hot", "_max_frame_bytes", "_now", "_until", "born_host", "connection", "post")
 
     def __init__(self, hot: HotPath, connection: Connection) -> None:
         endpoint = connection.endpoint
         self._hot = hot
-        self._connection = connection
+        self.connection = connection
         self._max_frame_bytes = endpoint.limits.max_frame_bytes
         self._now = endpoint.clock.monotonic
         self._until = 0.0
@@ -32,7 +32,7 @@ class HotFeed:
         try:
             return hot.work(self, buffer, position, position + SLICE_BYTES, self._may_go_on)
         finally:
-            self._connection.endpoint.counters.frames_in += hot.frames - before
+            self.connection.endpoint.counters.frames_in += hot.frames - before
 
     def _may_go_on(self) -> bool:
         return self._now() < self._until
@@ -40,25 +40,25 @@ class HotFeed:
     @property
     def crowded(self) -> bool:
         """See ``Peer``."""
-        return self._connection.crowded
+        return self.connection.crowded
 
     @property
     def may_hold(self) -> bool:
         """See ``Peer``."""
-        return self._connection.may_hold
+        return self.connection.may_hold
 
     def work_cold(self, buffer: bytes, position: int) -> int:
         """See ``Peer``."""
         frame = cut(buffer, position, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
             return position
-        self._connection.receive(frame)
+        self.connection.receive(frame)
         return frame.end
 
     def hold(self, answers: int) -> None:
         """See ``Peer``."""
-        self._connection.hold_answers(answers)
+        self.connection.hold_answers(answers)
 
     def release(self, answers: int) -> None:
         """See ``Peer``."""
-        self._connection.release_answers(answers)
+        self.connection.release_answers(answers)

@@ -8,6 +8,7 @@ The code of a request is taken from the beginning of its header, where every cli
 it; who writes it elsewhere is served the general way.
 """
 
+# ruff: noqa: N815 - the wire's names
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class _Envelope(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     version: Int = 0
     language: str = ""
     remark: str | None = None
-    serializeTypeCurrentRPC: str = ""  # noqa: N815 - the wire's name
+    serializeTypeCurrentRPC: str = ""
 
 
 class SendFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -98,13 +99,55 @@ class LongSendFields(
 class SendHeader(_Envelope):
     """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
-    extFields: SendFields  # noqa: N815 - the wire's name
+    extFields: SendFields
 
 
 class LongSendHeader(_Envelope):
     """SEND_MESSAGE."""
 
-    extFields: LongSendFields  # noqa: N815 - the wire's name
+    extFields: LongSendFields
+
+
+class PullFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE. An absent text and an empty one mean the same."""
+
+    consumerGroup: str
+    topic: str
+    queueId: str
+    queueOffset: str
+    maxMsgNums: str
+    sysFlag: str
+    commitOffset: str
+    suspendTimeoutMillis: str
+    subVersion: str
+    subscription: str = ""
+    expressionType: str = ""
+    maxMsgBytes: str = ""
+    requestSource: str = ""
+    bname: str = ""
+    proxyFrowardClientId: str = ""
+
+
+class CommitFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumerGroup: str
+    topic: str
+    queueId: str
+    commitOffset: str
+    bname: str = ""
+
+
+class PullHeader(_Envelope):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+
+    extFields: PullFields
+
+
+class CommitHeader(_Envelope):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    extFields: CommitFields
 
 
 AnySendFields = SendFields | LongSendFields
@@ -112,6 +155,8 @@ AnySendHeader = SendHeader | LongSendHeader
 
 decode_send: Final[Callable[[bytes], SendHeader]] = json.Decoder(SendHeader).decode
 decode_long_send: Final[Callable[[bytes], LongSendHeader]] = json.Decoder(LongSendHeader).decode
+decode_pull: Final[Callable[[bytes], PullHeader]] = json.Decoder(PullHeader).decode
+decode_commit: Final[Callable[[bytes], CommitHeader]] = json.Decoder(CommitHeader).decode
 
 DECODE_ERRORS: Final = (ValidationError, UnicodeDecodeError, ValueError)
 """What the decoders raise: the general way finds out what is wrong, if anything is."""

@@ -37,7 +37,7 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
         cluster: the entry that the broker appends.
     """
     text = sent.encode()
-    if _DELAY in text or _TRAN_MSG in text:
+    if asks_for_more(text):
         return None
     waits = True
     at = text.find(_WAIT)
@@ -53,6 +53,11 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
     if len(text) > MAX_PROPERTIES_BYTES:
         return None
     return Stored(text, waits, tags_code_of(text) if tagged else 0)
+
+
+def asks_for_more(text: bytes) -> bool:
+    """Whether a text may ask for delay or a transaction; the general path looks closer."""
+    return _DELAY in text or _TRAN_MSG in text
 
 
 def _without_wait(text: bytes, at: int) -> bytes | None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from broker.hot.answers import SendAnswers
+from broker.hot.batch import Batches
 from broker.hot.headers import (
     DECODE_ERRORS,
     AnySendFields,
@@ -22,7 +23,7 @@ from broker.hot.headers import (
 )
 from broker.hot.properties import stored
 from broker.hot.targets import Target, Targets
-from broker.hot.turn import Turn
+from broker.hot.turn import COLD, HEAVY, LIGHT, Serve, Turn
 from broker.processors.send import answer_fields
 from broker.state import BrokerState
 from remoting.protocol.accelerated import crc32
@@ -33,10 +34,6 @@ from remoting.protocol.message.record import FIXED_BYTES_V4, HEAD_V4, MAGIC_V1
 _CRC_MASK: Final = 0x7FFFFFFF
 _pack_head: Final = HEAD_V4.pack
 
-Serve = Callable[[bytes, int, int, int], bool]
-"""Works the frame whose header begins at the first position, whose body at the second, and which
-ends at the third; whether it could."""
-
 
 class Sends:
     """Serves sends.
@@ -46,6 +43,7 @@ class Sends:
     """
 
     __slots__ = (
+        "_batches",
         "_born_ms",
         "_born_text",
         "_bulk",
@@ -66,6 +64,7 @@ class Sends:
         self._born_text, self._born_ms = "0", 0
         answers = SendAnswers(state.packed_host, answer_fields(state.config))
         self.targets = Targets(state, answers)
+        self._batches = Batches(state, turn, answers)
         self.serves: dict[int, Serve] = {
             RequestCode.SEND_MESSAGE: partial(
                 self._serve, RequestCode.SEND_MESSAGE, decode_long_send
@@ -86,25 +85,27 @@ class Sends:
         header_at: int,
         body_at: int,
         end: int,
-    ) -> bool:
+    ) -> int:
         if not self._turn.takes_sends:
-            return False
+            return COLD
         text = buffer[header_at:body_at]
         try:
             header = decode(text)
         except DECODE_ERRORS:
-            return False
+            return COLD
         flag = header.flag
         if header.code != code or (flag and flag != FLAG_ONEWAY) or not has_few_fields(text):
-            return False
+            return COLD
         fields = header.extFields
         target = self._target(fields)
         if target is None or not self._see_born(fields.g):
-            return False
+            return COLD
         opaque = None if flag else header.opaque
+        body = buffer[body_at:end]
         if target.batch:
-            return False
-        return self._one(target, fields.i, buffer[body_at:end], opaque)
+            born_ms = self._born_ms
+            return HEAVY if self._batches.put(target, fields.i, body, born_ms, opaque) else COLD
+        return LIGHT if self._one(target, fields.i, body, opaque) else COLD
 
     def _target(self, fields: AnySendFields) -> Target | None:
         key = (

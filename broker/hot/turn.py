@@ -7,16 +7,29 @@ that goes the general way, and at the end of the pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from broker.hot.answers import framed, less_durable
 from broker.state import BrokerState
 from remoting.protocol.message.hosts import HOST_BYTES_V4
 
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
 Piece: TypeAlias = bytes | memoryview
 Fill: TypeAlias = tuple[int | bytes, ...]
+
+
+Serve: TypeAlias = Callable[[bytes, int, int, int], int]
+"""Works the frame whose header begins at the first position, whose body at the second, and which
+ends at the third. ``COLD``: it was left to the general path; else it is done."""
+
+COLD: Final = 0
+LIGHT: Final = 1
+HEAVY: Final = 2
+"""It took long, or its answer is large: see whether there is time left, and room for more."""
 
 
 class Peer(Protocol):
@@ -24,9 +37,11 @@ class Peer(Protocol):
 
     Attributes:
         born_host: its packed address.
+        connection: as the processors know it.
     """
 
     born_host: bytes
+    connection: Connection
 
     @property
     def crowded(self) -> bool:
@@ -111,8 +126,8 @@ class Turn:
         else:
             self.answers.append(framed(template % fill))
 
-    def flush(self) -> None:
-        """Bring out what was gathered."""
+    def store(self) -> None:
+        """Store what was gathered and make it visible."""
         self._bulk.flush()
         if self.messages:
             counters = self._state.counters
@@ -121,9 +136,17 @@ class Turn:
             self.messages = self.message_bytes = 0
             if self._sync:
                 self._state.store.ask_sync()
+
+    def post(self) -> None:
+        """Send the answers that are ready; nothing may wait to be stored."""
         if self.answers:
             answers, self.answers = self.answers, []
             self.peer.post(answers)
+
+    def flush(self) -> None:
+        """Bring out what was gathered."""
+        self.store()
+        self.post()
         if self.late:
             late, self.late = self.late, []
             self.peer.hold(len(late))

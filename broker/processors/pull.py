@@ -109,16 +109,16 @@ class PullProcessor:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
-        accept = self._accept(held)
+        accept = self.accept(held)
         if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        want = self._wanted(header, accept)
+        want = self.wanted(header, accept)
         result = self._state.store.get(**want, wait=False)
         if result.status is GetStatus.COLD:
             return self._pull_patiently(held, want)
-        return self._answer(held, accept, result, suspend=not self._state.stopping)
+        return self.answer(held, accept, result, suspend=not self._state.stopping)
 
     async def _pull_patiently(self, held: HeldPull, want: Wanted) -> Command | None:
         try:
@@ -126,7 +126,7 @@ class PullProcessor:
         except StoreBusy as busy:
             raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         suspend = not (self._state.stopping or held.connection.closed)
-        return self._answer(held, want["accept"], result, suspend=suspend)
+        return self.answer(held, want["accept"], result, suspend=suspend)
 
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again and send their answers, whatever they are."""
@@ -149,11 +149,11 @@ class PullProcessor:
 
     def _run_again(self, held: HeldPull) -> Command | None:
         """Answer a parked pull. What woke it came just now, so the disk is not waited for."""
-        accept = self._accept(held)
-        result = self._state.store.get(**self._wanted(held.header, accept))
-        return self._answer(held, accept, result, suspend=False)
+        accept = self.accept(held)
+        result = self._state.store.get(**self.wanted(held.header, accept))
+        return self.answer(held, accept, result, suspend=False)
 
-    def _answer(
+    def answer(
         self, held: HeldPull, accept: Accept, result: GetResult, *, suspend: bool
     ) -> Command | None:
         """The answer, unless it has been sent here or has to wait for a message."""
@@ -176,7 +176,7 @@ class PullProcessor:
 
     # may this group read this queue
 
-    def _accept(self, held: HeldPull) -> Accept:
+    def accept(self, held: HeldPull) -> Accept:
         """The rows that decide whether a pull is served; the filter of one that is."""
         state, header = self._state, held.header
         if not state.config.broker_permission & names.PERM_READ:
@@ -246,7 +246,7 @@ class PullProcessor:
 
     # the store
 
-    def _wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
+    def wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
         most = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes

@@ -39,6 +39,7 @@ Accept = Callable[[int], bool]
 # Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
 _TIMES: Final = Struct(">28xqi16xq4xq")
 _SIZE: Final = Struct(">I")
+_NOTHING: Final = memoryview(b"")
 
 
 class Reader:
@@ -143,11 +144,20 @@ class Reader:
     def _slices(self, runs: list[tuple[int, int, int]]) -> tuple[list[memoryview], int]:
         records = []
         found = 0
+        base = limit = 0
+        view = _NOTHING
         for start, end, count in runs:
-            view = self._log.slice(start, end - start)
-            if view is not None:
-                records.append(view)
-                found += count
+            if not (base <= start and end <= limit):
+                file = self._log.file_at(start)
+                if file is None or end > file.start + file.size:
+                    continue
+                try:
+                    view = file.view
+                except OSError:
+                    continue
+                base, limit = file.start, file.start + file.size
+            records.append(view[start - base : end - base])
+            found += count
         return records, found
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from struct import pack
+from struct import pack, unpack_from
 from typing import Any
 
 from broker.hot_path import HotPath
@@ -14,6 +14,7 @@ from remoting.protocol.frame import cut, decode, encode, encode_head
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.hosts import host_bytes
 from tests.unit.broker.harness import Bench
+from tests.unit.broker.store.stores import FailingFiles
 
 REMOTE = ("10.0.0.7", 5555)
 
@@ -29,6 +30,7 @@ class Wire:
     def __init__(self, bench: Bench, remote: tuple[str, int] = REMOTE) -> None:
         self._bench = bench
         self.remote = remote
+        self.connection: Any = self
         self.born_host = host_bytes(*remote)
         self.sent: list[bytes] = []
         self.cold = 0
@@ -66,19 +68,22 @@ class Wire:
 class Side:
     """A broker that frames are fed to."""
 
+    files: FailingFiles
+
     def __init__(self, root: Path, *, hot: bool, **settings: Any) -> None:
+        self.name = root.name
         self.bench = Bench(root, **settings)
         self.wire = Wire(self.bench)
         self.arrivals: dict[tuple[str, int, int], int] = {}
         self.bench.store.on_arrival = self._arrived
-        self._hot = HotPath(self.bench.state, max_frame_bytes=MAX_FRAME_BYTES) if hot else None
+        self.hot = _hot_path(self.bench) if hot else None
         self._rest = b""
         self.woken: list[Any] = []
 
     @property
     def frames(self) -> int:
         """How many went the short way."""
-        return self._hot.frames if self._hot else 0
+        return self.hot.frames if self.hot else 0
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         self.arrivals[topic, queue_id, tags_code] = max_offset
@@ -90,8 +95,8 @@ class Side:
         self.woken = []
         buffer, position = self._rest + chunk, 0
         while True:
-            if self._hot:
-                end = self._hot.work(self.wire, buffer, position, len(buffer), may_go_on)
+            if self.hot:
+                end = self.hot.work(self.wire, buffer, position, len(buffer), may_go_on)
             else:
                 end = self.wire.work_cold(buffer, position)
             if end == position:
@@ -100,6 +105,14 @@ class Side:
         self._rest = buffer[position:]
         self.woken.sort(key=lambda pull: _opaque(pull.request))
         self.bench.processors.pull.wake(self.woken)
+
+    def _answers(self) -> list[bytes]:
+        """The answers in their order; what waits for the disk has none."""
+        frames = [
+            frame.replace(self.name.encode(), b"<side>")
+            for frame in _frames(b"".join(self.wire.sent))
+        ]
+        return sorted(frames) if self.bench.store.sync_flush else frames
 
     def left(self) -> dict[str, Any]:
         """Everything that can be seen of what the frames did."""
@@ -114,7 +127,7 @@ class Side:
         log = [path.read_bytes() for path in sorted(store.paths.commit_log.glob("0*"))]
         counters = bench.state.counters
         return {
-            "answers": b"".join(self.wire.sent),
+            "answers": self._answers(),
             "log": log,
             "end": store.end_offset,
             "queues": queues,
@@ -127,6 +140,18 @@ class Side:
             "gets": (store.stats.got_messages, store.stats.got_bytes),
             "parked": len(bench.state.long_polls),
         }
+
+
+def _frames(stream: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(stream):
+        (length,) = unpack_from(">I", stream, position)
+        yield stream[position : position + 4 + length]
+        position += 4 + length
+
+
+def _hot_path(bench: Bench) -> HotPath:
+    return HotPath(bench.state, bench.processors, max_frame_bytes=MAX_FRAME_BYTES)
 
 
 def _opaque(held: HeldPull) -> int:

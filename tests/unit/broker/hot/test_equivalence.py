@@ -13,10 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remoting.protocol import accelerated
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.codecs import json as json_codec
 from remoting.protocol.errors import FrameError
 from tests.unit.broker.hot import requests
 from tests.unit.broker.hot.paths import Side
+from tests.unit.broker.store.stores import FailingFiles
 
 
 @contextmanager
@@ -25,13 +28,25 @@ def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
     base = Path(tempfile.mkdtemp(dir=root))
     with ExitStack() as stack:
         sides = []
-        for hot in (False, True):
-            side = Side(base / str(hot), hot=hot, **options)
+        for name in ("general", "hotpath"):
+            files = FailingFiles()
+            side = Side(base / name, hot=name == "hotpath", files=files, **options)
+            side.files = files
             stack.callback(side.bench.close)
             furnish(side)
             sides.append(side)
         yield sides[0], sides[1]
+        for side in sides:
+            side.files.full = False
     shutil.rmtree(base)
+
+
+@pytest.fixture
+def without_orjson(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The general codec as it is where orjson can't be imported."""
+    monkeypatch.setattr(json_codec, "json_loads", accelerated._plain_loads)
+    monkeypatch.setattr(json_codec, "json_dumps", accelerated._plain_dumps)
+    return monkeypatch
 
 
 def furnish(side: Side) -> None:
@@ -62,6 +77,9 @@ def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[boo
         if failures:
             assert failures[0] == failures[1]
             break
+
+
+def assert_same(sides: tuple[Side, Side]) -> None:
     general, hot = (side.left() for side in sides)
     for name, value in general.items():
         assert hot[name] == value, name
@@ -81,9 +99,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kinds", KINDS)
-@settings(
-    max_examples=40,
+exhaustive = settings(
+    max_examples=25,
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
@@ -91,9 +108,50 @@ KINDS = {
         HealthCheck.data_too_large,
     ],
 )
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@exhaustive
 @given(data=st.data())
 def test_both_paths_leave_the_same_behind(tmp_path: Path, kinds: str, data: st.DataObject) -> None:
     chunks = data.draw(requests.conversations(*KINDS[kinds]))
     stops = data.draw(st.lists(st.booleans(), max_size=6))
     with both(tmp_path) as sides:
         feed_both(sides, chunks, stops)
+        assert_same(sides)
+
+
+@exhaustive
+@given(data=st.data())
+def test_without_orjson_too(
+    tmp_path: Path, data: st.DataObject, without_orjson: pytest.MonkeyPatch
+) -> None:
+    chunks = data.draw(requests.conversations(*KINDS["everything"]))
+    with both(tmp_path) as sides:
+        feed_both(sides, chunks, [])
+        assert_same(sides)
+
+
+@exhaustive
+@given(data=st.data())
+def test_a_disk_that_is_full_for_a_while_refuses_the_same(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    with both(tmp_path) as sides:
+        for full in (False, True, True, False):
+            where = data.draw(st.sampled_from(["", "commitlog", "consumequeue"]))
+            seconds = data.draw(st.sampled_from([0.0, 2.0]))
+            for side in sides:
+                side.files.full, side.files.full_for = full, where
+                side.bench.clock.advance(seconds)
+            feed_both(sides, data.draw(requests.conversations(*KINDS["batches"])), [])
+        assert_same(sides)
+
+
+@exhaustive
+@given(data=st.data())
+async def test_in_sync_mode_too(tmp_path: Path, data: st.DataObject) -> None:
+    chunks = data.draw(requests.conversations(*KINDS["batches"]))
+    with both(tmp_path, flush_disk_type="SYNC_FLUSH") as sides:
+        feed_both(sides, chunks, [])
+        assert_same(sides)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
-from tests.unit.broker.harness import send_command
+from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.message import batch
+from remoting.protocol.message.view import iter_records
+from tests.unit.broker.harness import pull_command, send_command
 from tests.unit.broker.hot.paths import Side
 
 
@@ -30,9 +34,9 @@ class Saved:
         return True
 
 
-def usual_send(**fields: object) -> Command:
+def usual_send(topic: str = "plain", **fields: object) -> Command:
     text = "UNIQ_KEY\x017F00000100\x02WAIT\x01true\x02TAGS\x01A"
-    return send_command("plain", b"x" * 100, **{"properties": text, **fields})
+    return send_command(topic, b"x" * 100, **{"properties": text, **fields})
 
 
 def test_usual_sends_go_the_short_way_and_their_answers_are_one_write(side: Side) -> None:
@@ -68,3 +72,76 @@ def test_a_deleted_and_remade_topic_gets_a_new_queue(side: Side) -> None:
     side.feed(encode(usual_send()) + encode(usual_send()))
     assert (side.frames, side.wire.cold) == (2, 1)
     assert side.bench.store.max_offset("plain", 0) == 2
+
+
+def test_a_pull_sees_what_was_sent_right_before_it_and_is_answered_behind_it(side: Side) -> None:
+    pull = pull_command("plain", consumer_group="g", queue_offset=1)
+    side.feed(encode(usual_send()) + encode(pull) + encode(usual_send()))
+    assert (side.frames, side.wire.cold) == (3, 0)
+    assert b'"nextBeginOffset":"2"' in b"".join(side.wire.sent)
+
+
+def test_a_pull_without_news_is_parked_and_woken_by_a_hot_send(side: Side) -> None:
+    pull = pull_command("plain", queue_offset=1, sys_flag=6, suspend_timeout_millis=15_000)
+    side.feed(encode(pull))
+    assert (side.frames, side.wire.sent, len(side.bench.state.long_polls)) == (1, [], 1)
+    side.feed(encode(usual_send()))
+    assert len(side.bench.state.long_polls) == 0
+    assert b'"nextBeginOffset":"2"' in b"".join(side.wire.sent)
+
+
+def test_a_parked_pull_keeps_its_own_offset(side: Side) -> None:
+    fields = {"sys_flag": 6, "suspend_timeout_millis": 15_000}
+    waiting, other = (pull_command("plain", queue_offset=n, **fields) for n in (1, 0))
+    side.feed(encode(waiting) + encode(other) + encode(usual_send()))
+    assert b'"nextBeginOffset":"2"' in side.wire.sent[-1]
+    assert side.wire.sent[-1].count(b"x" * 100) == 1
+
+
+def test_a_commit_goes_the_short_way(side: Side) -> None:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group="g", topic="plain", queue_id=0, commit_offset=1
+    )
+    side.feed(encode(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)))
+    side.feed(encode(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=True)))
+    assert (side.frames, side.wire.cold, len(side.wire.sent)) == (2, 0, 1)
+    assert side.bench.state.offsets.query("g", "plain", 0) == 1
+
+
+@pytest.mark.parametrize("odd", [b"", b"y"], ids=["equal sizes", "one longer"])
+def test_a_batch_goes_the_short_way(side: Side, odd: bytes) -> None:
+    elements = [(0, b"x" * 50 + odd * (n == 7), b"K\x01%03d" % n) for n in range(40)]
+    send = usual_send(batch=True, properties="")
+    send.code, send.body = RequestCode.SEND_BATCH_MESSAGE, batch.encode(elements)
+    side.feed(encode(send))
+    assert (side.frames, side.wire.cold) == (1, 0)
+    (records,) = side.bench.store.get("plain", 0, 1, 100).records
+    found = [record.properties["K"] for record in iter_records(records)]
+    assert found == [f"{n:03}" for n in range(40)]
+
+
+def test_metrics_are_told_of_each_pass(side: Side) -> None:
+    told: list[tuple[int, int]] = []
+    side.hot.on_served = lambda code, count, seconds: told.append((code, count))
+    pull = pull_command("plain", queue_offset=0)
+    side.feed(encode(usual_send()) * 3 + encode(pull) + encode(usual_send(topic="unknown")))
+    assert told == [(RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1)]
+
+
+async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> None:
+    side = Side(tmp_path / "sync", hot=True, flush_disk_type="SYNC_FLUSH")
+    side.bench.topic("plain", 4)
+    side.feed(encode(usual_send()))
+    callbacks: list[tuple[int, Callable[[bool], None]]] = []
+    side.bench.store.when_durable = lambda *waiter: callbacks.append(waiter)  # type: ignore[method-assign] # a disk that never answers
+    before = len(side.wire.sent)
+    hasty = usual_send(properties="WAIT\x01false")
+    side.feed(encode(usual_send()) * 3 + encode(hasty))
+    assert (len(side.wire.sent) - before, side.wire.held) == (1, 3)
+    ((end, callback),) = callbacks
+    assert end == side.bench.store.end_offset
+    callback(False)
+    assert side.wire.sent[-1].count(b'{"code":10,') == 3
+    assert side.wire.held == 0
+    del side.bench.store.when_durable
+    side.bench.close()

@@ -1,0 +1,242 @@
+"""Pulls that find something: from the slice of a header to slices of the log.
+
+Who may read what is decided by ``broker.processors.pull``; for a pull that brings its own
+subscription the decision is kept until topics or groups change. A pull that finds nothing is
+parked, or answered, by that module too.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from typing import Final
+
+from broker.errors import LimitReached, Refused
+from broker.hot.answers import framed, template
+from broker.hot.headers import (
+    DECODE_ERRORS,
+    PullFields,
+    decode_pull,
+    has_few_fields,
+    integer,
+    small_integer,
+)
+from broker.hot.turn import COLD, HEAVY, Serve, Turn
+from broker.processors.offsets import OffsetProcessor
+from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull, PullProcessor
+from broker.state import BrokerState
+from broker.store.results import GetResult, GetStatus
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.frame import encode
+from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+
+MAX_KNOWN_PULLS: Final = 4_096
+"""Kinds of pulls remembered, of a KiB or two each; more are a stream of odd headers."""
+
+_MAX_TEXT_LENGTH: Final = 256
+"""Of a field of the header that is remembered; nearly all are shorter."""
+
+_NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
+_NEXT, _LOW, _HIGH = 8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_333_333_333_333_333
+
+
+class Known:
+    """What all pulls of one kind have in common: all of their headers but the offsets."""
+
+    __slots__ = ("accept", "header", "is_decided")
+
+    def __init__(self, header: PullMessageRequestHeader, accept: Accept) -> None:
+        self.header = header
+        self.accept = accept
+        # Without it the filter is that of the group's last heartbeat.
+        self.is_decided = bool(header.sys_flag & SUBSCRIPTION)
+
+
+class Pulls:
+    """Serves pulls.
+
+    Attributes:
+        serves: code -> what serves its frames.
+        served: how many were.
+    """
+
+    __slots__ = (
+        "_found",
+        "_groups_version",
+        "_known",
+        "_offsets",
+        "_pulls",
+        "_state",
+        "_topics_version",
+        "_turn",
+        "served",
+        "serves",
+    )
+
+    def __init__(
+        self, state: BrokerState, pulls: PullProcessor, offsets: OffsetProcessor, turn: Turn
+    ) -> None:
+        self._state = state
+        self._pulls = pulls
+        self._offsets = offsets
+        self._turn = turn
+        self.served = 0
+        self._known: dict[tuple[str, ...], Known] = {}
+        self._topics_version = state.topics.data_version
+        self._groups_version = state.groups.data_version
+        self._found = _found_template()
+        self.serves: dict[int, Serve] = {
+            code: partial(self._serve, code)
+            for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        }
+
+    def _serve(self, code: int, buffer: bytes, header_at: int, body_at: int, _: int) -> int:
+        text = buffer[header_at:body_at]
+        try:
+            header = decode_pull(text)
+        except DECODE_ERRORS:
+            return COLD
+        if header.code != code or header.flag or not has_few_fields(text):
+            return COLD
+        fields = header.extFields
+        offset, commit_offset = integer(fields.queueOffset), integer(fields.commitOffset)
+        if offset is None or commit_offset is None:
+            return COLD
+        try:
+            known = self._find(fields)
+            if known is None:
+                return COLD
+            known.header.queue_offset, known.header.commit_offset = offset, commit_offset
+            return self._pull(known, header.opaque)
+        except (LimitReached, Refused):
+            return COLD
+
+    def _pull(self, known: Known, opaque: int) -> int:
+        """Pull; raises what says that the general path has to refuse it."""
+        state, turn = self._state, self._turn
+        header, accept = known.header, known.accept
+        if not known.is_decided:
+            accept = self._pulls.accept(HeldPull(_NO_COMMAND, turn.peer.connection, header))
+        if header.sys_flag & COMMIT_OFFSET and not state.stopping:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        # It may ask for what has just been sent.
+        turn.store()
+        result = state.store.get(**self._pulls.wanted(header, accept), wait=False)
+        if result.status is GetStatus.COLD:
+            return COLD
+        if result.status is GetStatus.FOUND:
+            self._answer_found(result, opaque)
+        else:
+            self._answer_other(header, accept, result, opaque)
+        self.served += 1
+        return HEAVY
+
+    def _answer_found(self, result: GetResult, opaque: int) -> None:
+        records = result.records
+        size = sum(map(len, records))
+        counters = self._state.counters
+        counters.pulls_found += 1
+        counters.messages_pulled += result.count
+        counters.bytes_pulled += size
+        fill = (result.next_offset, result.min_offset, result.max_offset, opaque)
+        answers = self._turn.answers
+        answers.append(framed(self._found % fill, size))
+        answers += records
+
+    def _answer_other(
+        self, header: PullMessageRequestHeader, accept: Accept, result: GetResult, opaque: int
+    ) -> None:
+        command = Command(RequestCode.PULL_MESSAGE, opaque)
+        held = HeldPull(command, self._turn.peer.connection, copy(header))
+        reply = self._pulls.answer(held, accept, result, suspend=not self._state.stopping)
+        if reply is not None:
+            self._turn.answers.append(encode(reply))
+
+    # kinds of pulls
+
+    def _find(self, fields: PullFields) -> Known | None:
+        state = self._state
+        if (
+            state.topics.data_version is not self._topics_version
+            or state.groups.data_version is not self._groups_version
+        ):
+            self._topics_version = state.topics.data_version
+            self._groups_version = state.groups.data_version
+            self._known.clear()
+        key = (
+            fields.consumerGroup,
+            fields.topic,
+            fields.queueId,
+            fields.maxMsgNums,
+            fields.sysFlag,
+            fields.suspendTimeoutMillis,
+            fields.subscription,
+            fields.subVersion,
+            fields.expressionType,
+            fields.maxMsgBytes,
+            fields.requestSource,
+        )
+        return self._known.get(key) or self._learn(key, fields)
+
+    def _learn(self, key: tuple[str, ...], fields: PullFields) -> Known | None:
+        header = _header_of(fields)
+        if header is None or max(map(len, key)) > _MAX_TEXT_LENGTH:
+            return None
+        accept = self._pulls.accept(HeldPull(_NO_COMMAND, self._turn.peer.connection, header))
+        if len(self._known) >= MAX_KNOWN_PULLS:
+            self._known.clear()
+        known = self._known[key] = Known(header, accept)
+        return known
+
+
+def _header_of(fields: PullFields) -> PullMessageRequestHeader | None:
+    """The header without its offsets; None when one of its numbers is unusual."""
+    queue_id = small_integer(fields.queueId)
+    most = small_integer(fields.maxMsgNums)
+    sys_flag = small_integer(fields.sysFlag)
+    suspend_ms = integer(fields.suspendTimeoutMillis)
+    sub_version = integer(fields.subVersion)
+    max_bytes = small_integer(fields.maxMsgBytes, 0)
+    source = small_integer(fields.requestSource, 0)
+    if (
+        queue_id is None
+        or most is None
+        or sys_flag is None
+        or suspend_ms is None
+        or sub_version is None
+        or max_bytes is None
+        or source is None
+    ):
+        return None
+    return PullMessageRequestHeader(
+        consumer_group=fields.consumerGroup,
+        topic=fields.topic,
+        queue_id=queue_id,
+        queue_offset=0,
+        max_msg_nums=most,
+        sys_flag=sys_flag,
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        subscription=fields.subscription,
+        sub_version=sub_version,
+        expression_type=fields.expressionType,
+        max_msg_bytes=max_bytes,
+    )
+
+
+def _found_template() -> bytes:
+    """Takes the next offset, the queue's bounds and the opaque."""
+    return template(
+        ResponseCode.SUCCESS,
+        remark=GetStatus.FOUND.name,
+        header=PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=_NEXT,
+            min_offset=_LOW,
+            max_offset=_HIGH,
+        ),
+        holes=((_NEXT, b"%d"), (_LOW, b"%d"), (_HIGH, b"%d")),
+    )
