@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
-from broker.store.limits import PAGE_BYTES
+from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
@@ -59,7 +59,7 @@ class StoreConfig:
     sync_flush_timeout_ms: int = 5000
     max_message_size: int = MAX_MESSAGE_BYTES
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
-    max_open_files: int = 1024
+    max_open_files: int = MAX_OPEN_MAPS
     check_crc_on_recover: bool = True
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
 

@@ -33,8 +33,9 @@ QUEUE_STEP_BYTES: Final = 64 * 1024
 NO_SPACE_RETRY_SECONDS: Final = 1.0
 """How often a store that ran out of space tries whether there is space again."""
 
-MAX_OPEN_MAPS: Final = 4096
-"""Mapped files open at once, whatever the process may open; each costs two descriptors."""
+MAX_OPEN_MAPS: Final = 16_384
+"""Mapped files open at once, whatever the process may open: each costs two descriptors and half a
+KiB, and one of the 65,530 maps that Linux gives a process."""
 
 MIN_OPEN_MAPS: Final = 16
 """Below this a pull over a few queues would map a file for each entry."""
