@@ -21,7 +21,8 @@ class HotFeed:
         self._max_frame_bytes = endpoint.limits.max_frame_bytes
         self._now = endpoint.clock.monotonic
         self._until = 0.0
-        self.born_host = host_bytes(*connection.remote)
+        # A peer that is gone again already has no address; nothing of it goes the short way.
+        self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
         self.post = connection.send_pieces
 
     def __call__(self, buffer: bytes, position: int) -> int:

@@ -30,7 +30,7 @@ async def stored(target: Target, topic: str) -> int:
 
 @pytest.mark.parametrize("name", ["send-4x64", "send-1x1", "send-128b-4x64", "batch"])
 async def test_what_it_counts_as_acknowledged_is_stored(name: str, target: Target) -> None:
-    figures = load(BY_NAME[name], target, seconds=0.2, warm=0.05)
+    figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert 0 < figures["n"] <= await stored(target, name)
     assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"]
 
@@ -38,7 +38,7 @@ async def test_what_it_counts_as_acknowledged_is_stored(name: str, target: Targe
 @pytest.mark.parametrize("name", ["pull-1", "pull-4", "long-poll"])
 def test_what_it_filled_is_pulled_or_delivered(name: str, target: Target) -> None:
     fill(target, name, 2000)
-    figures = load(BY_NAME[name], target, seconds=0.3, warm=0.2)
+    figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert figures["n"] > 0
     assert figures["errs"] == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from remoting.protocol.message.ids import offset_id
 from remoting.protocol.message.view import RecordView, iter_records
+from tests.archives import unpack as unpack_archive
 from tests.integration.broker.client import Client
 
 SIZES = {"mapped_file_size_commit_log": 65_536, "mapped_file_size_consume_queue": 2_000}
@@ -21,8 +21,7 @@ OF_THE_BROKER = ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC")
 
 
 def unpack(golden: Path, name: str, into: Path) -> dict[str, Any]:
-    with tarfile.open(golden / "store" / f"{name}.tar.gz") as archive:
-        archive.extractall(into, filter="data")
+    unpack_archive(golden / "store" / f"{name}.tar.gz", into)
     manifest = f"{name}.recovered.manifest.json" if name == "crash" else f"{name}.manifest.json"
     return json.loads((golden / "store" / manifest).read_text())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import TopicConfig
+from tests.archives import unpack as unpack_archive
 
 
 def tables(directory: Path, **settings) -> SavedTables:
@@ -149,8 +149,7 @@ def test_a_file_that_holds_something_else_stops_the_start(tmp_path):
 
 
 def test_files_of_apaches_broker_are_read(tmp_path, golden):
-    with tarfile.open(golden / "store" / "clean.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack_archive(golden / "store" / "clean.tar.gz", tmp_path)
     config = tmp_path / "store" / "config"
     saved = tables(config)
     written = json.loads((golden / "store" / "clean.manifest.json").read_text())["config_files"]

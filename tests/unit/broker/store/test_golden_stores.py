@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from broker.store.message_store import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.message.view import RecordView, iter_records
+from tests.archives import unpack as unpack_archive
 from tests.unit.broker.store.stores import message
 
 LOG_FILE = 65536
@@ -27,8 +27,7 @@ Unpack = Callable[[str], MessageStore]
 @pytest.fixture
 def unpack(golden: Path, tmp_path: Path) -> Unpack:
     def unpacked(name: str) -> MessageStore:
-        with tarfile.open(golden / "store" / f"{name}.tar.gz") as archive:
-            archive.extractall(tmp_path, filter="data")
+        unpack_archive(golden / "store" / f"{name}.tar.gz", tmp_path)
         return MessageStore(
             StoreConfig(
                 root=tmp_path / "store",

@@ -93,7 +93,7 @@ class StoreModel(RuleBasedStateMachine):
         self.open_at(root)
         assert self.report.clean
         # A store without any queue has no directory to stamp.
-        assert self.report.quick == (not forget and bool(self.queues))
+        assert self.report.quick == (not forget and self.report.queues > 0)
         assert (self.report.cut_bytes, self.report.cut_entries) == (0, 0)
 
     @rule()

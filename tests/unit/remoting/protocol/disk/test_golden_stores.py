@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from remoting.protocol.disk.index_file import IndexTable
 from remoting.protocol.message.record import Blank, End, Found, Invalid, examine
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
+from tests.archives import unpack as unpack_archive
 
 NAMES = ["clean", "crash", "torn-properties", "torn-body", "clean-5.3.3"]
 COMMIT_LOG_FILE_BYTES = 65536
@@ -60,8 +60,7 @@ def store(
 ) -> Store:
     name = request.param
     root = tmp_path_factory.mktemp(name)
-    with tarfile.open(golden / f"store/{name}.tar.gz") as archive:
-        archive.extractall(root, filter="data")
+    unpack_archive(golden / f"store/{name}.tar.gz", root)
     manifest = json.loads((golden / f"store/{name}.manifest.json").read_text("utf-8"))
     return Store(root / "store", manifest)
 
