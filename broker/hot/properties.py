@@ -6,7 +6,7 @@ one ``WAIT`` that says true, is cut out here, everything else is left to those f
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
@@ -21,12 +21,8 @@ _TAGS: Final = properties.TAGS.encode() + properties.NAME_END
 _SEPARATOR: Final = 2
 
 
-class Stored(NamedTuple):
-    """What becomes of a properties text."""
-
-    text: bytes
-    waits: bool
-    tags_code: int
+Stored: TypeAlias = tuple[bytes, bool, int]
+"""What becomes of a properties text: the text, whether it asks to wait for the disk, tags code."""
 
 
 def stored(sent: str, cluster: bytes) -> Stored | None:
@@ -37,7 +33,8 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
         cluster: the entry that the broker appends.
     """
     text = sent.encode()
-    if asks_for_more(text):
+    # As ``asks_for_more``, without a call.
+    if _DELAY in text or _TRAN_MSG in text:
         return None
     waits = True
     at = text.find(_WAIT)
@@ -49,10 +46,13 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
         else:
             text = cut
     tagged = _TAGS in text
-    text = properties.join(text, cluster)
+    if text and text[-1] != _SEPARATOR:
+        text += properties.ENTRY_END + cluster
+    else:
+        text += cluster
     if len(text) > MAX_PROPERTIES_BYTES:
         return None
-    return Stored(text, waits, tags_code_of(text) if tagged else 0)
+    return text, waits, tags_code_of(text) if tagged else 0
 
 
 def asks_for_more(text: bytes) -> bool:

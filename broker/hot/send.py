@@ -14,7 +14,6 @@ from broker.hot.answers import SendAnswers
 from broker.hot.batch import Batches
 from broker.hot.headers import (
     DECODE_ERRORS,
-    AnySendFields,
     AnySendHeader,
     decode_long_send,
     decode_send,
@@ -97,17 +96,6 @@ class Sends:
         if header.code != code or (flag and flag != FLAG_ONEWAY) or not has_few_fields(text):
             return COLD
         fields = header.extFields
-        target = self._target(fields)
-        if target is None or not self._see_born(fields.g):
-            return COLD
-        opaque = None if flag else header.opaque
-        body = buffer[body_at:end]
-        if target.batch:
-            born_ms = self._born_ms
-            return HEAVY if self._batches.put(target, fields.i, body, born_ms, opaque) else COLD
-        return LIGHT if self._one(target, fields.i, body, opaque) else COLD
-
-    def _target(self, fields: AnySendFields) -> Target | None:
         key = (
             fields.b,
             fields.e,
@@ -119,15 +107,22 @@ class Sends:
             fields.l,
             fields.m,
         )
-        return self.targets.get(key) or self.targets.find(key, fields)
+        target = self.targets.get(key) or self.targets.find(key, fields)
+        # As a rule it was born in the same millisecond as the message before.
+        if target is None or (fields.g != self._born_text and not self._see_born(fields.g)):
+            return COLD
+        opaque = None if flag else header.opaque
+        body = buffer[body_at:end]
+        if target.batch:
+            born_ms = self._born_ms
+            return HEAVY if self._batches.put(target, fields.i, body, born_ms, opaque) else COLD
+        return LIGHT if self._one(target, fields.i, body, opaque) else COLD
 
     def _see_born(self, text: str) -> bool:
-        """Read the time of birth, as a rule that of the message before."""
-        if text != self._born_text:
-            born_ms = integer(text)
-            if born_ms is None:
-                return False
-            self._born_text, self._born_ms = text, born_ms
+        born_ms = integer(text)
+        if born_ms is None:
+            return False
+        self._born_text, self._born_ms = text, born_ms
         return True
 
     def _one(self, target: Target, sent: str, body: bytes, opaque: int | None) -> bool:
