@@ -100,7 +100,7 @@ KINDS = {
 
 
 exhaustive = settings(
-    max_examples=60,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
