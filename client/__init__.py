@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from client import serde
     from client.admin import Admin
     from client.admin.base import BrokerInfo
-    from client.admin.groups import Lag, QueueLag
+    from client.admin.descriptions import GroupDescription, Member
+    from client.admin.lag import Lag, QueueLag
     from client.consumer.pull import PullConsumer
     from client.consumer.received import ReceivedMessage
     from client.errors import (
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "client.admin": ("Admin",),
     "client.admin.base": ("BrokerInfo",),
-    "client.admin.groups": ("Lag", "QueueLag"),
+    "client.admin.descriptions": ("GroupDescription", "Member"),
+    "client.admin.lag": ("Lag", "QueueLag"),
     "client.consumer.pull": ("PullConsumer",),
     "client.consumer.received": ("ReceivedMessage",),
     "client.errors": (
@@ -115,9 +117,11 @@ __all__ = [
     "BufferFull",
     "ConsumerStopped",
     "Event",
+    "GroupDescription",
     "GroupNotFound",
     "Instance",
     "Lag",
+    "Member",
     "Message",
     "MessageIllegal",
     "MessageQueue",

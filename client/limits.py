@@ -55,6 +55,9 @@ PROBE_TIMEOUT: Final = 0.5
 REQUEST_TIMEOUT: Final = 5.0
 """One request to a broker that is not a send or a pull (cf. MQAdmin)."""
 
+RUNNING_INFO_TIMEOUT: Final = 3.0
+"""A member's word about itself, through its broker: a hung member must not hold up the others."""
+
 CONNECT_TIMEOUT: Final = 3.0
 """Opening one connection."""
 

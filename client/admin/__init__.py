@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from client.admin.brokers import BrokerAdmin
-from client.admin.groups import GroupAdmin, Lag, QueueLag
+from client.admin.lag import Lag, LagAdmin, QueueLag
 from client.admin.offsets import OffsetAdmin
 from client.admin.topics import TopicAdmin
 
 __all__ = ["Admin", "Lag", "QueueLag"]
 
 
-class Admin(TopicAdmin, GroupAdmin, OffsetAdmin, BrokerAdmin):
+class Admin(TopicAdmin, LagAdmin, OffsetAdmin, BrokerAdmin):
     """Looks after a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
 
     Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or

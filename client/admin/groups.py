@@ -1,9 +1,8 @@
-"""Groups: making and deleting them, who is in them, how far behind they are."""
+"""Groups: making and deleting them, and what brokers answer about them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from client.admin.base import AdminBase
 from client.errors import NotFound, NotOnline, NotSupported, RemoteError, UsageError, remote_error
@@ -26,37 +25,6 @@ from remoting.protocol.headers.query import (
 )
 from remoting.protocol.names import is_system_group
 from remoting.protocol.queue import MessageQueue
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLag:
-    """How far a group is in one queue.
-
-    Attributes:
-        end: the offset the next message will get.
-        committed: the offset the group wants next; 0 also when it has committed nothing.
-    """
-
-    end: int
-    committed: int
-
-    @property
-    def messages(self) -> int:
-        """How many it has not consumed."""
-        return max(0, self.end - self.committed)
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is behind, per queue and in all."""
-
-    group: str
-    queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """Messages not consumed, of all queues."""
-        return sum(queue.messages for queue in self.queues.values())
 
 
 class GroupAdmin(AdminBase):
@@ -238,21 +206,6 @@ class GroupAdmin(AdminBase):
                 continue
             found |= self._decode(ConsumeStats, answer, code, address).offset_table
         return dict(sorted(found.items()))
-
-    async def lag(self, group: str, *, topic: str | None = None) -> Lag:
-        """How far a group is behind: per queue, and ``total``.
-
-        Args:
-            topic: only this one.
-        """
-        stats = await self.consume_stats(group, topic=topic)
-        return Lag(
-            group,
-            {
-                queue: QueueLag(end=offsets.broker_offset, committed=offsets.consumer_offset)
-                for queue, offsets in stats.items()
-            },
-        )
 
 
 def _merged(known: list[Connection], more: list[Connection]) -> list[Connection]:

@@ -67,6 +67,10 @@ class Admin(Owner):
     consumer_connections = Blocking(waiting.Admin.consumer_connections)
     producer_connections = Blocking(waiting.Admin.producer_connections)
     consume_stats = Blocking(waiting.Admin.consume_stats)
+    describe_group = Blocking(waiting.Admin.describe_group)
+    members = Blocking(waiting.Admin.members)
+    owners = Blocking(waiting.Admin.owners)
+    running_info = Blocking(waiting.Admin.running_info)
     lag = Blocking(waiting.Admin.lag)
 
     queues = Blocking(waiting.Admin.queues)
