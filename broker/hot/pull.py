@@ -44,11 +44,15 @@ _NEXT, _LOW, _HIGH = 8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333
 class Known:
     """What all pulls of one kind have in common: all of their headers but the offsets."""
 
-    __slots__ = ("accept", "header", "is_decided")
+    __slots__ = ("accept", "commits", "header", "is_decided", "max_bytes", "max_count")
 
-    def __init__(self, header: PullMessageRequestHeader, accept: Accept) -> None:
+    def __init__(
+        self, header: PullMessageRequestHeader, accept: Accept, most: tuple[int, int]
+    ) -> None:
         self.header = header
         self.accept = accept
+        self.max_count, self.max_bytes = most
+        self.commits = bool(header.sys_flag & COMMIT_OFFSET)
         # Without it the filter is that of the group's last heartbeat.
         self.is_decided = bool(header.sys_flag & SUBSCRIPTION)
 
@@ -118,25 +122,32 @@ class Pulls:
         header, accept = known.header, known.accept
         if not known.is_decided:
             accept = self._pulls.accept(HeldPull(_NO_COMMAND, turn.peer.connection, header))
-        if header.sys_flag & COMMIT_OFFSET and not state.stopping:
+        if known.commits and not state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         # It may ask for what has just been sent.
         turn.store()
-        result = state.store.get(**self._pulls.wanted(header, accept), wait=False)
-        if result.status is GetStatus.COLD:
-            return COLD
+        result = state.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            known.max_count,
+            max_bytes=known.max_bytes,
+            accept=accept,
+            wait=False,
+        )
         if result.status is GetStatus.FOUND:
             self._answer_found(result, opaque)
+        elif result.status is GetStatus.COLD:
+            return COLD
         else:
             self._answer_other(header, accept, result, opaque)
         self.served += 1
         return HEAVY
 
     def _answer_found(self, result: GetResult, opaque: int) -> None:
-        records = result.records
-        size = sum(map(len, records))
+        size = result.size
         counters = self._state.counters
         counters.pulls_found += 1
         counters.messages_pulled += result.count
@@ -144,7 +155,7 @@ class Pulls:
         fill = (result.next_offset, result.min_offset, result.max_offset, opaque)
         answers = self._turn.answers
         answers.append(framed(self._found % fill, size))
-        answers += records
+        answers += result.records
 
     def _answer_other(
         self, header: PullMessageRequestHeader, accept: Accept, result: GetResult, opaque: int
@@ -188,7 +199,7 @@ class Pulls:
         accept = self._pulls.accept(HeldPull(_NO_COMMAND, self._turn.peer.connection, header))
         if len(self._known) >= MAX_KNOWN_PULLS:
             self._known.clear()
-        known = self._known[key] = Known(header, accept)
+        known = self._known[key] = Known(header, accept, self._pulls.most(header))
         return known
 
 

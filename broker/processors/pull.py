@@ -246,12 +246,18 @@ class PullProcessor:
 
     # the store
 
-    def wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
+    def most(self, header: PullMessageRequestHeader) -> tuple[int, int]:
+        """How many messages, and bytes, a pull gets at most."""
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
         most = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             most = min(header.max_msg_bytes, config.pull_max_bytes)
+        return count, most
+
+    def wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
+        """What it asks the store for."""
+        count, most = self.most(header)
         return {
             "topic": header.topic,
             "queue_id": header.queue_id,
@@ -265,7 +271,7 @@ class PullProcessor:
         counters = self._state.counters
         counters.pulls_found += 1
         counters.messages_pulled += result.count
-        counters.bytes_pulled += sum(map(len, result.records))
+        counters.bytes_pulled += result.size
         held.connection.send_with_body(
             _reply(held.command, ResponseCode.SUCCESS, result), result.records
         )

@@ -85,6 +85,9 @@ WARM_SECONDS: Final = 1.0
 MAX_PROBES: Final = 64
 """Questions to the page cache that one get asks: 0.3 ms. Beyond them it counts as cold."""
 
+MAX_SPAN_BYTES: Final = 1024 * 1024
+"""Records spread over more of the log than this are asked about one by one."""
+
 COLD_READERS: Final = 4
 """Threads that read what is not in memory: enough to keep a disk busy, few enough to leave the
 loop the GIL."""

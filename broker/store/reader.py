@@ -11,6 +11,7 @@ are not, or not known to be, in the page cache. What was appended not long ago i
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import add
 from struct import Struct
 from typing import Final
 
@@ -40,6 +41,12 @@ Accept = Callable[[int], bool]
 _TIMES: Final = Struct(">28xqi16xq4xq")
 _SIZE: Final = Struct(">I")
 _NOTHING: Final = memoryview(b"")
+
+_TAKEN_AT_ONCE: Final = 64
+"""Entries unpacked in one step."""
+
+_ENTRIES: Final = [Struct(">" + "qiq" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
+_FIELDS: Final = 3
 
 
 class Reader:
@@ -91,7 +98,68 @@ class Reader:
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         most = min(max_bytes, MAX_PULL_BYTES)
+        if accept is None:
+            found = self._take_all(queue, offset, entries, count, most, wait=wait)
+            if found is not None:
+                return found
         return self._collect(queue, offset, entries, count, most, accept, wait=wait)
+
+    def _take_all(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: memoryview,
+        count: int,
+        max_bytes: int,
+        *,
+        wait: bool,
+    ) -> GetResult | None:
+        """The usual get: no filter, sound entries, and all their records in one file, in memory.
+
+        None when it isn't like that; ``_collect`` then looks at each entry.
+        """
+        count = min(count, len(entries) // ENTRY_BYTES)
+        if count > _TAKEN_AT_ONCE:
+            return None
+        fields = _ENTRIES[count](entries)
+        starts, sizes = fields[::_FIELDS], fields[1::_FIELDS]
+        total, first = sum(sizes), starts[0]
+        end = max(map(add, starts, sizes))
+        log = self._log
+        if (
+            total > max_bytes
+            or end > log.end
+            or min(sizes) < FIXED_BYTES_V4
+            or min(starts) < first
+            or (file := log.file_at(first)) is None
+            or end > file.start + file.size
+        ):
+            return None
+        if not wait and first < self._hot_from and not self._warmth.is_warm(file, first, end):
+            return None
+        try:
+            view = file.view
+        except OSError:
+            return None
+        base = file.start
+        if end - first == total:
+            records = [view[first - base : end - base]]
+        else:
+            records = [
+                view[start - base : start - base + size]
+                for start, size in zip(starts, sizes, strict=True)
+            ]
+        self._stats.got_messages += count
+        self._stats.got_bytes += total
+        return GetResult(
+            GetStatus.FOUND,
+            offset + count,
+            queue.min_offset,
+            queue.max_offset,
+            records,
+            count,
+            size=total,
+        )
 
     def _collect(
         self,
@@ -139,7 +207,8 @@ class Reader:
             return GetResult(status, offset + scanned, low, high)
         self._stats.got_messages += found
         self._stats.got_bytes += total
-        return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found)
+        size = sum(map(len, records))
+        return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
 
     def _slices(self, runs: list[tuple[int, int, int]]) -> tuple[list[memoryview], int]:
         records = []

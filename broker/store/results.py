@@ -28,9 +28,11 @@ class PendingMessage:
 
     Attributes:
         properties: the encoded text, at most 32767 bytes.
-        tags_code: what the consume-queue entry carries: the tag's hash, or the delivery time of
-            a delayed message.
+        tags_code: what the consume-queue entry carries: the tag's hash.
         born_host: 8 (IPv4) or 20 (IPv6) packed bytes; empty means the store's own address.
+        store_host: likewise; given when a record is stored anew that was another's before.
+        due_in_ms: of a delayed message: its entry carries the time of delivery, so long after it
+            is stored, instead of ``tags_code``. Only for messages that are put singly.
     """
 
     topic: str
@@ -44,6 +46,8 @@ class PendingMessage:
     born_host: bytes = b""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    store_host: bytes = b""
+    due_in_ms: int | None = None
 
 
 class PutResult(NamedTuple):
@@ -98,6 +102,7 @@ class GetResult:
     Attributes:
         records: slices of the log, adjacent records in one; each pins its file while it lives.
         count: messages in ``records``.
+        size: bytes of ``records``.
         cold: where in which files what was asked for lies, if the status is COLD.
     """
 
@@ -107,6 +112,7 @@ class GetResult:
     max_offset: int
     records: Sequence[memoryview] = ()
     count: int = 0
+    size: int = 0
     cold: Sequence[FileRange] = ()
 
 

@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from broker.store.limits import GRANULE_BYTES, MAX_PROBES, MAX_WARM_GRANULES, WARM_SECONDS
+from broker.store.limits import (
+    GRANULE_BYTES,
+    MAX_PROBES,
+    MAX_SPAN_BYTES,
+    MAX_WARM_GRANULES,
+    WARM_SECONDS,
+)
 from broker.store.mapped_file import MappedFile
 from broker.store.results import FileRange
 
@@ -38,6 +44,12 @@ class Warmth:
                 if probes > MAX_PROBES or not self._ask(file, granule, start, end, now):
                     return False
         return True
+
+    def is_warm(self, file: MappedFile, start: int, end: int) -> bool:
+        """Likewise of one range, with what may lie in its gaps; False is not the last word."""
+        if end - start > MAX_SPAN_BYTES:
+            return False
+        return self.are_warm((FileRange(file, start - file.start, end - file.start),))
 
     def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
         """Ask for the whole granule, or else for what is wanted of it."""

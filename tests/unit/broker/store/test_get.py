@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,12 +42,21 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
 def test_adjacent_records_come_as_one_piece(store: MessageStore) -> None:
     for _ in range(5):
         store.put(message(b"a"))
-    store.put(message(b"b", queue_id=1))
-    for _ in range(2):
-        store.put(message(b"c"))
     result = store.get("TopicTest", 0, 0, 32)
-    assert (result.count, len(result.records)) == (7, 2)
-    assert [RecordView(run).body for run in result.records] == [b"a", b"c"]
+    assert (result.count, len(result.records)) == (5, 1)
+    assert result.size == len(result.records[0])
+
+
+@pytest.mark.parametrize("accept", [None, lambda _: True])
+def test_what_lies_between_the_records_of_a_queue_is_left_out(
+    store: MessageStore, accept: Callable[[int], bool] | None
+) -> None:
+    for body in (b"a", b"b", b"c", b"d"):
+        store.put(message(body))
+        store.put(message(b"other", queue_id=1))
+    result = store.get("TopicTest", 0, 0, 32, accept=accept)
+    assert [RecordView(run).body for run in result.records] == [b"a", b"b", b"c", b"d"]
+    assert (result.count, result.size) == (4, sum(map(len, result.records)))
 
 
 def test_a_get_stops_at_the_count_asked_for(store: MessageStore) -> None:
