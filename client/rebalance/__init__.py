@@ -1,0 +1,1 @@
+"""How the members of a group share queues: strategies, rebalance, queue locks, starting places."""
