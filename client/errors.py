@@ -8,12 +8,14 @@ queue, group and broker it is about as far as they are known, and says what to d
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
+    from client.places import Duration
     from client.receipt import Receipt
 
 
@@ -91,6 +93,64 @@ class BufferFull(Unavailable):
 
 class ConsumerStopped(PocketMQError):
     """The consumer no longer runs: it was closed, or a background task of it died (see cause)."""
+
+
+class GroupConflict(PocketMQError):
+    """Two members of a group don't agree on what all members have to agree on.
+
+    Attributes:
+        members: the client ids of the two.
+        kind: what differs, e.g. ``subscription`` or ``message model``.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        members: tuple[str, str] = ("", ""),
+        kind: str = "",
+        topic: str | None = None,
+        queue: MessageQueue | None = None,
+        group: str | None = None,
+        broker: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, topic=topic, queue=queue, group=group, broker=broker, hint=hint)
+        self.members = members
+        self.kind = kind
+
+
+class AlreadySettled(PocketMQError):
+    """A message was settled a second time: the first time counts."""
+
+
+class RetryLater(PocketMQError):
+    """A handler raises it: not now, again after ``delay`` (an orderly queue rests that long).
+
+    Args:
+        delay: seconds or a ``timedelta``, rounded up to one of the broker's delay levels; None:
+            the broker's own growing delays.
+    """
+
+    def __init__(self, delay: Duration | None = None) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        when = "later" if seconds is None else f"in {seconds:g} s"
+        super().__init__(f"the handler wants the message again {when}")
+        self.args = (delay,)
+        self.delay = seconds
+
+
+class DeadLetter(PocketMQError):
+    """A handler raises it: this message can never be handled, put it aside.
+
+    Args:
+        reason: why, for the log and the event.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "the handler gave the message up")
+        self.args = (reason,)
+        self.reason = reason
 
 
 class RemoteError(PocketMQError):
