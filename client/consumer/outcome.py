@@ -1,0 +1,104 @@
+"""What becomes of a message that a handler was given.
+
+An outcome is recorded by a plain call on the message, or follows from how its handler ended. Who
+carries it out (sends the message back, moves the commit point) is the ``Settler`` the message came
+from; a message of a pull consumer has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+from client.errors import DeadLetter, RetryLater
+
+DELAY_LEVELS: Final = (
+    *(1, 5, 10, 30),
+    *(60, 120, 180, 240, 300, 360, 420, 480, 540, 600),
+    *(1200, 1800, 3600, 7200),
+)
+"""Seconds of a broker's delay levels, from level 1 on (cf. messageDelayLevel)."""
+
+BROKER_CHOOSES: Final = 0
+"""The delay level that leaves the delay to the broker: level 3 + times sent back."""
+
+TO_DEAD_LETTERS: Final = -1
+"""The delay level that means the dead-letter queue (cf. ConsumerSendMsgBackRequestHeader)."""
+
+
+class Verdict(Enum):
+    """What shall become of a message."""
+
+    DONE = auto()
+    RETRY = auto()
+    DEAD_LETTER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A verdict and what belongs to it.
+
+    Attributes:
+        delay: seconds until the retry; None: as the broker or the order settings have it.
+        reason: why, in words for logs and events.
+        error: what the handler raised.
+    """
+
+    verdict: Verdict
+    delay: float | None = None
+    reason: str = ""
+    error: BaseException | None = None
+
+    @property
+    def delay_level(self) -> int:
+        """The first delay level that is not shorter than ``delay``; the longest for more."""
+        if self.verdict is Verdict.DEAD_LETTER:
+            return TO_DEAD_LETTERS
+        if self.delay is None:
+            return BROKER_CHOOSES
+        for level, seconds in enumerate(DELAY_LEVELS, 1):
+            if self.delay <= seconds:
+                return level
+        return len(DELAY_LEVELS)
+
+
+DONE: Final = Outcome(Verdict.DONE)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What it means that a handler raised this."""
+    if isinstance(error, RetryLater):
+        return Outcome(Verdict.RETRY, error.delay, str(error))
+    if isinstance(error, DeadLetter):
+        return Outcome(Verdict.DEAD_LETTER, None, error.reason or str(error))
+    return Outcome(Verdict.RETRY, None, repr(error), error)
+
+
+class Decision(Enum):
+    """What an orderly handler returns that commits by itself (``Orderly(auto_commit=False)``)."""
+
+    COMMIT = "commit"
+    """All messages handled since the last decision are done."""
+    ROLLBACK = "rollback"
+    """All of them come again, in order."""
+
+
+COMMIT: Final = Decision.COMMIT
+ROLLBACK: Final = Decision.ROLLBACK
+
+
+class Settler(Protocol):
+    """Where the outcome of a message goes. Callable from any thread."""
+
+    def settle(self, message: Any, outcome: Outcome) -> None:
+        """Record an outcome. Raises AlreadySettled."""
+        ...
+
+    def settled(self, message: Any) -> bool:
+        """Whether the message has an outcome already."""
+        ...
+
+    def failures(self, message: Any) -> int:
+        """How often it failed here since it was pulled."""
+        ...
