@@ -44,7 +44,8 @@ WOKEN_AT_ONCE: Final = 32
 """Parked pulls answered in one turn of the loop, 1 ms: thousands may wait for the same moment."""
 
 MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024 * 1024
-"""What the subscriptions of all consumer groups take: 10,000 groups with 25 KiB each."""
+"""What the subscriptions of all consumer groups and their members take: 10,000 groups with 25 KiB
+each."""
 
 BYTES_PER_CHARACTER: Final = 32
 """What an expression takes with its tags and their codes: a tag of one letter, four characters
@@ -67,3 +68,43 @@ DEFAULT_PULL_MESSAGES: Final = 32
 
 DEFAULT_PULL_BYTES: Final = 256 * 1024
 """What they give at most in bytes (``maxTransferBytesOnMessageInMemory``)."""
+
+MAX_DELAY_LEVELS: Final = 64
+"""Levels in ``messageDelayLevel``: each is a queue that is watched."""
+
+MAX_DELAY_MS: Final = 365 * 24 * 3600 * 1000
+"""The longest delay of a level."""
+
+DELIVERED_AT_ONCE: Final = 64
+"""Delayed messages of a level delivered in one turn of the loop: a millisecond or two."""
+
+DELIVERED_BYTES_AT_ONCE: Final = 1024 * 1024
+"""Likewise in bytes; one message may have more."""
+
+MAX_BLOCKED_QUEUES: Final = 64
+"""Queues that a client's heartbeat can say it is stopped in; more are one common cause."""
+
+MAX_FINDING_TEXT_LENGTH: Final = 500
+"""Characters kept of what clients say of a failure."""
+
+MAX_STRATEGY_LENGTH: Final = 64
+"""Characters of the name of a rebalance strategy."""
+
+MAX_FINDINGS: Final = 10_000
+"""Things found wrong with groups that are kept at a time, over all groups; some 1 KiB each."""
+
+MAX_PROFILES_COMPARED: Final = 64
+"""Different opinions in one group that are compared with each other; beyond it nobody reads on."""
+
+MAX_QUEUES_WATCHED: Final = 2_048
+"""Queues of one group that are looked at, 2 us each; some groups have ten thousands of idle ones,
+and none is worth a stall."""
+
+MAX_QUEUES_DESCRIBED: Final = 20_000
+"""Queues in one description of a group: 4 MiB."""
+
+MAX_PULL_MARKS: Final = 65_536
+"""Queues of one group of which it is known who pulled them last."""
+
+MAX_TOPICS_SPREAD: Final = 1_000
+"""Topics whose queues at other brokers are remembered, for groups with more members than queues."""

@@ -3,7 +3,7 @@
 All members of a group are taken to be alike. Consume type, message model, where to start, and the
 subscription of each topic exist once per group, and the last heartbeat wins; topics that it lacks
 are dropped. That is RocketMQ's rule, hazards included: members that subscribe differently keep
-overwriting each other.
+overwriting each other. What each member itself said is kept beside, for ``conflicts``.
 
 Pure: connections are opaque keys, time comes in, and what has to be told to whom comes out: each
 call says whether the members of the group have to be notified.
@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.errors import LimitReached
+from broker.groups.members import NOTHING, Member, Profile, Said, profile_of
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from broker.limits import (
     BYTES_PER_CHARACTER,
     MAX_CLIENT_GROUPS,
     MAX_GROUP_MEMBERS,
     MAX_GROUP_SUBSCRIPTIONS,
+    MAX_PULL_MARKS,
     MAX_SUBSCRIPTION_BYTES,
 )
 from remoting.protocol.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionData
@@ -32,20 +34,33 @@ if TYPE_CHECKING:
 _SUBSCRIPTION_BYTES: Final = 512
 _TAG_BYTES: Final = 80
 
+_Key = TypeVar("_Key", str, Profile)
+
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that has members now."""
+    """A group that has members now.
+
+    What RocketMQ keeps once per group is in the attributes of the last heartbeat; what each member
+    said is in ``members``, and by what they agree in, in ``profiles``.
+    """
 
     name: str
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    members: dict[Connection, ClientChannel] = field(default_factory=dict)
+    members: dict[Connection, Member] = field(default_factory=dict)
+    profiles: dict[Profile, dict[Connection, Member]] = field(default_factory=dict)
+    ids: dict[str, dict[Connection, Member]] = field(default_factory=dict)
+    """The members by client id."""
+    contested: dict[str, int] = field(default_factory=dict)
+    """Client ids that were seen on two live connections, and when last, ms."""
+    pulls: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
+    """Topic and queue -> the client id of the member that pulled it last, and when, monotonic."""
     last_update_ms: int = 0
     weight: int = 0
-    """The bytes of its subscriptions."""
+    """The bytes of its own subscriptions."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -55,6 +70,46 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         """The members' client ids, in the order in which they came."""
         return [channel.client_id for channel in self.members.values()]
+
+    def pulled(self, topic: str, queue_id: int, connection: Connection, now: float) -> None:
+        """A queue is being pulled; counts when it is by a member. ``now`` is monotonic."""
+        member = self.members.get(connection)
+        if member is None:
+            return
+        key = (topic, queue_id)
+        if len(self.pulls) < MAX_PULL_MARKS or key in self.pulls:
+            self.pulls[key] = (member.client_id, now)
+
+    def is_live(self, client_id: str, now_ms: int) -> bool:
+        """Whether a member of this name is heard of regularly."""
+        return any(member.is_live(now_ms) for member in self.ids.get(client_id, {}).values())
+
+    def rival(self, member: Member) -> Member | None:
+        """A live member on another connection that uses the same client id.
+
+        A client that has reconnected looks the same at first, its old connection not yet closed:
+        both are alive only when either has been heard of since the other was. Asked right after a
+        heartbeat of ``member``.
+        """
+        for other in self.ids[member.client_id].values():
+            if other is not member and 0 < member.before_ms < other.last_update_ms:
+                return other
+        return None
+
+    def _put(self, member: Member) -> None:
+        old = self.members.get(member.connection)
+        _list(self.profiles, member.profile, member, None if old is None else old.profile)
+        _list(self.ids, member.client_id, member, None if old is None else old.client_id)
+        self.members[member.connection] = member
+
+    def _remove(self, connection: Connection) -> Member | None:
+        member = self.members.pop(connection, None)
+        if member is not None:
+            _unlist(self.profiles, member.profile, connection)
+            _unlist(self.ids, member.client_id, connection)
+            if member.client_id not in self.ids:
+                self.contested.pop(member.client_id, None)
+        return member
 
     def _update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         changed = False
@@ -102,43 +157,43 @@ class ConsumerTable:
     def __len__(self) -> int:
         return self._count
 
-    def heartbeat(self, data: ConsumerData, channel: ClientChannel, now_ms: int) -> bool:
+    def heartbeat(
+        self, data: ConsumerData, channel: ClientChannel, now_ms: int, said: Said = NOTHING
+    ) -> bool:
         """A heartbeat of a consumer; True if the group's members or topics changed.
 
         Raises:
             LimitReached: too many members, or too many subscriptions.
         """
         group = self.groups.get(data.group_name)
-        joining = group is None or channel.connection not in group.members
-        if joining:
+        old = None if group is None else group.members.get(channel.connection)
+        if old is None:
             self._check_limits(data, channel, group)
-        if len(data.subscription_data_set) > MAX_GROUP_SUBSCRIPTIONS:
-            raise LimitReached(
-                f"a group subscribes at most {MAX_GROUP_SUBSCRIPTIONS} topics; "
-                f"{data.group_name} asks for {len(data.subscription_data_set)}"
-            )
-        self._check_weight(data, group)
+        member = member_of(data, channel, said, old)
+        self._check_weight(data, member, group, old)
         if group is None:
             group = self.groups[data.group_name] = ConsumerGroup(data.group_name)
-        if joining:
+        if old is None:
             self._count += 1
             self._joined.setdefault(channel.connection, set()).add(group.name)
-        group.members[channel.connection] = channel
+        group._put(member)
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
         group.last_update_ms = now_ms
-        before = group.weight
+        before = group.weight + (0 if old is None else old.weight)
         changed = group._update_subscriptions(data.subscription_data_set)
-        self._weight += group.weight - before
-        return changed or joining
+        self._weight += group.weight + member.weight - before
+        return changed or old is None
 
     def unregister(self, name: str, connection: Connection) -> bool:
         """A member leaves; False if it wasn't one. A group without members is forgotten."""
         group = self.groups.get(name)
-        if group is None or group.members.pop(connection, None) is None:
+        member = None if group is None else group._remove(connection)
+        if group is None or member is None:
             return False
         self._count -= 1
+        self._weight -= member.weight
         joined = self._joined[connection]
         joined.discard(name)
         if not joined:
@@ -190,14 +245,60 @@ class ConsumerTable:
                 f"{channel.client_id} can't join {data.group_name}"
             )
 
-    def _check_weight(self, data: ConsumerData, group: ConsumerGroup | None) -> None:
-        known = 0 if group is None else group.weight
-        if self._weight - known + _weight(data.subscription_data_set) > self._max_weight:
+    def _check_weight(
+        self,
+        data: ConsumerData,
+        member: Member,
+        group: ConsumerGroup | None,
+        old: Member | None,
+    ) -> None:
+        if len(data.subscription_data_set) > MAX_GROUP_SUBSCRIPTIONS:
+            raise LimitReached(
+                f"a group subscribes at most {MAX_GROUP_SUBSCRIPTIONS} topics; "
+                f"{data.group_name} asks for {len(data.subscription_data_set)}"
+            )
+        known = (0 if group is None else group.weight) + (0 if old is None else old.weight)
+        if self._weight - known + 2 * member.weight > self._max_weight:
             raise LimitReached(
                 f"the subscriptions of all consumer groups take {self._weight} bytes, and the "
                 f"broker keeps at most {self._max_weight}: subscribe {data.group_name} to fewer "
                 "topics or with shorter expressions"
             )
+
+
+def member_of(data: ConsumerData, channel: ClientChannel, said: Said, old: Member | None) -> Member:
+    """The member that a heartbeat makes of a connection; ``old`` is what it was."""
+    return Member(
+        connection=channel.connection,
+        client_id=channel.client_id,
+        address=channel.address,
+        language=channel.language,
+        version=channel.version,
+        last_update_ms=channel.last_update_ms,
+        profile=profile_of(data, said.strategy),
+        subscriptions={one.topic: one for one in data.subscription_data_set},
+        joined_ms=channel.last_update_ms if old is None else old.joined_ms,
+        before_ms=0 if old is None else old.last_update_ms,
+        ours=bool(said.on_conflict),
+        blocked=said.blocked.get(data.group_name, ()),
+        weight=_weight(data.subscription_data_set),
+    )
+
+
+def _list(
+    table: dict[_Key, dict[Connection, Member]], key: _Key, member: Member, before: _Key | None
+) -> None:
+    """List a member under a key; one that was under it keeps its place in the order."""
+    if before is not None and before != key:
+        _unlist(table, before, member.connection)
+    table.setdefault(key, {})[member.connection] = member
+
+
+def _unlist(table: dict[_Key, dict[Connection, Member]], key: _Key, connection: Connection) -> None:
+    listed = table[key]
+    del listed[connection]
+    if not listed:
+        del table[key]
 
 
 def _weight(subscriptions: Iterable[SubscriptionData]) -> int:

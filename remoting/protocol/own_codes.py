@@ -52,6 +52,10 @@ CONFLICT: Final = "pmqConflict"
 BLOCKED: Final = "pmqBlocked"
 """Ext field of a heartbeat."""
 
+STRATEGY: Final = "pmqStrategy"
+"""Ext field of a heartbeat: the name of the strategy, ``AVG`` and so on, by which it shares out
+queues. Only by it the broker can name the member whom a queue belongs to."""
+
 
 @header
 class RouteChangedRequestHeader(Header):

@@ -21,6 +21,8 @@ class FindingKind(StrEnum):
     """Some members share the messages, others want each of them."""
     CONSUME_FROM_WHERE = "consumeFromWhere"
     """Members would begin a queue without an offset in different places."""
+    STRATEGY = "strategy"
+    """Members share out the queues by different rules: some have two owners, others none."""
     CLIENT_ID = "clientId"
     """Two live connections use one client id: both believe to own the same queues."""
     IDLE_MEMBERS = "idleMembers"
@@ -68,6 +70,12 @@ class BlockedQueue(Body):
     error: str = ""
 
 
+class BlockedQueues(Body):
+    """The list that a heartbeat carries, as a body: on the wire it is the bare list."""
+
+    queues: list[BlockedQueue] = field(default_factory=list)
+
+
 class GroupMemberInfo(Body):
     """One connection that consumes in the group, with what it said itself."""
 
@@ -79,6 +87,8 @@ class GroupMemberInfo(Body):
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
+    strategy: str = ""
+    """How it shares out queues, by name; empty when it doesn't tell."""
     subscriptions: list[SubscriptionData] = field(default_factory=list)
     joined_ms: Long = 0
     last_heartbeat_ms: Long = 0
