@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from client import serde
     from client.admin import Admin
     from client.admin.base import BrokerInfo
+    from client.admin.dead_letters import DeadMessage, Redrive
     from client.admin.descriptions import GroupDescription, Member
     from client.admin.lag import Lag, QueueLag
+    from client.admin.resets import Reset, ResetStep
     from client.consumer.pull import PullConsumer
     from client.consumer.received import ReceivedMessage
     from client.errors import (
@@ -65,8 +67,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "client.admin": ("Admin",),
     "client.admin.base": ("BrokerInfo",),
+    "client.admin.dead_letters": ("DeadMessage", "Redrive"),
     "client.admin.descriptions": ("GroupDescription", "Member"),
     "client.admin.lag": ("Lag", "QueueLag"),
+    "client.admin.resets": ("Reset", "ResetStep"),
     "client.consumer.pull": ("PullConsumer",),
     "client.consumer.received": ("ReceivedMessage",),
     "client.errors": (
@@ -116,6 +120,7 @@ __all__ = [
     "BrokerUnreachable",
     "BufferFull",
     "ConsumerStopped",
+    "DeadMessage",
     "Event",
     "GroupDescription",
     "GroupNotFound",
@@ -145,8 +150,11 @@ __all__ = [
     "QueueWaiting",
     "Receipt",
     "ReceivedMessage",
+    "Redrive",
     "RemoteError",
     "RequestTimeout",
+    "Reset",
+    "ResetStep",
     "SendError",
     "SendStatus",
     "ServiceNotAvailable",

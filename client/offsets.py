@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from client.errors import NoRoute, UsageError, remote_error
 from client.limits import MAX_TIME_WALK
@@ -27,7 +27,7 @@ from remoting.protocol.headers.offset import (
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from remoting.protocol.message.view import iter_records
+from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -91,6 +91,13 @@ def read_header(
         raise remote_error(
             ResponseCode.SYSTEM_ERROR, str(error), "the answer", queue=queue, broker=broker
         ) from error
+
+
+class Page(NamedTuple):
+    """Some messages of a queue, and where the next ones begin; no messages at its end."""
+
+    records: list[RecordView]
+    next_offset: int
 
 
 class Offsets:
@@ -184,23 +191,33 @@ class Offsets:
         # Of several messages of one millisecond a 4.9 broker finds any: begin one before.
         offset = await self.search(queue, wanted_ms - 1)
         for _ in range(MAX_TIME_WALK // WALK_MESSAGES):
-            header = pull_header(
-                queue, group, offset, messages=WALK_MESSAGES, suspend_ms=0, expression="*"
-            )
-            answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=_ANY_PULL)
-            after = self._read(answer, PullMessageResponseHeader, queue).next_begin_offset
-            if answer.code != ResponseCode.SUCCESS:
-                return after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset
-            try:
-                for record in iter_records(answer.body):
-                    if record.store_timestamp_ms >= wanted_ms:
-                        return record.queue_offset
-            except RecordError as error:
-                raise remote_error(
-                    ResponseCode.SYSTEM_ERROR, str(error), "the pull's answer", queue=queue
-                ) from error
-            offset = after
+            page = await self.page(queue, group, offset, WALK_MESSAGES)
+            for record in page.records:
+                if record.store_timestamp_ms >= wanted_ms:
+                    return record.queue_offset
+            offset = page.next_offset
+            if not page.records:
+                break
         return offset
+
+    async def page(self, queue: MessageQueue, group: str, offset: int, messages: int) -> Page:
+        """The messages from an offset on, without waiting for any.
+
+        Args:
+            group: who asks.
+            messages: at most so many.
+        """
+        header = pull_header(queue, group, offset, messages=messages, suspend_ms=0, expression="*")
+        answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=_ANY_PULL)
+        after = self._read(answer, PullMessageResponseHeader, queue).next_begin_offset
+        if answer.code != ResponseCode.SUCCESS:
+            return Page([], after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset)
+        try:
+            return Page(list(iter_records(answer.body)), after)
+        except RecordError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR, str(error), "the pull's answer", queue=queue
+            ) from error
 
     async def _ask(
         self,

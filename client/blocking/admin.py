@@ -72,6 +72,10 @@ class Admin(Owner):
     owners = Blocking(waiting.Admin.owners)
     running_info = Blocking(waiting.Admin.running_info)
     lag = Blocking(waiting.Admin.lag)
+    reset = Blocking(waiting.Admin.reset)
+    skip = Blocking(waiting.Admin.skip)
+    dead_letters = Blocking(waiting.Admin.dead_letters)
+    redrive = Blocking(waiting.Admin.redrive)
 
     queues = Blocking(waiting.Admin.queues)
     min_offset = Blocking(waiting.Admin.min_offset)

@@ -1,0 +1,267 @@
+"""Moving groups to another place: resets, and skipping one message.
+
+A reset is planned first: for each queue what is committed now, and what it shall be. Applying it
+commits the new offsets, whether anybody is online or not. Members that are online have positions
+of their own, so a broker tells them where to go on (INVOKE_BROKER_TO_RESET_OFFSET); they drop what
+they hold, and commit from there. An Apache broker works out the offsets of all queues itself, from
+a time; what it can't express is refused before anything is changed while members are online there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from client.admin.members import MemberAdmin
+from client.admin.offsets import OffsetAdmin
+from client.errors import NotOnline, UsageError
+from client.names import check_group, check_topic_name
+from client.places import Place, Position, milliseconds
+from remoting.protocol.bodies.offsets import ResetOffsetBody
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.names import TOOLS_CONSUMER_GROUP
+from remoting.protocol.queue import MessageQueue
+
+TO_THE_END: Final = -1
+"""A reset's timestamp that means: after the newest message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStep:
+    """What a reset does to one queue.
+
+    Attributes:
+        begin, end: the first offset that is there, and the one the next message will get.
+        before: what the group had committed; None for nothing.
+        after: what it has committed then.
+    """
+
+    queue: MessageQueue
+    begin: int
+    end: int
+    before: int | None
+    after: int
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is another offset."""
+        return self.before != self.after
+
+    @property
+    def lag_before(self) -> int | None:
+        """Messages that waited, as far as the group had an offset."""
+        return None if self.before is None else max(0, self.end - self.before)
+
+    @property
+    def lag_after(self) -> int:
+        """Messages that wait then."""
+        return max(0, self.end - self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A reset, planned or done.
+
+    Attributes:
+        steps: each queue it is about.
+        online: the client ids that were in the group, and are told.
+        applied: False: nothing was changed (``dry_run``).
+    """
+
+    group: str
+    topic: str
+    steps: tuple[ResetStep, ...]
+    online: tuple[str, ...]
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What was asked for."""
+
+    group: str
+    topic: str
+    to: Position
+    partial: bool
+
+
+class ResetAdmin(MemberAdmin, OffsetAdmin):
+    """The part of ``Admin`` that moves groups."""
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Position,
+        queues: Collection[MessageQueue] | None = None,
+        missing_only: bool = False,
+        dry_run: bool = False,
+    ) -> Reset:
+        """Make a group go on elsewhere in a topic, with or without members online.
+
+        Args:
+            to: an offset (kept within what the queue holds), ``BEGIN``, ``END``, or a datetime:
+                the first message stored at or after.
+            queues: only these.
+            missing_only: only queues in which the group has committed nothing.
+            dry_run: change nothing, only say what would be.
+
+        Raises:
+            GroupNotFound: no broker has the group.
+            UsageError: members are online at an Apache broker, which can't do this then.
+        """
+        check_group(group)
+        check_topic_name(topic)
+        await self.group_config(group)
+        wanted = await self.queues(topic)
+        if queues is not None:
+            _check_known(queues, wanted)
+            wanted = [queue for queue in wanted if queue in queues]
+        steps = await asyncio.gather(*(self._step(group, queue, to) for queue in wanted))
+        if missing_only:
+            steps = [step for step in steps if step.before is None]
+        order = _Order(group, topic, to, partial=missing_only or queues is not None)
+        return await self._carry_out(order, steps, dry_run=dry_run)
+
+    async def skip(
+        self, group: str, queue: MessageQueue, *, messages: int = 1, dry_run: bool = False
+    ) -> Reset:
+        """Move one queue past the message that the group wants next, e.g. one that blocks it.
+
+        Args:
+            messages: how many, at most to the queue's end.
+            dry_run: change nothing, only say what would be.
+
+        Raises:
+            UsageError: there is nothing to skip, or members are online at an Apache broker.
+        """
+        check_group(group)
+        if messages < 1:
+            raise UsageError(f"messages can't be {messages}", queue=queue, group=group)
+        await self.group_config(group)
+        _check_known([queue], await self.queues(queue.topic))
+        at = await self._stored(group, queue)
+        if at is None:
+            raise UsageError(
+                "the group has committed nothing in this queue, so no message of it is next",
+                queue=queue,
+                group=group,
+                hint="reset the queue to the offset you want",
+            )
+        step = await self._step(group, queue, max(at, 0) + messages)
+        if step.after <= at:
+            raise UsageError(
+                f"there is no message to skip: the queue ends at {step.end}",
+                queue=queue,
+                group=group,
+            )
+        order = _Order(group, queue.topic, step.after, partial=True)
+        return await self._carry_out(order, [step], dry_run=dry_run)
+
+    async def _step(self, group: str, queue: MessageQueue, to: Position) -> ResetStep:
+        begin, end, before, found = await asyncio.gather(
+            self._offsets.minimum(queue),
+            self._offsets.maximum(queue),
+            self._stored(group, queue),
+            # As a tool, so that nobody takes this for a pull of the group.
+            self._offsets.find(queue, to, TOOLS_CONSUMER_GROUP),
+        )
+        begin = max(begin, 0)
+        return ResetStep(queue, begin, end, before, after=min(max(found, begin), end))
+
+    async def _stored(self, group: str, queue: MessageQueue) -> int | None:
+        """What is committed, for certain: a 4.x broker answers 0 also where nothing is."""
+        offset = await self._offsets.committed(queue, group)
+        if offset != 0:
+            return offset
+        address = (await self._masters_of(queue.topic))[queue.broker_name]
+        table = await self.all_offsets(address)
+        return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
+
+    async def _carry_out(
+        self, order: _Order, steps: Sequence[ResetStep], *, dry_run: bool
+    ) -> Reset:
+        masters = await self._masters_of(order.topic)
+        parts = await asyncio.gather(
+            *(self._describe(name, address, order.group) for name, address in masters.items())
+        )
+        online = {
+            name: part for name, part in zip(masters, parts, strict=True) if part.members and steps
+        }
+        members = sorted({member.client_id for part in online.values() for member in part.members})
+        done = list(steps)
+        by_time = {name for name, part in online.items() if not part.complete}
+        if by_time:
+            _check_expressible(order, min(by_time))
+        if not dry_run:
+            await self.commit(order.group, {step.queue: step.after for step in steps})
+            for name in online:
+                theirs = [step for step in steps if step.queue.broker_name == name]
+                if name in by_time:
+                    moved = await self._tell_time(masters[name], order)
+                    done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
+                else:
+                    await self._tell_offsets(masters[name], order, theirs)
+        return Reset(order.group, order.topic, tuple(done), tuple(members), applied=not dry_run)
+
+    async def _tell_time(self, address: str, order: _Order) -> dict[MessageQueue, int]:
+        """Let an Apache broker reset its members; what it told them."""
+        if isinstance(order.to, datetime):
+            timestamp_ms = milliseconds(order.to)
+        else:
+            timestamp_ms = TO_THE_END if order.to is Place.END else 0
+        header = ResetOffsetRequestHeader(
+            topic=order.topic, group=order.group, timestamp=timestamp_ms, is_force=True
+        )
+        return await self._invoke(address, order, header)
+
+    async def _tell_offsets(self, address: str, order: _Order, steps: Sequence[ResetStep]) -> None:
+        """Let a broker of ours reset its members, queue by queue."""
+        for step in steps:
+            header = ResetOffsetRequestHeader(
+                topic=order.topic,
+                group=order.group,
+                timestamp=0,
+                is_force=True,
+                queue_id=step.queue.queue_id,
+                offset=step.after,
+            )
+            await self._invoke(address, order, header)
+
+    async def _invoke(
+        self, address: str, order: _Order, header: ResetOffsetRequestHeader
+    ) -> dict[MessageQueue, int]:
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        try:
+            answer = await self._remote.call(
+                address, code, header, group=order.group, topic=order.topic
+            )
+        except NotOnline:
+            # They left meanwhile: the committed offsets are all there is.
+            return {}
+        return self._decode(ResetOffsetBody, answer, code, address).offset_table
+
+
+def _check_known(queues: Collection[MessageQueue], known: Collection[MessageQueue]) -> None:
+    for queue in queues:
+        if queue not in known:
+            raise UsageError(
+                "there is no such queue", queue=queue, hint="see `pocketmq topic status`"
+            )
+
+
+def _check_expressible(order: _Order, broker: str) -> None:
+    if order.partial or isinstance(order.to, int):
+        raise UsageError(
+            "an Apache broker moves a group that is online in all queues of a topic at once, and "
+            "only to a time or an end",
+            group=order.group,
+            topic=order.topic,
+            broker=broker,
+            hint="stop its consumers first",
+        )
