@@ -16,26 +16,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ClientArguments, ClientOptions, check_arguments, name_servers
-from client.errors import PocketMQError, UsageError
-from client.heartbeat import Members, Subscriptions
+from client.errors import UsageError
+from client.heartbeat import GROUP_REQUESTS, Members, Membership, Subscriptions, group_of
+from client.heartbeats import Heartbeats
 from client.lifecycle import Lifecycle, State
-from client.limits import HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
 from client.name_servers import NameServers
 from client.producer.fault_tolerance import FaultTable
 from client.remote import Remote
 from client.route_keeper import RouteKeeper
 from client.route_subscription import RouteSubscription
-from client.routes import MASTER_ID, Route, RouteTable
+from client.routes import Route, RouteTable
 from client.serde import Serde, raw
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection
-from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.pool import ConnectionPool
-from remoting.protocol.codes import RequestCode, SerializeType
+from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
-from remoting.protocol.headers.group import UnregisterClientRequestHeader
 from remoting.protocol.message.ids import UniqueIdGenerator
 from remoting.tasks import Supervisor
 
@@ -162,12 +161,19 @@ class Instance(Generic[T]):
             self._subscription.name_topics,
             self._route_changed,
         )
-        self._heartbeat_now = asyncio.Event()
-        self._doubted: set[str] = set()
         self.faults = FaultTable()
+        self.heartbeats = Heartbeats(
+            self.client_id,
+            self._members,
+            self.remote,
+            table,
+            self.faults,
+            self._tasks,
+            options.heartbeat_period,
+        )
         self._life.state = State.OPEN
         self._tasks.spawn(self.routes.run(), "routes")
-        self._tasks.spawn(self._beat(), "heartbeats")
+        self._tasks.spawn(self.heartbeats.run(), "heartbeats")
 
     def _set_identity(self, ip: str) -> None:
         choose = random.SystemRandom()
@@ -250,35 +256,42 @@ class Instance(Generic[T]):
     def _register_producer(self, producer: Producer[Any]) -> None:
         self._parts.append(producer)
         self._members.add_producer(producer.group)
-        self._heartbeat_now.set()
+        self.heartbeats.soon()
 
     async def _unregister_producer(self, producer: Producer[Any]) -> None:
         self._parts.remove(producer)
         if self._members.remove_producer(producer.group):
-            await self._say_goodbye(producer_group=producer.group)
+            await self.heartbeats.say_goodbye(producer_group=producer.group)
 
     def _register_consumer(self, consumer: PullConsumer[Any], subscriptions: Subscriptions) -> None:
         self._parts.append(consumer)
         self._members.add_consumer(consumer.group, subscriptions)
-        self._heartbeat_now.set()
+        self.heartbeats.soon()
 
     async def _unregister_consumer(
         self, consumer: PullConsumer[Any], subscriptions: Subscriptions
     ) -> None:
         self._parts.remove(consumer)
         if self._members.remove_consumer(consumer.group, subscriptions):
-            await self._say_goodbye(consumer_group=consumer.group)
+            await self.heartbeats.say_goodbye(consumer_group=consumer.group)
+
+    def _join(self, member: Membership) -> None:
+        """A member that shares queues is told of from now on, and hears what brokers ask of it."""
+        self._members.join(member)
+
+    async def _leave(self, member: Membership) -> None:
+        self._members.leave(member)
+        await self.heartbeats.say_goodbye(consumer_group=member.group)
 
     def heartbeat_soon(self) -> None:
         """What heartbeats say has changed: tell the brokers now."""
-        self._heartbeat_now.set()
+        self.heartbeats.soon()
 
     # Connections to brokers
 
     def connected(self, address: str) -> Connection | None:
         """The open connection to a broker that has had a heartbeat."""
-        connection = self._pool.connected(address)
-        return connection if connection is not None and connection.context is self else None
+        return self.heartbeats.connected(address)
 
     async def connect(self, address: str, timeout: float) -> Connection:
         """A connection to a broker; on a new one the heartbeat goes first.
@@ -286,96 +299,25 @@ class Instance(Generic[T]):
         Raises:
             ConnectFailed: it can't be made within ``timeout`` seconds.
         """
-        try:
-            async with asyncio.timeout(max(timeout, 0.0)):
-                connection = await self._pool.get(address)
-        except TimeoutError:
-            raise ConnectFailed(address, f"no connection within {timeout:.1f} s") from None
-        if connection.context is not self:
-            connection.context = self
-            if not self._members.empty:
-                future = connection.request_nowait(self._heartbeat(), timeout=HEARTBEAT_TIMEOUT)
-                future.add_done_callback(_read)
-        return connection
+        return await self.heartbeats.connect(address, timeout)
 
     def doubt(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
-        if self.connected(address) is not None and address not in self._doubted:
-            self._doubted.add(address)
-            task = self._tasks.spawn(self._beat_one(address, address), f"doubt {address}")
-            task.add_done_callback(lambda _: self._doubted.discard(address))
-
-    # Heartbeats
-
-    def _heartbeat(self) -> Command:
-        return self.remote.request(
-            RequestCode.HEART_BEAT, body=self._members.heartbeat(self.client_id)
-        )
-
-    async def _beat(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._options.heartbeat_period):
-                    await self._heartbeat_now.wait()
-            except TimeoutError:
-                pass
-            self._heartbeat_now.clear()
-            if self._members.empty:
-                continue
-            await asyncio.gather(
-                *(
-                    self._beat_one(name, address)
-                    for name, addresses in self.routes.table.brokers().items()
-                    for broker_id, address in addresses.items()
-                    if broker_id == MASTER_ID or self._members.consuming
-                )
-            )
-
-    async def _beat_one(self, broker: str, address: str) -> None:
-        connection: Connection | None = None
-        try:
-            connection = await self.connect(address, HEARTBEAT_TIMEOUT)
-            await connection.request(self._heartbeat(), timeout=HEARTBEAT_TIMEOUT)
-        except RemotingError as error:
-            if connection is not None and isinstance(error, RequestTimeout):
-                connection.abort("no answer to a heartbeat")
-            _log.warning("heartbeat failed", broker=broker, address=address, error=str(error))
-            return
-        self.faults.restored(broker)
-
-    async def _say_goodbye(
-        self, *, producer_group: str | None = None, consumer_group: str | None = None
-    ) -> None:
-        header = UnregisterClientRequestHeader(
-            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
-        )
-        addresses = {
-            address for ids in self.routes.table.brokers().values() for address in ids.values()
-        }
-        known = [address for address in addresses if self.connected(address) is not None]
-        await asyncio.gather(*(self._unregister(address, header) for address in known))
-
-    async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
-        try:
-            await self.remote.call(
-                address, RequestCode.UNREGISTER_CLIENT, header, timeout=UNREGISTER_TIMEOUT
-            )
-        except PocketMQError as error:
-            _log.debug("not unregistered", address=address, error=str(error))
+        self.heartbeats.doubt(address)
 
     # What peers ask of us
 
     def _handle(self, command: Command, _: Connection) -> Command | None:
+        if command.code in GROUP_REQUESTS:
+            member = self._members.membership(group_of(command) or "")
+            if member is not None:
+                return member.asked(command)
         return self._subscription.handle(command, self.routes)
 
     def _route_changed(self, route: Route) -> None:
         self._subscription.name_topics(route.topic)
-
-
-def _read(future: asyncio.Future[Command]) -> None:
-    """Take note of an outcome that doesn't matter, so that it isn't reported as lost."""
-    if not future.cancelled():
-        future.exception()
+        for member in self._members.memberships:
+            member.route_changed(route.topic)
 
 
 async def _local_ip(nameserver: str) -> str:

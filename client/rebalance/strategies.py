@@ -88,7 +88,12 @@ class ByConfig:
         self.queues = list(dict.fromkeys(queues))
 
     def allocate(
-        self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
+        self,
+        member: str,  # noqa: ARG002 - what all strategies are given
+        queues: Sequence[MessageQueue],  # noqa: ARG002
+        members: Sequence[str],  # noqa: ARG002
+        *,
+        group: str,  # noqa: ARG002
     ) -> list[MessageQueue]:
         """The configured list as it is, of all topics (cf. AllocateMessageQueueByConfig)."""
         return list(self.queues)
@@ -119,7 +124,7 @@ class ByMachineRoom:
     @staticmethod
     def _room(queue: MessageQueue) -> str | None:
         parts = queue.broker_name.split("@")
-        return parts[0] if len(parts) == 2 else None  # noqa: PLR2004 - room and name
+        return parts[0] if len(parts) == 2 else None
 
 
 class MachineRoomNearby:

@@ -1,0 +1,191 @@
+"""Telling brokers who uses an instance: by period, at changes, and first on each new connection.
+
+A heartbeat is also how a dead connection is found out: one that is not answered ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from client.errors import PocketMQError
+from client.heartbeat import Heartbeat, Members, Membership, about
+from client.limits import HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
+from client.producer.fault_tolerance import FaultTable
+from client.remote import Remote
+from client.routes import MASTER_ID, RouteTable
+from remoting.connection import Connection
+from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.log import Log
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.group import UnregisterClientRequestHeader
+from remoting.tasks import Supervisor
+
+_log = Log("client")
+
+
+class Heartbeats:
+    """The heartbeats of one instance.
+
+    Args:
+        faults: hears of brokers that answer.
+        period: seconds between rounds.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        members: Members,
+        remote: Remote,
+        routes: RouteTable,
+        faults: FaultTable,
+        tasks: Supervisor,
+        period: float,
+    ) -> None:
+        self._client_id = client_id
+        self._members = members
+        self._remote = remote
+        self._routes = routes
+        self._faults = faults
+        self._tasks = tasks
+        self.period = period
+        self._wake = asyncio.Event()
+        self._doubted: set[str] = set()
+        self._beating: dict[str, asyncio.Task[None]] = {}
+
+    # Connections
+
+    def connected(self, address: str) -> Connection | None:
+        """The open connection to a broker that has had a heartbeat."""
+        connection = self._remote.pool.connected(address)
+        return connection if connection is not None and connection.context is self else None
+
+    async def connect(self, address: str, timeout: float) -> Connection:
+        """A connection to a broker; on a new one the heartbeat goes first.
+
+        Raises:
+            ConnectFailed: it can't be made within ``timeout`` seconds.
+        """
+        try:
+            async with asyncio.timeout(max(timeout, 0.0)):
+                connection = await self._remote.pool.get(address)
+        except TimeoutError:
+            raise ConnectFailed(address, f"no connection within {timeout:.1f} s") from None
+        if connection.context is not self:
+            connection.context = self
+            if not self._members.empty:
+                for heartbeat in self._members.heartbeats(self._client_id):
+                    future = connection.request_nowait(
+                        self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
+                    )
+                    future.add_done_callback(_read)
+        return connection
+
+    def doubt(self, address: str) -> None:
+        """A request was not answered: a heartbeat finds out whether the connection is dead."""
+        if self.connected(address) is not None and address not in self._doubted:
+            self._doubted.add(address)
+            task = self._tasks.spawn(self._beat_one(address, address), f"doubt {address}")
+            task.add_done_callback(lambda _: self._doubted.discard(address))
+
+    # Rounds
+
+    def soon(self) -> None:
+        """What heartbeats say has changed: tell the brokers now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Heartbeats, for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(self.period):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            if not self._members.empty:
+                await self._beat_all()
+
+    async def _beat_all(self) -> None:
+        await asyncio.gather(
+            *(
+                self._beat_one(name, address)
+                for name, addresses in self._routes.brokers().items()
+                for broker_id, address in addresses.items()
+                if broker_id == MASTER_ID or self._members.consuming
+            )
+        )
+
+    async def now(self, address: str) -> None:
+        """A heartbeat for one broker at once; those who ask for it meanwhile share it."""
+        task = self._beating.get(address)
+        if task is None:
+            task = self._tasks.spawn(self._beat_one(address, address), f"heartbeat {address}")
+            self._beating[address] = task
+            task.add_done_callback(lambda _: self._beating.pop(address, None))
+        await asyncio.shield(task)
+
+    async def _beat_one(self, broker: str, address: str) -> None:
+        connection: Connection | None = None
+        try:
+            connection = await self.connect(address, HEARTBEAT_TIMEOUT)
+            for heartbeat in self._members.heartbeats(self._client_id):
+                answer = await connection.request(
+                    self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
+                )
+                if answer.code != ResponseCode.SUCCESS:
+                    _log.warning("heartbeat refused", broker=broker, remark=answer.remark)
+        except RemotingError as error:
+            if connection is not None and isinstance(error, RequestTimeout):
+                connection.abort("no answer to a heartbeat")
+            _log.warning("heartbeat failed", broker=broker, address=address, error=str(error))
+            return
+        self._faults.restored(broker)
+
+    async def join(self, address: str, member: Membership) -> Command:
+        """The heartbeat with which a member joins its group at one broker; the broker's answer.
+
+        Raises:
+            RemotingError: there is none.
+        """
+        connection = await self.connect(address, HEARTBEAT_TIMEOUT)
+        request = self._request(about(self._client_id, member, member.on_conflict))
+        return await connection.request(request, timeout=HEARTBEAT_TIMEOUT)
+
+    def _request(self, heartbeat: Heartbeat) -> Command:
+        request = self._remote.request(RequestCode.HEART_BEAT, body=heartbeat.body)
+        request.pairs = heartbeat.fields or None
+        return request
+
+    # Leaving
+
+    async def say_goodbye(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
+        """Leave a group at every broker that has had a heartbeat."""
+        header = UnregisterClientRequestHeader(
+            client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        addresses = {address for ids in self._routes.brokers().values() for address in ids.values()}
+        await self._unregister_all(addresses, header)
+
+    async def _unregister_all(
+        self, addresses: Iterable[str], header: UnregisterClientRequestHeader
+    ) -> None:
+        known = [address for address in addresses if self.connected(address) is not None]
+        await asyncio.gather(*(self._unregister(address, header) for address in known))
+
+    async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
+        try:
+            await self._remote.call(
+                address, RequestCode.UNREGISTER_CLIENT, header, timeout=UNREGISTER_TIMEOUT
+            )
+        except PocketMQError as error:
+            _log.debug("not unregistered", address=address, error=str(error))
+
+
+def _read(future: asyncio.Future[Command]) -> None:
+    """Take note of an outcome that doesn't matter, so that it isn't reported as lost."""
+    if not future.cancelled():
+        future.exception()
