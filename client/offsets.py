@@ -9,9 +9,11 @@ from client.errors import NoRoute, UsageError, remote_error
 from client.limits import MAX_TIME_WALK
 from client.places import Place, Position, milliseconds
 from client.routes import Route
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import HeaderError, RecordError
+from remoting.protocol.errors import BodyError, HeaderError, RecordError
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", bound=Header)
 
+COMMIT: Final = 1
 SUSPEND: Final = 2
 SUBSCRIPTION: Final = 4
 """Bits of a pull's sysFlag (cf. PullSysFlag)."""
@@ -62,16 +65,17 @@ def pull_header(
     suspend_ms: int,
     expression: str,
     max_bytes: int | None = None,
+    commit: int | None = None,
 ) -> PullMessageRequestHeader:
-    """The header of a pull that brings its expression and commits nothing."""
+    """The header of a pull that brings its expression, and perhaps how far the group has come."""
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=offset,
         max_msg_nums=messages,
-        sys_flag=SUBSCRIPTION | (SUSPEND if suspend_ms else 0),
-        commit_offset=0,
+        sys_flag=SUBSCRIPTION | (SUSPEND if suspend_ms else 0) | (0 if commit is None else COMMIT),
+        commit_offset=commit or 0,
         suspend_timeout_millis=suspend_ms,
         subscription=expression,
         sub_version=0,
@@ -158,6 +162,36 @@ class Offsets:
         offset = self._read(answer, QueryConsumerOffsetResponseHeader, queue).offset
         return offset if offset >= 0 else None
 
+    async def by_broker(self, queue: MessageQueue, group: str) -> int:
+        """Where the broker has a group begin: committed, or its own rule for young queues.
+
+        Raises:
+            NotFound: nothing is committed, and its rule doesn't apply.
+        """
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            bname=queue.broker_name,
+        )
+        answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, group=group)
+        return self._read(answer, QueryConsumerOffsetResponseHeader, queue).offset
+
+    async def in_table(self, queue: MessageQueue, group: str) -> int | None:
+        """What the broker's whole table has for a group; None: nothing.
+
+        That is a big answer, and the only one in which a broker of 4.x tells a committed 0 from
+        none at all.
+        """
+        answer = await self._ask(queue, RequestCode.GET_ALL_CONSUMER_OFFSET, None, group=group)
+        try:
+            table = decode(ConsumerOffsetSerializeWrapper, answer.body).offset_table
+        except BodyError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR, str(error), "the table of offsets", queue=queue
+            ) from error
+        return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
+
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Store how far a group has come; the broker has it when this returns."""
         header = UpdateConsumerOffsetRequestHeader(
@@ -223,7 +257,7 @@ class Offsets:
         self,
         queue: MessageQueue,
         code: int,
-        header: Header,
+        header: Header | None,
         *,
         accept: frozenset[int] = frozenset({ResponseCode.SUCCESS}),
         group: str | None = None,

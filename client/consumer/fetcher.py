@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from client.backoff import Backoff
-from client.config import ConsumerOptions
-from client.consumer.prefetch import Prefetch
+from client.consumer.outcome import Settler
 from client.consumer.received import ReceivedMessage, messages_of
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from client.instance import Instance
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Sink")
 
 _log = Log("client")
 
@@ -46,10 +46,53 @@ MIN_HOLD: Final = 0.02
 """A held pull answered sooner, with nothing, wasn't held: don't ask again at once."""
 
 
+UNKNOWN_TO_BROKER: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+"""The broker lacks what heartbeats tell: one is sent at once."""
+
+
+class PullOptions(Protocol):
+    """What a consumer's options say about pulls; see ``client.config``."""
+
+    @property
+    def pull_messages(self) -> int: ...
+
+    @property
+    def prefetch_bytes(self) -> int: ...
+
+    @property
+    def suspend(self) -> float: ...
+
+
+class Sink(Protocol):
+    """What a fetcher fills: the state of one queue at its consumer.
+
+    Attributes:
+        next_pull: where the next pull begins; None: not known yet.
+        paused, full: nothing is to be pulled now.
+    """
+
+    paused: bool
+    next_pull: int | None
+
+    @property
+    def queue(self) -> MessageQueue: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    def start(self, offset: int) -> None: ...
+
+    def put(self, messages: Sequence[Any], size: int, end: int) -> None: ...
+
+    def move(self, offset: int) -> None: ...
+
+
 class Owner(Protocol):
     """What a fetcher tells its consumer."""
 
-    def fetched(self, prefetch: Prefetch[Any]) -> None:
+    def fetched(self, sink: Any) -> None:
         """Messages came."""
         ...
 
@@ -62,33 +105,44 @@ class Owner(Protocol):
         ...
 
 
-class Fetcher(Generic[T]):
-    """Reads one queue into its ``Prefetch``.
+class Fetcher(Generic[T, S]):
+    """Reads one queue into its sink.
 
     Args:
         find_start: where to begin when no offset was set; may raise PocketMQError.
+        settler: where outcomes of the messages go.
+        progress: the offset to commit with a pull; None: nothing new.
+
+    Attributes:
+        stalled: there was no room; it waits for ``wake``.
     """
 
     def __init__(
         self,
         instance: Instance[Any],
         group: str,
-        prefetch: Prefetch[ReceivedMessage[T]],
+        sink: S,
         expression: TagExpression,
-        options: ConsumerOptions,
+        options: PullOptions,
         serde: Serde[T],
         owner: Owner,
         find_start: Callable[[MessageQueue], Awaitable[int]],
+        *,
+        settler: Settler | None = None,
+        progress: Callable[[], int | None] | None = None,
     ) -> None:
-        self.prefetch = prefetch
         self.expression = expression
+        self.stalled = False
+        self.sink = sink
+        self._settler = settler
+        self._progress = progress
         self._instance = instance
         self._group = group
         self._options = options
         self._serde = serde
         self._owner = owner
         self._find_start = find_start
-        self._queue = prefetch.queue
+        self._queue = sink.queue
         self._broker_id = 0
         self._room = asyncio.Event()
         self._backoff = Backoff(random.Random())  # noqa: S311 - spreads load
@@ -111,14 +165,16 @@ class Fetcher(Generic[T]):
                 self._recovered()
 
     async def _step(self) -> None:
-        prefetch = self.prefetch
-        if prefetch.next_pull is None:
-            prefetch.start(await self._find_start(self._queue))
-        while prefetch.full or prefetch.paused:
+        sink = self.sink
+        if sink.next_pull is None:
+            sink.start(await self._find_start(self._queue))
+        while sink.full or sink.paused:
+            self.stalled = True
             self._room.clear()
             await self._room.wait()
-        assert prefetch.next_pull is not None
-        await self._pull(prefetch.next_pull)
+        self.stalled = False
+        assert sink.next_pull is not None
+        await self._pull(sink.next_pull)
 
     async def _pull(self, offset: int) -> None:
         began = self._loop.time()
@@ -131,6 +187,8 @@ class Fetcher(Generic[T]):
             await self._moved(answer, offset, address)
             return
         if code not in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
+            if code in UNKNOWN_TO_BROKER:
+                self._instance.heartbeat_soon()
             raise remote_error(
                 code,
                 answer.remark,
@@ -141,7 +199,7 @@ class Fetcher(Generic[T]):
             )
         after = self._header(answer, address).next_begin_offset
         if after != offset:
-            self.prefetch.put((), 0, after)
+            self.sink.put((), 0, after)
         elif self._loop.time() - began < MIN_HOLD:
             await asyncio.sleep(self._backoff.next())
             return
@@ -158,6 +216,7 @@ class Fetcher(Generic[T]):
             suspend_ms=int(suspend * 1000),
             expression=self.expression.text,
             max_bytes=min(MAX_ANSWER_BYTES, self._options.prefetch_bytes),
+            commit=self._progress() if self._progress and not self._broker_id else None,
         )
         route = await self._instance.routes.to_read(self._queue.topic)
         address = address_of(route, self._queue, self._broker_id)
@@ -195,13 +254,13 @@ class Fetcher(Generic[T]):
         if after <= offset:
             after = messages[-1].offset + 1 if messages else offset + 1
         self._backoff.reset()
-        self.prefetch.put(messages, len(answer.body), after)
+        self.sink.put(messages, len(answer.body), after)
         if messages:
-            self._owner.fetched(self.prefetch)
+            self._owner.fetched(self.sink)
 
     def _messages(self, body: bytes | memoryview, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
-        messages = messages_of(body, self._queue, self._serde)
+        messages = messages_of(body, self._queue, self._serde, self._settler)
         if not self.expression.is_all:
             matches = self.expression.matches
             messages = [message for message in messages if matches(message.tags)]
@@ -215,7 +274,7 @@ class Fetcher(Generic[T]):
             await asyncio.sleep(self._backoff.next())
             return
         _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
-        self.prefetch.move(new)
+        self.sink.move(new)
         self._owner.tell(OffsetMoved(self._queue, wanted, new))
 
     async def _trouble(self, error: PocketMQError) -> None:

@@ -102,3 +102,11 @@ class Settler(Protocol):
     def failures(self, message: Any) -> int:
         """How often it failed here since it was pulled."""
         ...
+
+    def hold(self, message: Any) -> None:
+        """The application works on it: a close waits for it."""
+        ...
+
+    def let_go(self, message: Any) -> None:
+        """It no longer does."""
+        ...

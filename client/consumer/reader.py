@@ -61,7 +61,7 @@ class Reader(Generic[T]):
         self._tasks = tasks
         self._find_start = find_start
         self._loop = asyncio.get_running_loop()
-        self._fetchers: dict[MessageQueue, Fetcher[T]] = {}
+        self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
         self._running: dict[MessageQueue, asyncio.Task[None]] = {}
         self._ready: deque[Prefetch[ReceivedMessage[T]]] = deque()
         self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
@@ -77,7 +77,7 @@ class Reader(Generic[T]):
 
     def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
         """The state of one. Raises UsageError when it isn't assigned."""
-        return self._fetcher(queue).prefetch
+        return self._fetcher(queue).sink
 
     def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
         """Read these and no others; one that was read with the same tags goes on."""
@@ -112,7 +112,7 @@ class Reader(Generic[T]):
         self._running[queue] = self._tasks.spawn(self._fetchers[queue].run(), f"reading {queue}")
 
     def _drop(self, queue: MessageQueue) -> None:
-        prefetch = self._fetchers.pop(queue).prefetch
+        prefetch = self._fetchers.pop(queue).sink
         self._running.pop(queue).cancel()
         self._forget(prefetch)
         self._refusals.pop(queue, None)
@@ -123,7 +123,7 @@ class Reader(Generic[T]):
         if prefetch in self._handed_out:
             self._handed_out.remove(prefetch)
 
-    def _fetcher(self, queue: MessageQueue) -> Fetcher[T]:
+    def _fetcher(self, queue: MessageQueue) -> Fetcher[T, Prefetch[ReceivedMessage[T]]]:
         try:
             return self._fetchers[queue]
         except KeyError:
@@ -135,13 +135,13 @@ class Reader(Generic[T]):
         """Go on at ``offset``; a pull on its way is given up, what was read ahead dropped."""
         fetcher = self._fetcher(queue)
         self._running[queue].cancel()
-        self._forget(fetcher.prefetch)
-        fetcher.prefetch.start(offset)
+        self._forget(fetcher.sink)
+        fetcher.sink.start(offset)
         self._run(queue)
 
     def pause(self, queue: MessageQueue) -> None:
         """Hand out nothing of a queue."""
-        prefetch = self._fetcher(queue).prefetch
+        prefetch = self._fetcher(queue).sink
         prefetch.paused = True
         if prefetch in self._ready:
             self._ready.remove(prefetch)
@@ -149,10 +149,10 @@ class Reader(Generic[T]):
     def resume(self, queue: MessageQueue) -> None:
         """Go on with a paused queue."""
         fetcher = self._fetcher(queue)
-        fetcher.prefetch.paused = False
+        fetcher.sink.paused = False
         fetcher.wake()
-        if fetcher.prefetch.ready:
-            self.fetched(fetcher.prefetch)
+        if fetcher.sink.ready:
+            self.fetched(fetcher.sink)
 
     def subscriptions(self, version_ms: int) -> list[SubscriptionData]:
         """What heartbeats say is read."""
@@ -228,16 +228,16 @@ class Reader(Generic[T]):
     def positions(self) -> dict[MessageQueue, int]:
         """Where each queue is that was read from: all before was handed out, or not wanted."""
         return {
-            queue: fetcher.prefetch.position
+            queue: fetcher.sink.position
             for queue, fetcher in self._fetchers.items()
-            if fetcher.prefetch.position is not None and fetcher.prefetch.moved
+            if fetcher.sink.position is not None and fetcher.sink.moved
         }
 
     def settled(self) -> dict[MessageQueue, int]:
         """The same, up to what is done with."""
         found: dict[MessageQueue, int] = {}
         for queue, fetcher in self._fetchers.items():
-            prefetch = fetcher.prefetch
+            prefetch = fetcher.sink
             if prefetch not in self._handed_out and prefetch.moved:
                 prefetch.settle()
             if prefetch.settled is not None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from struct import Struct
-from typing import Any, Final, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
 
-from client.errors import UnreadableMessage
-from client.places import instant
+from client.consumer.outcome import DONE, Outcome, Settler, Verdict, outcome_of
+from client.errors import UnreadableMessage, UsageError
+from client.places import Duration, instant, seconds
 from client.serde import Serde
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
+from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
@@ -23,6 +26,7 @@ from remoting.protocol.message.record import (
 )
 from remoting.protocol.message.sys_flag import COMPRESSED, HOSTS_V6_MASK
 from remoting.protocol.message.view import RecordView
+from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
 T = TypeVar("T")
@@ -31,6 +35,7 @@ COPY_BELOW: Final = 16 * 1024
 """Where records are smaller, one copy of their answer costs less than a view per field."""
 
 _OWN_ID: Final = b"UNIQ_KEY\x01"
+_RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _UNUSUAL: Final = COMPRESSED | HOSTS_V6_MASK
 _LEFT_OUT: Final = frozenset(
     {"_buffer", "_end", "_position", "_topic_at", "_topic_end", "sys_flag"}
@@ -48,20 +53,29 @@ class _Answer:
     Attributes:
         usual: the messages know where their bodies lie in ``data``.
         topic: how a usual record goes on behind its body when its topic is the queue's.
+        settler: where their outcomes go; None: they have none.
     """
 
-    __slots__ = ("buffer", "data", "queue", "serde", "starts", "topic", "usual")
+    __slots__ = ("buffer", "data", "queue", "serde", "settler", "starts", "topic", "usual")
 
     def __init__(
-        self, buffer: bytes | memoryview, queue: MessageQueue, serde: Serde[Any], *, usual: bool
+        self,
+        buffer: bytes | memoryview,
+        queue: MessageQueue,
+        serde: Serde[Any],
+        settler: Settler | None,
+        *,
+        usual: bool,
     ) -> None:
         self.buffer = buffer
         self.queue = queue
         self.serde = serde
+        self.settler = settler
         self.data = buffer if usual and isinstance(buffer, bytes) else b""
         self.usual = bool(self.data)
         topic = queue.topic.encode()
-        named = self.usual and len(topic) <= MAX_TOPIC_LENGTH
+        retried = settler is not None and queue.topic.startswith(RETRY_PREFIX)
+        named = self.usual and len(topic) <= MAX_TOPIC_LENGTH and not retried
         self.topic = bytes((len(topic),)) + topic if named else b""
         self.starts = self.data.startswith if named else _never
 
@@ -83,11 +97,16 @@ class ReceivedMessage(RecordView, Generic[T]):
     _answer: _Answer
 
     def __init__(
-        self, buffer: bytes | memoryview, position: int, queue: MessageQueue, serde: Serde[T]
+        self,
+        buffer: bytes | memoryview,
+        position: int,
+        queue: MessageQueue,
+        serde: Serde[T],
+        settler: Settler | None = None,
     ) -> None:
         """The one at ``position``. Raises RecordError."""
         super().__init__(buffer, position)
-        self._answer = _Answer(buffer, queue, serde, usual=False)
+        self._answer = _Answer(buffer, queue, serde, settler, usual=False)
         self.offset = self.queue_offset
 
     def __getattr__(self, name: str) -> Any:
@@ -108,11 +127,14 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def topic(self) -> str:
-        """The topic it is stored under; REAL_TOPIC may name another."""
+        """The topic it is stored under; for a message that was sent back, the one it came from."""
         answer = self._answer
         if answer.starts(answer.topic, self._body_end):
             return answer.queue.topic
-        return super().topic
+        topic = super().topic
+        if answer.settler is not None and topic.startswith(RETRY_PREFIX):
+            return self._property(_RETRY_TOPIC) or topic
+        return topic
 
     @property
     def body(self) -> bytes:
@@ -160,8 +182,9 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def retries(self) -> int:
-        """How often a consumer has sent it back."""
-        return self.reconsume_times
+        """How often a consumer has sent it back, or an orderly one has tried it before."""
+        settler = self._answer.settler
+        return self.reconsume_times + (0 if settler is None else settler.failures(self))
 
     @property
     def born_at(self) -> datetime:
@@ -173,6 +196,84 @@ class ReceivedMessage(RecordView, Generic[T]):
         """When it was stored, by the broker's clock; UTC."""
         return instant(self.store_timestamp_ms)
 
+    # What becomes of it
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has an outcome; always for a message of a pull consumer."""
+        settler = self._answer.settler
+        return settler is None or settler.settled(self)
+
+    def ack(self) -> None:
+        """It is done.
+
+        Raises:
+            AlreadySettled: it has an outcome already.
+            UsageError: it came from a pull consumer, which commits positions.
+        """
+        self._settle(DONE)
+
+    def retry_later(self, delay: Duration | None = None) -> None:
+        """It comes again, to this or another member of the group. Raises as ``ack``.
+
+        Args:
+            delay: seconds, rounded up to one of the broker's delay levels (in an orderly queue:
+                how long the queue rests); None: the usual growing delays.
+        """
+        rest = None if delay is None else seconds(delay, "delay")
+        self._settle(Outcome(Verdict.RETRY, rest, "the handler asked for it"))
+
+    def dead_letter(self, reason: str = "") -> None:
+        """It goes to the group's dead-letter queue. Raises as ``ack``.
+
+        Args:
+            reason: why, for the log and the event.
+        """
+        self._settle(Outcome(Verdict.DEAD_LETTER, None, reason or "the handler gave it up"))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._settler().settle(self, outcome)
+
+    def _settler(self) -> Settler:
+        settler = self._answer.settler
+        if settler is None:
+            raise UsageError(
+                "a message of a pull consumer has no outcome",
+                queue=self.queue,
+                hint="commit positions with PullConsumer.commit",
+            )
+        return settler
+
+    def __enter__(self) -> Self:
+        """In hand until the block ends: done with it, or to be retried when it raises."""
+        self._settler().hold(self)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        settler = self._settler()
+        ordinary = exc is None or isinstance(exc, Exception)
+        if ordinary and not settler.settled(self):
+            settler.settle(self, DONE if exc is None else outcome_of(exc))
+        settler.let_go(self)
+        return exc is not None and ordinary
+
+    async def __aenter__(self) -> Self:
+        """The same as ``with``."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return self.__exit__(exc_type, exc, traceback)
+
     def _unreadable(self, error: Exception) -> UnreadableMessage:
         return UnreadableMessage(
             f"the message at offset {self.offset} can't be read: {error}",
@@ -182,9 +283,12 @@ class ReceivedMessage(RecordView, Generic[T]):
 
 
 def messages_of(
-    body: bytes | memoryview, queue: MessageQueue, serde: Serde[T]
+    body: bytes | memoryview,
+    queue: MessageQueue,
+    serde: Serde[T],
+    settler: Settler | None = None,
 ) -> list[ReceivedMessage[T]]:
-    """The messages of a pull's answer.
+    """The messages of a pull's answer; their outcomes go to ``settler``.
 
     Raises:
         RecordError: one of them is damaged.
@@ -192,7 +296,7 @@ def messages_of(
     limit = len(body)
     small = limit >= _SIZE.size and _SIZE.unpack_from(body)[0] < COPY_BELOW
     buffer = bytes(body) if small else body
-    usual = _Answer(buffer, queue, serde, usual=True)
+    usual = _Answer(buffer, queue, serde, settler, usual=True)
     messages: list[ReceivedMessage[T]] = []
     append, new = messages.append, object.__new__
     made: type[ReceivedMessage[T]] = ReceivedMessage
@@ -220,7 +324,7 @@ def messages_of(
                 append(message)
                 position = end
                 continue
-        message = ReceivedMessage(buffer, position, queue, serde)
+        message = ReceivedMessage(buffer, position, queue, serde, settler)
         append(message)
         position += message.size
     if position < limit:
