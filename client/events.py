@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.rebalance.starts import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +47,123 @@ class QueueResumed:
     queue: MessageQueue
 
 
-Event: TypeAlias = OffsetMoved | QueueWaiting | QueueResumed
+@dataclass(frozen=True, slots=True)
+class QueueGained:
+    """This member reads a queue from now on.
+
+    Attributes:
+        queue: which.
+        start: where it begins and why.
+    """
+
+    queue: MessageQueue
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLost:
+    """This member no longer reads a queue: it has stopped, committed and given it back."""
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """The group has other members than at the last rebalance.
+
+    Attributes:
+        group: which.
+        members: the client ids of all, sorted.
+    """
+
+    group: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoQueues:
+    """This member is idle: no queue of its topics is its own.
+
+    Attributes:
+        group: whose member it is.
+        members, queues: how many there are; with more members than queues some are idle.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#one-owner-per-queue"
+
+    group: str
+    members: int
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesUnknown:
+    """The strategy gives this member queues that don't exist; they are not read.
+
+    Attributes:
+        group: whose member it is.
+        queues: which.
+    """
+
+    group: str
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceFailed:
+    """It can't be found out now whose a topic's queues are; what this member has, it keeps.
+
+    Attributes:
+        group: whose member it is.
+        topic: which.
+        error: why. It is tried again soon.
+    """
+
+    group: str
+    topic: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost:
+    """The broker no longer holds a queue's lock for this member; it asks for it again.
+
+    An orderly consumer starts no handler of the queue until it has it back.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#one-owner-per-queue"
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionUnstable:
+    """A broker has forgotten this member's subscription again, right after it was told.
+
+    Another member of the group subscribes differently: each overwrites what the other said.
+
+    Attributes:
+        group: whose member it is.
+        broker: the broker's address.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#one-group-one-subscription"
+
+    group: str
+    broker: str
+
+
+Event: TypeAlias = (
+    OffsetMoved
+    | QueueWaiting
+    | QueueResumed
+    | QueueGained
+    | QueueLost
+    | GroupChanged
+    | NoQueues
+    | QueuesUnknown
+    | RebalanceFailed
+    | LockLost
+    | SubscriptionUnstable
+)
 EventHandler: TypeAlias = Callable[[Event], None]

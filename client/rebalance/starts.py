@@ -1,0 +1,138 @@
+"""Where a queue begins that a member has got: at the stored offset, else by the rule.
+
+That a group has no offset has to be a fact: the broker says so with code 22. Whatever else it
+answers, or that it doesn't answer, says nothing, and the queue waits; a group is never thrown to
+an end of a queue because a broker was busy. (4.x clients take every error for "none".)
+
+A group without an offset begins where ``start_from`` says; but before, as for RocketMQ's clients,
+the broker's own rule comes: it answers 0 for a queue whose first messages are still in memory, so
+that a young queue is read from its first message by everybody. ``exact`` refuses that rule. The
+group's retry topic always begins at its first message: what is in there is the group's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from client.errors import NotFound
+from client.offsets import Offsets
+from client.places import Place, Position, milliseconds
+from remoting.protocol.names import retry_topic
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+Reason = Literal["stored", "first", "end", "timestamp", "offset", "retry", "fallback", "reset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a queue begins and why.
+
+    Attributes:
+        offset: of the first message wanted.
+        reason: ``stored``: the group's own offset. ``fallback``: the broker's rule for young
+            queues, although the group's ``start_from`` says otherwise. ``first``, ``end``,
+            ``timestamp``, ``offset``: the group has no offset, so ``start_from`` counts.
+            ``retry``: the group's retry topic. ``reset``: an administrator has set it.
+        text: the same for people, e.g. ``fallback 0: 17 messages``.
+    """
+
+    offset: int
+    reason: Reason
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class OffsetStore(Protocol):
+    """Where a group's progress is kept: at the brokers, or in a file when broadcasting."""
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """How far the group has come by the store's own word; None: it certainly has nothing.
+
+        Raises:
+            PocketMQError: it could not be found out.
+        """
+        ...
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Store how far it has come.
+
+        Raises:
+            PocketMQError: it was not stored.
+        """
+        ...
+
+
+class Starts:
+    """Finds where a group's queues begin.
+
+    Args:
+        offsets: what the group has stored.
+        start_from: for queues without an offset.
+        exact: without the broker's rule for young queues.
+        shared: the members share the queues: the store is the broker, whose rule applies.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        offsets: OffsetStore,
+        *,
+        start_from: Position,
+        exact: bool,
+        shared: bool,
+    ) -> None:
+        self._group = group
+        self._store = offsets
+        self._offsets = Offsets(instance)
+        self._start_from = start_from
+        self._exact = exact
+        self._shared = shared
+        if isinstance(start_from, datetime):
+            milliseconds(start_from)  # a naive one is refused now, not when a queue is gained
+
+    async def find(self, queue: MessageQueue) -> Start:
+        """Where ``queue`` begins.
+
+        Raises:
+            PocketMQError: it can't be found out now.
+        """
+        stored = await self._store.stored(queue)
+        if stored is not None and not await self._made_up(queue, stored):
+            return Start(stored, "stored", f"stored {stored}")
+        if queue.topic == retry_topic(self._group):
+            return Start(0, "retry", "the retry topic's first message")
+        if self._shared and not self._exact and await self._begins_young(queue):
+            end = await self._offsets.maximum(queue)
+            return Start(0, "fallback", f"fallback 0: {end} messages")
+        return await self._by_rule(queue)
+
+    async def _made_up(self, queue: MessageQueue, stored: int) -> bool:
+        """Whether a 0 is nobody's: 4.x brokers use their rule for young queues unasked."""
+        if stored or not self._shared or not self._exact:
+            return False
+        return await self._offsets.in_table(queue, self._group) is None
+
+    async def _begins_young(self, queue: MessageQueue) -> bool:
+        try:
+            return await self._offsets.by_broker(queue, self._group) == 0
+        except NotFound:
+            return False
+
+    async def _by_rule(self, queue: MessageQueue) -> Start:
+        place = self._start_from
+        offset = await self._offsets.find(queue, place, self._group)
+        if place is Place.BEGIN:
+            return Start(offset, "first", f"first {offset}")
+        if place is Place.END:
+            return Start(offset, "end", f"end {offset}")
+        if isinstance(place, datetime):
+            return Start(offset, "timestamp", f"{place.isoformat()}: {offset}")
+        return Start(offset, "offset", f"offset {offset}")
