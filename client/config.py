@@ -1,9 +1,10 @@
 """The client's options: keyword arguments over environment over file over defaults.
 
-The environment's names are ``POCKETMQ_CLIENT_<NAME>``, ``POCKETMQ_PRODUCER_<NAME>`` and
-``POCKETMQ_CONSUMER_<NAME>``; name servers also come from ``NAMESRV_ADDR``. A file is TOML with the
-tables ``client``, ``producer`` and ``consumer``; ``POCKETMQ_CLIENT_CONFIG`` names it. An unknown
-name is an error that names the nearest one.
+The environment's names are ``POCKETMQ_CLIENT_<NAME>``, ``POCKETMQ_PRODUCER_<NAME>``,
+``POCKETMQ_CONSUMER_<NAME>`` (pull consumers) and ``POCKETMQ_PUSH_CONSUMER_<NAME>``; name servers
+also come from ``NAMESRV_ADDR``. A file is TOML with the tables ``client``, ``producer``,
+``consumer`` and ``push_consumer``; ``POCKETMQ_CLIENT_CONFIG`` names it. An unknown name is an error
+that names the nearest one.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class ConsumerArguments(ClientArguments, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """Reading options from their sources; subclasses say which there are."""
+class Options:
+    """Reading options from their sources; subclasses say which there are, in which section."""
 
     SECTION: ClassVar[str] = ""
 
@@ -100,7 +101,7 @@ class _Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions(_Options):
+class ClientOptions(Options):
     """Options of an instance, times in seconds.
 
     Attributes:
@@ -127,11 +128,11 @@ class ClientOptions(_Options):
     def __post_init__(self) -> None:
         if self.codec not in {"json", "rocketmq", "msgpack"}:
             raise UsageError(f"codec can't be {self.codec!r}", hint="use json, rocketmq or msgpack")
-        _positive(self, "heartbeat_period", "route_refresh_period", "request_timeout")
+        positive(self, "heartbeat_period", "route_refresh_period", "request_timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerOptions(_Options):
+class ProducerOptions(Options):
     """Options of a producer, times in seconds.
 
     Attributes:
@@ -167,7 +168,7 @@ class ProducerOptions(_Options):
             raise UsageError(f"compress can't be {self.compress!r}", hint="use zlib, lz4 or zstd")
         if self.retries < 0:
             raise UsageError(f"retries can't be {self.retries}")
-        _positive(
+        positive(
             self,
             "timeout",
             "max_batch_messages",
@@ -186,7 +187,7 @@ class ProducerOptions(_Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions(_Options):
+class ConsumerOptions(Options):
     """Options of a pull consumer, times in seconds.
 
     Attributes:
@@ -218,9 +219,7 @@ class ConsumerOptions(_Options):
                 f"start_from can't be {self.start_from!r}",
                 hint="use client.FIRST, client.LAST, an offset or a datetime",
             )
-        _positive(
-            self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages"
-        )
+        positive(self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages")
 
 
 def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
@@ -251,7 +250,8 @@ def name_servers(addresses: Addresses | None, options: ClientOptions) -> list[st
     return list(dict.fromkeys(found))
 
 
-def _positive(options: _Options, *names: str) -> None:
+def positive(options: Options, *names: str) -> None:
+    """Raises UsageError for an option that isn't more than zero."""
     for name in names:
         value = getattr(options, name)
         if not value > 0:
@@ -282,11 +282,11 @@ def _from_file(file: Path, section: str) -> dict[str, Any]:
             tables = tomllib.loads(stream.read(MAX_FILE_BYTES).decode())
     except (OSError, ValueError) as error:
         raise UsageError(f"the client's configuration {file} can't be read: {error}") from error
-    unknown = tables.keys() - {"client", "producer", "consumer"}
+    unknown = tables.keys() - {"client", "producer", "consumer", "push_consumer"}
     if unknown:
         raise UsageError(
             f"{file} has the unknown table {min(unknown)!r}",
-            hint="there are [client], [producer] and [consumer]",
+            hint="there are [client], [producer], [consumer] and [push_consumer]",
         )
     table = tables.get(section, {})
     if not isinstance(table, dict):

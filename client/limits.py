@@ -102,3 +102,51 @@ CLOSE_TIMEOUT: Final = 10.0
 
 MAX_TIME_WALK: Final = 10_000
 """Messages of one millisecond looked through to find the first at or after an instant."""
+
+CONCURRENCY: Final = 20
+"""Handlers of a push consumer that run at the same time (cf. consumeThreadMin)."""
+
+HANDOVER_TIMEOUT: Final = 5.0
+"""What handlers get to finish when their queue goes to another member."""
+
+CONSUME_TIMEOUT: Final = 15 * 60.0
+"""What a handler gets for its messages (cf. consumeTimeout)."""
+
+MAX_RETRIES: Final = 16
+"""How often a message is retried before it is dead-lettered (cf. maxReconsumeTimes)."""
+
+PUSH_PREFETCH_MESSAGES: Final = 1000
+"""Messages a push consumer holds per queue (cf. pullThresholdForQueue)."""
+
+PUSH_PREFETCH_BYTES: Final = 100 * 1024 * 1024
+"""Bytes it holds per queue (cf. pullThresholdSizeForQueue)."""
+
+MAX_SPAN: Final = 2000
+"""From a queue's commit point to its newest message (cf. consumeConcurrentlyMaxSpan)."""
+
+RUN_MESSAGES: Final = 32
+"""Messages a worker takes at a time when it calls a handler for each: so few that others get some,
+so many that taking them costs little."""
+
+SLICE: Final = 0.002
+"""Seconds handlers that never wait may keep the event loop before others get a turn."""
+
+BLOCKED_LOOP: Final = 1.0
+"""Seconds after which a handler that kept the event loop is told of."""
+
+KEPT_PAUSE: Final = 5.0
+"""A message that can't be sent back is handled again after so long (cf. submitConsumeRequestLater).
+"""
+
+LOCK_LIFE: Final = 30.0
+"""How long a queue's lock counts after its last renewal (cf. REBALANCE_LOCK_MAX_LIVE_TIME)."""
+
+MAX_TURN: Final = 60.0
+"""One queue's messages in a row before other queues get the worker
+(cf. MAX_TIME_CONSUME_CONTINUOUSLY)."""
+
+WARN_FAILURES: Final = 3
+"""An orderly message that failed so often is reported as blocking its queue."""
+
+MAX_LOCAL_OFFSETS_BYTES: Final = 16 * 1024 * 1024
+"""A broadcast consumer's offsets file: more than a hundred thousand queues."""

@@ -1,0 +1,224 @@
+"""What a push consumer can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, Union
+
+from client import limits
+from client.config import ClientArguments, Options, positive
+from client.consumer.interceptors import Interceptor
+from client.errors import UsageError
+from client.events import EventHandler
+from client.names import check_topic_name
+from client.places import Duration, Place, Position, seconds
+from remoting.protocol.message.tags import TagExpression
+
+if TYPE_CHECKING:
+    from client.consumer.received import ReceivedMessage
+    from client.rebalance.strategies import Strategy
+
+T = TypeVar("T")
+
+Handler: TypeAlias = Union[  # noqa: UP007 - mypy takes the other form for a condition
+    Callable[["ReceivedMessage[T]"], object], Callable[[list["ReceivedMessage[T]"]], object]
+]
+"""``async def`` or ``def``; called with a message, or with a list of them if ``batch_size`` > 1."""
+
+OnConflict: TypeAlias = Literal["reject", "warn", "allow"]
+Model: TypeAlias = Literal["clustering", "broadcasting"]
+OnExhausted: TypeAlias = Literal["dead_letter", "stop", "block"]
+
+
+class Tags:
+    """The tags wanted of a topic: ``Tags("paid", "refunded")``; none: all messages."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, *tags: str) -> None:
+        for tag in tags:
+            if not isinstance(tag, str) or not tag.strip() or "||" in tag:
+                raise UsageError(f"{tag!r} is no tag", hint="give each tag as one text")
+        self.text = " || ".join(tags) or "*"
+
+    def __repr__(self) -> str:
+        return f"client.Tags({self.text})"
+
+
+Subscribe: TypeAlias = Mapping[str, str | Tags]
+"""Topics, and of each the tags: ``*`` for all, ``"A || B"``, or ``Tags("A", "B")``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orderly:
+    """Consume each queue in order, one message at a time over all members of the group.
+
+    Attributes:
+        max_retries: how often a failing message is tried again before ``on_exhausted``; None: for
+            ever, which stops its queue for as long as it fails.
+        suspend: seconds the queue rests after a first failure; doubles with each further one.
+        max_suspend: the longest rest.
+        on_exhausted: ``dead_letter``: put the message aside and go on. ``stop``: end the consumer
+            with an error. ``block``: go on trying, each ``max_suspend``.
+        auto_commit: False: the handler commits by returning ``COMMIT``, or takes everything since
+            the last commit back by ``ROLLBACK``; returning nothing leaves it open.
+    """
+
+    max_retries: int | None = 16
+    suspend: Duration = 1.0
+    max_suspend: Duration = 30.0
+    on_exhausted: OnExhausted = "dead_letter"
+    auto_commit: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "suspend", seconds(self.suspend, "suspend"))
+        object.__setattr__(self, "max_suspend", seconds(self.max_suspend, "max_suspend"))
+        if self.max_retries is not None and self.max_retries < 0:
+            raise UsageError(
+                f"max_retries can't be {self.max_retries}", hint="give 0 or more, or None"
+            )
+        _one_of("on_exhausted", self.on_exhausted, "dead_letter", "stop", "block")
+
+    def rest(self, failures: int) -> float:
+        """Seconds a queue rests after so many failures of its first message."""
+        assert isinstance(self.suspend, float)
+        assert isinstance(self.max_suspend, float)
+        doublings = min(max(failures, 1) - 1, 40)
+        return min(self.max_suspend, self.suspend * 2.0**doublings)
+
+
+class PushArguments(ClientArguments, total=False):
+    """What a PushConsumer can be told; see ``PushOptions``."""
+
+    concurrency: int
+    batch_size: int
+    order: Orderly | None
+    strategy: str | Strategy
+    model: Model
+    start_from: Position
+    exact: bool
+    on_conflict: OnConflict
+    on_event: EventHandler | None
+    handover_timeout: Duration
+    consume_timeout: Duration
+    max_retries: int
+    prefetch_messages: int
+    prefetch_bytes: int
+    max_span: int
+    pull_messages: int
+    suspend: Duration
+    commit_period: Duration
+    interceptors: Sequence[Interceptor]
+    local_offsets: str | Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions(Options):
+    """Options of a push consumer, times in seconds.
+
+    Attributes:
+        concurrency: handlers that run at the same time.
+        batch_size: from 2 the handler gets lists of up to so many messages of one queue.
+        order: consume each queue in order; None: many messages of a queue at once.
+        strategy: how members share the queues, by name or object (``client.rebalance``).
+        model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
+        start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST`` or
+            a datetime. As with RocketMQ, a broker answers 0 for a young queue.
+        exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
+        on_conflict: what to do about members that differ in what all must agree on.
+        on_event: is told what happens to the consumer and its queues.
+        handover_timeout: what handlers get to finish when their queue goes to another member.
+        consume_timeout: what a handler gets for its messages; then they are retried.
+        max_retries: how often a message is retried before it is dead-lettered; not with ``order``.
+        prefetch_messages, prefetch_bytes: per queue, read ahead or being handled.
+        max_span: from a queue's commit point to its newest message read.
+        pull_messages: asked for with one pull.
+        suspend: how long the broker may hold a pull that finds nothing.
+        commit_period: offsets go to the broker with pulls, and after so long at the latest.
+        interceptors: around every call of the handler.
+        local_offsets: broadcasting: the file of this process's own offsets.
+    """
+
+    SECTION: ClassVar[str] = "push_consumer"
+
+    concurrency: int = limits.CONCURRENCY
+    batch_size: int = 1
+    order: Orderly | None = None
+    strategy: str | Strategy = "AVG"
+    model: Model = "clustering"
+    start_from: Position = Place.END
+    exact: bool = False
+    on_conflict: OnConflict = "reject"
+    on_event: EventHandler | None = None
+    handover_timeout: float = limits.HANDOVER_TIMEOUT
+    consume_timeout: float = limits.CONSUME_TIMEOUT
+    max_retries: int = limits.MAX_RETRIES
+    prefetch_messages: int = limits.PUSH_PREFETCH_MESSAGES
+    prefetch_bytes: int = limits.PUSH_PREFETCH_BYTES
+    max_span: int = limits.MAX_SPAN
+    pull_messages: int = limits.PULL_MESSAGES
+    suspend: float = limits.PULL_SUSPEND
+    commit_period: float = limits.AUTO_COMMIT_PERIOD
+    interceptors: Sequence[Interceptor] = ()
+    local_offsets: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.start_from, Place | datetime | int):
+            raise UsageError(
+                f"start_from can't be {self.start_from!r}",
+                hint="use client.FIRST, client.LAST, an offset or a datetime",
+            )
+        if self.order is not None and not isinstance(self.order, Orderly):
+            raise UsageError(f"order can't be {self.order!r}", hint="use client.Orderly()")
+        _one_of("model", self.model, "clustering", "broadcasting")
+        _one_of("on_conflict", self.on_conflict, "reject", "warn", "allow")
+        if self.max_retries < 0:
+            raise UsageError(f"max_retries can't be {self.max_retries}")
+        if self.local_offsets is not None and self.shared:
+            raise UsageError(
+                "local_offsets is for broadcasting; the offsets of a group are at the broker",
+                hint="leave it out, or use model='broadcasting'",
+            )
+        positive(
+            self,
+            *("concurrency", "batch_size", "consume_timeout", "max_span", "commit_period"),
+            *("prefetch_messages", "prefetch_bytes", "pull_messages"),
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether the members share the messages."""
+        return self.model == "clustering"
+
+
+def subscriptions_of(subscribe: Subscribe, group: str) -> dict[str, TagExpression]:
+    """The expression of each topic. Raises UsageError."""
+    if not isinstance(subscribe, Mapping):
+        raise UsageError(
+            f"subscribe has to map topics to tags, not {subscribe!r}",
+            group=group,
+            hint="e.g. subscribe={'orders': '*'}",
+        )
+    return {topic: expression_of(topic, tags, group) for topic, tags in subscribe.items()}
+
+
+def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
+    """The expression of one topic. Raises UsageError."""
+    check_topic_name(topic)
+    text: Any = tags.text if isinstance(tags, Tags) else tags
+    if not isinstance(text, str):
+        raise UsageError(
+            f"tags can't be {tags!r}", topic=topic, group=group, hint="use '*' or client.Tags"
+        )
+    try:
+        return TagExpression.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error), topic=topic, group=group) from None
+
+
+def _one_of(name: str, value: str, *known: str) -> None:
+    if value not in known:
+        raise UsageError(f"{name} can't be {value!r}", hint=f"use {', '.join(known)}")
