@@ -8,7 +8,7 @@ document: a list of objects, or one object. rich is imported only when something
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -36,18 +36,25 @@ def show_json(value: object) -> None:
     click.echo(json_dumps(value))
 
 
-def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+def show_rows(
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    colour: Callable[[Row], str] | None = None,
+) -> None:
     """Print rows.
 
     Args:
         rows: each a value per column; more than the columns' are only seen in JSON.
         columns: what to show, in this order.
         as_json: a list of objects.
+        colour: of a row at a terminal, in rich's words; empty for none.
     """
     if as_json:
         show_json([dict(row) for row in rows])
     elif sys.stdout.isatty():
-        _paint(rows, columns)
+        _paint(rows, columns, colour)
     else:
         for row in rows:
             click.echo("\t".join(plain(row.get(column)) for column in columns))
@@ -122,7 +129,9 @@ def _bar(label: str, total: int | None) -> Iterator[Progress]:
         yield Bar()
 
 
-def _paint(rows: Sequence[Row], columns: Sequence[str]) -> None:
+def _paint(
+    rows: Sequence[Row], columns: Sequence[str], colour: Callable[[Row], str] | None
+) -> None:
     from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
@@ -137,7 +146,8 @@ def _paint(rows: Sequence[Row], columns: Sequence[str]) -> None:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(_pretty(row.get(column))) for column in columns))
+        style = colour(row) if colour is not None else ""
+        table.add_row(*(Text(_pretty(row.get(column)), style=style) for column in columns))
     Console().print(table)
 
 

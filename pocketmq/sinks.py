@@ -42,11 +42,7 @@ def writer(form: str, stream: IO[bytes]) -> Writer:
 
 def facts(message: ReceivedMessage[bytes]) -> dict[str, object]:
     """A message as a JSON object; a body that isn't UTF-8 is written in base64."""
-    body = message.body
-    try:
-        text, encoding = body.decode(), "utf-8"
-    except UnicodeDecodeError:
-        text, encoding = base64.b64encode(body).decode(), "base64"
+    text, encoding = body_text(message.body)
     return {
         "topic": message.topic,
         "broker": message.queue.broker_name,
@@ -62,6 +58,14 @@ def facts(message: ReceivedMessage[bytes]) -> dict[str, object]:
         "body": text,
         "encoding": encoding,
     }
+
+
+def body_text(body: bytes) -> tuple[str, str]:
+    """A body as text, and how: ``utf-8`` or ``base64``."""
+    try:
+        return body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"
 
 
 def _csv_row(message: ReceivedMessage[bytes]) -> bytes:

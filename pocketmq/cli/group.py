@@ -7,16 +7,24 @@ import sys
 import click
 
 import client
+from client.admin.descriptions import GroupDescription, Problem
 from pocketmq import output
+from pocketmq.cli.group_reset import reset, skip
 from pocketmq.cli.options import json_option, nameserver_option, yes_option
 from pocketmq.cli.running import run
-from pocketmq.cli.topic import moment
+from pocketmq.cli.times import iso
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.versions import name_of
 
 
-@click.group(epilog="Example: pocketmq group status billing")
+@click.group(epilog="Example: pocketmq group lag billing")
 def group() -> None:
-    """Look at consumer groups and their offsets."""
+    """Look at consumer groups, and move them."""
+
+
+group.add_command(reset)
+group.add_command(skip)
 
 
 @group.command(name="list", epilog="Example: pocketmq group list")
@@ -75,54 +83,162 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
     output.done(f"deleted group {name}", {"group": name}, as_json=as_json)
 
 
-@group.command(epilog="Example: pocketmq group status billing --json")
+# Looking
+
+
+@group.command(epilog="Example: pocketmq group show billing")
 @click.argument("name", metavar="GROUP")
 @nameserver_option
 @json_option
-def status(name: str, nameserver: str, as_json: bool) -> None:
-    """Show who is in GROUP and how far it is in each queue."""
-    members, rows = run(_status(nameserver, name))
-    lag = sum(int(str(row["lag"])) for row in rows)
+def show(name: str, nameserver: str, as_json: bool) -> None:
+    """Show what GROUP is: members, subscriptions, lag, and what is wrong with it."""
+
+    async def ask() -> tuple[GroupDescription, client.Lag, dict[str, SubscriptionGroupConfig]]:
+        async with client.Admin(nameserver) as admin:
+            configs = await admin.group_config(name)
+            return await admin.describe_group(name), await admin.lag(name), configs
+
+    description, lag, configs = run(ask())
+    facts = _facts(description, lag, next(iter(configs.values())))
+    problems = [_problem_row(problem) for problem in description.problems]
     if as_json:
-        output.show_json({"group": name, "members": members, "queues": rows, "lag": lag})
+        output.show_json({**facts, "problems": problems})
         return
-    columns = ["topic", "broker", "queue", "committed", "next", "lag", "last_consumed"]
-    output.show_rows(rows, columns, as_json=False)
-    if members:
-        output.show_rows(members, ["client_id", "address", "language", "version"], as_json=False)
-    click.echo(f"{len(members)} members online, {lag} messages behind", err=True)
+    output.show_facts(facts, as_json=False)
+    if problems:
+        columns = ["problem", "text", "docs"]
+        output.show_rows(problems, columns, as_json=False, colour=lambda _: "yellow")
 
 
-async def _status(
-    nameserver: str, name: str
-) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    async with client.Admin(nameserver) as admin:
-        stats = await admin.consume_stats(name)
-        try:
-            online = (await admin.consumer_connections(name)).connection_set
-        except client.NotOnline:
-            online = []
-            if not stats:
+def _facts(
+    description: GroupDescription, lag: client.Lag, config: SubscriptionGroupConfig
+) -> dict[str, object]:
+    members = description.members
+    first = members[0] if members else None
+    subscriptions = {topic: text for one in members for topic, text in one.subscriptions.items()}
+    blocked = [str(state.queue) for state in description.queues if state.blocked is not None]
+    return {
+        "group": description.group,
+        "members": len(members),
+        "model": first.model if first else None,
+        "consume_type": first.consume_type if first else None,
+        "start_from": first.start_from if first else None,
+        "subscriptions": [f"{topic}: {text}" for topic, text in sorted(subscriptions.items())],
+        "queues": len(lag.queues),
+        "lag": lag.total,
+        "blocked": blocked,
+        "max_retries": config.retry_max_times,
+        "may_consume": config.consume_enable,
+    }
+
+
+def _problem_row(problem: Problem) -> dict[str, object]:
+    return {
+        "problem": problem.kind,
+        "text": problem.text,
+        "members": list(problem.members),
+        "docs": problem.docs,
+    }
+
+
+@group.command(epilog="Example: pocketmq group lag billing --json")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", help="Only this topic.")
+@nameserver_option
+@json_option
+def lag(name: str, topic: str | None, nameserver: str, as_json: bool) -> None:
+    """Show how far GROUP is behind in each queue, and who reads it.
+
+    A queue without an offset counts from 0, as in RocketMQ's consumerProgress.
+    """
+
+    async def ask() -> client.Lag:
+        async with client.Admin(nameserver) as admin:
+            found = await admin.lag(name, topic=topic, owners=True)
+            if not found.queues:
                 await admin.group_config(name)
-    members: list[dict[str, object]] = [
-        {
-            "client_id": member.client_id,
-            "address": member.client_addr,
-            "language": member.language,
-            "version": name_of(member.version),
-        }
-        for member in online
+            return found
+
+    found = run(ask())
+    rows = [_lag_row(queue, state) for queue, state in found.queues.items()]
+    if as_json:
+        output.show_json({"group": name, "lag": found.total, "queues": rows})
+        return
+    columns = ["topic", "broker", "queue", "committed", "next", "lag", "owner", "last_consumed"]
+    output.show_rows(rows, columns, as_json=False, colour=_lag_colour)
+    click.echo(f"{found.total} messages behind in {len(rows)} queues", err=True)
+
+
+def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "committed": state.committed,
+        "next": state.end,
+        "lag": state.messages,
+        "owner": state.owner,
+        "last_consumed": iso(state.consumed_at),
+    }
+
+
+def _lag_colour(row: output.Row) -> str:
+    """Nobody works on what waits: red. Somebody does: yellow."""
+    if not row["lag"]:
+        return ""
+    return "yellow" if row["owner"] else "red"
+
+
+@group.command(epilog="Example: pocketmq group members billing")
+@click.argument("name", metavar="GROUP")
+@nameserver_option
+@json_option
+def members(name: str, nameserver: str, as_json: bool) -> None:
+    """Show who consumes in GROUP now, and the queues each one reads."""
+
+    async def ask() -> tuple[GroupDescription, dict[client.MessageQueue, str]]:
+        async with client.Admin(nameserver) as admin:
+            description = await admin.describe_group(name)
+            if not description.members:
+                await admin.group_config(name)
+            return description, await admin.owners(name)
+
+    description, owners = run(ask())
+    rows = [_member_row(member, owners) for member in description.members]
+    columns = [
+        *("client_id", "address", "language", "version"),
+        *("subscriptions", "queues", "last_heartbeat"),
     ]
-    rows: list[dict[str, object]] = [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queue": queue.queue_id,
-            "committed": offsets.consumer_offset,
-            "next": offsets.broker_offset,
-            "lag": max(offsets.broker_offset - offsets.consumer_offset, 0),
-            "last_consumed": moment(offsets.last_timestamp),
-        }
-        for queue, offsets in stats.items()
+    output.show_rows(rows, columns, as_json=as_json, colour=_member_colour)
+    if not as_json:
+        click.echo(f"{len(rows)} members online", err=True)
+
+
+def _member_row(member: client.Member, owners: dict[client.MessageQueue, str]) -> dict[str, object]:
+    queues = [
+        str(queue)
+        for queue, owner in sorted(owners.items())
+        if owner == member.client_id and not queue.topic.startswith(RETRY_PREFIX)
     ]
-    return members, rows
+    return {
+        "client_id": member.client_id,
+        "address": member.address,
+        "language": member.language,
+        "version": name_of(member.version),
+        "consume_type": member.consume_type,
+        "model": member.model,
+        "start_from": member.start_from,
+        "subscriptions": [
+            f"{topic}: {text}"
+            for topic, text in sorted(member.subscriptions.items())
+            if not topic.startswith(RETRY_PREFIX)
+        ],
+        "queues": queues,
+        "joined": iso(member.joined_at),
+        "last_heartbeat": iso(member.last_heartbeat_at),
+        "ours": member.ours,
+    }
+
+
+def _member_colour(row: output.Row) -> str:
+    return "" if row["queues"] else "yellow"

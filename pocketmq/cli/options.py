@@ -32,3 +32,8 @@ def json_option(function: F) -> F:
 def yes_option(function: F) -> F:
     """``--yes``: no question at a terminal."""
     return click.option("--yes", "-y", is_flag=True, help="Don't ask at a terminal.")(function)
+
+
+def dry_run_option(function: F) -> F:
+    """``--dry-run``: look, don't touch."""
+    return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Final
 
@@ -18,6 +16,13 @@ import click
 import client
 from pocketmq import output
 from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.places import (
+    PLACE_HELP,
+    PLACE_METAVAR,
+    Where,
+    choose_queues,
+    parse_place,
+)
 from pocketmq.cli.running import run, stop_signal
 from pocketmq.sinks import FORMATS, Writer, writer
 
@@ -30,28 +35,8 @@ PORTION: Final = 1000
 LOOK_SECONDS: Final = 0.1
 """How often to look whether the end is reached, or a signal came, while nothing comes."""
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-Start = int | client.Place | datetime | None
+Start = Where | None
 """None: where the group is, else the beginning."""
-
-
-def _parse_start(_: click.Context, __: click.Parameter, text: str | None) -> Start:
-    if text is None:
-        return None
-    if text in {"begin", "end"}:
-        return client.Place(text)
-    if text.isdecimal():
-        return int(text)
-    if ago := re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text):
-        return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not begin, end, an offset, a time such as 2026-01-31T12:00 or -1h"
-        ) from None
-    return instant.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +59,9 @@ class Wanted:
 @click.option(
     "--from",
     "start",
-    callback=_parse_start,
-    metavar="PLACE",
-    help="begin, end, an offset, a time (2026-01-31T12:00) or how long ago (-1h, -30m).  "
-    "[default: where the group is, else begin]",
+    callback=parse_place,
+    metavar=PLACE_METAVAR,
+    help=PLACE_HELP + "  [default: where the group is, else begin]",
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="At most so many messages.")
 @click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
@@ -151,7 +135,7 @@ async def _read(nameserver: str, wanted: Wanted, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
         consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_tell)
-        queues = _chosen(await consumer.queues(wanted.topic), wanted)
+        queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
         ends = None if wanted.follow else await _ends(instance.admin(), queues)
         consumer.assign(queues, tags=wanted.tags)
         start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
@@ -164,24 +148,6 @@ def _tell(event: client.Event) -> None:
     """Say on stderr why nothing comes: reading goes on by itself when the broker is back."""
     if isinstance(event, client.QueueWaiting):
         click.echo(f"waiting: {event.error}", err=True)
-
-
-def _chosen(queues: Sequence[client.MessageQueue], wanted: Wanted) -> list[client.MessageQueue]:
-    """The queues to read. Raises UsageError for one that isn't there."""
-    if not wanted.queues:
-        return list(queues)
-    chosen = []
-    for text in wanted.queues:
-        broker, _, number = text.rpartition("/")
-        found = [q for q in queues if str(q.queue_id) == number and broker in {"", q.broker_name}]
-        if not found:
-            raise client.UsageError(
-                f"there is no queue {text!r}",
-                topic=wanted.topic,
-                hint="see `pocketmq topic status`",
-            )
-        chosen += found
-    return list(dict.fromkeys(chosen))
 
 
 async def _ends(

@@ -68,28 +68,6 @@ def test_deleting_asks_at_a_terminal(
     cli("topic", "delete", topic, "--yes")
 
 
-def test_a_groups_life(cli: CommandLine, topic: str) -> None:
-    group = f"g-{topic}"
-    assert "no broker has it" in cli.fails("group", "status", group)
-    assert cli("group", "create", group, "--max-retries", "3") == f"created group {group}\n"
-    assert group in cli("group", "list").split()
-    assert cli.json("group", "status", group) == {
-        "group": group,
-        "members": [],
-        "queues": [],
-        "lag": 0,
-    }
-    cli("send", topic, stdin="1\n2\n3\n")
-    cli("read", topic, "--group", group, "--max", "2", "--commit")
-    status = cli.json("group", "status", group)
-    assert status["lag"] == 1
-    assert status["queues"][0]["committed"] == 2
-    assert cli("group", "status", group).split("\t")[:2] == [topic, status["queues"][0]["broker"]]
-    cli("group", "delete", group)
-    assert group not in cli("group", "list").split()
-    assert "no broker has it" in cli.fails("group", "delete", group)
-
-
 def test_system_groups_are_shown_on_request(cli: CommandLine) -> None:
     assert "TOOLS_CONSUMER" not in cli("group", "list").split()
     assert "TOOLS_CONSUMER" in cli("group", "list", "--all").split()
@@ -111,7 +89,9 @@ def test_the_cluster_lists_its_brokers(cli: CommandLine, server: StandaloneServe
         ["topic", "list"],
         ["topic", "create", "a"],
         ["group", "list"],
-        ["group", "status", "g"],
+        ["group", "lag", "g"],
+        ["group", "reset", "g", "--topic", "t", "--to", "end"],
+        ["message", "dlq", "list", "g"],
         ["cluster", "list"],
         ["cluster", "status"],
         ["read", "a"],

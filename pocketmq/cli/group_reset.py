@@ -1,0 +1,146 @@
+"""``pocketmq group reset`` and ``skip``: each shows every queue, before and after."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
+from pocketmq.cli.places import (
+    PLACE_HELP,
+    PLACE_METAVAR,
+    Where,
+    choose_queues,
+    parse_place,
+    parse_queue,
+)
+from pocketmq.cli.running import run
+
+
+@click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
+@click.argument("name", metavar="GROUP")
+@click.option("--topic", required=True, help="The topic whose queues are meant.")
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    callback=parse_place,
+    metavar=PLACE_METAVAR,
+    help=PLACE_HELP,
+)
+@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
+@dry_run_option
+@yes_option
+@nameserver_option
+@json_option
+def reset(
+    name: str,
+    topic: str,
+    place: Where,
+    queues: tuple[str, ...],
+    missing_only: bool,
+    dry_run: bool,
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Make GROUP go on elsewhere in a topic, whether its consumers run or not.
+
+    Consumers that run are told; they may take ten seconds to go on.
+    """
+
+    async def move(only_look: bool) -> client.Reset:
+        async with client.Admin(nameserver) as admin:
+            chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
+            return await admin.reset(
+                name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
+            )
+
+    if not dry_run and not yes and sys.stdin.isatty():
+        planned = run(move(True))
+        if not as_json:
+            _show_steps(planned.steps)
+        click.confirm(f"Move group {name} in {len(planned.steps)} queues?", abort=True, err=True)
+    _report(run(move(dry_run)), as_json=as_json)
+
+
+@click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
+@click.argument("name", metavar="GROUP")
+@click.argument("queue", metavar="TOPIC/BROKER/QUEUE", callback=parse_queue)
+@click.option(
+    "--messages", type=click.IntRange(1), default=1, show_default=True, help="How many to skip."
+)
+@dry_run_option
+@yes_option
+@nameserver_option
+@json_option
+def skip(
+    name: str,
+    queue: client.MessageQueue,
+    messages: int,
+    dry_run: bool,
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Move GROUP past the message it wants next in one queue, e.g. one that blocks it.
+
+    The message stays where it is: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows
+    it.
+    """
+
+    async def move() -> client.Reset:
+        async with client.Admin(nameserver) as admin:
+            return await admin.skip(name, queue, messages=messages, dry_run=dry_run)
+
+    if not dry_run and not yes and sys.stdin.isatty():
+        click.confirm(f"Skip {messages} messages of {queue} for {name}?", abort=True, err=True)
+    _report(run(move()), as_json=as_json)
+
+
+def _report(done: client.Reset, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json(
+            {
+                "group": done.group,
+                "topic": done.topic,
+                "applied": done.applied,
+                "online": list(done.online),
+                "queues": [_row(step) for step in done.steps],
+            }
+        )
+        return
+    _show_steps(done.steps)
+    verb = "moved" if done.applied else "would move"
+    changed = sum(step.changes for step in done.steps)
+    told = f"; {len(done.online)} members are told" if done.online else "; nobody is online"
+    click.echo(f"{verb} {changed} of {len(done.steps)} queues{told}", err=True)
+
+
+def _show_steps(steps: Sequence[client.ResetStep]) -> None:
+    rows = [_row(step) for step in steps]
+    columns = ["topic", "broker", "queue", "before", "after", "lag_before", "lag_after"]
+    output.show_rows(rows, columns, as_json=False, colour=_colour)
+
+
+def _row(step: client.ResetStep) -> dict[str, object]:
+    return {
+        "topic": step.queue.topic,
+        "broker": step.queue.broker_name,
+        "queue": step.queue.queue_id,
+        "before": step.before,
+        "after": step.after,
+        "lag_before": step.lag_before,
+        "lag_after": step.lag_after,
+        "begin": step.begin,
+        "end": step.end,
+    }
+
+
+def _colour(row: output.Row) -> str:
+    return "dim" if row["before"] == row["after"] else ""

@@ -1,0 +1,200 @@
+"""group and message dlq: against a real broker, with real consumers in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import client
+from client import blocking
+from pocketmq.testing import StandaloneServer
+from remoting.blocking import BlockingConnection
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2
+from remoting.protocol.message import properties
+from tests.integration.pocketmq.conftest import CommandLine
+
+
+@pytest.fixture
+def group(cli: CommandLine, topic: str) -> str:
+    """A group, and three messages in the topic's one queue."""
+    cli("group", "create", f"g-{topic}")
+    cli("send", topic, stdin="1\n2\n3\n")
+    return f"g-{topic}"
+
+
+def consume(cli: CommandLine, topic: str, group: str, count: int) -> None:
+    cli("read", topic, "--group", group, "--max", str(count), "--commit")
+
+
+def queue_of(cli: CommandLine, topic: str) -> str:
+    (row,) = cli.json("topic", "status", topic)
+    return f"{topic}/{row['broker']}/0"
+
+
+def test_a_groups_life(cli: CommandLine, topic: str) -> None:
+    group = f"g-{topic}"
+    assert "no broker has it" in cli.fails("group", "lag", group)
+    assert cli("group", "create", group, "--max-retries", "3") == f"created group {group}\n"
+    assert group in cli("group", "list").split()
+    assert cli.json("group", "lag", group) == {"group": group, "lag": 0, "queues": []}
+    assert cli.json("group", "show", group)["max_retries"] == 3
+    cli("group", "delete", group)
+    assert group not in cli("group", "list").split()
+    assert "no broker has it" in cli.fails("group", "delete", group)
+
+
+def test_lag_is_told_per_queue_and_in_all(cli: CommandLine, topic: str, group: str) -> None:
+    consume(cli, topic, group, 2)
+    told = cli.json("group", "lag", group)
+    assert told["lag"] == 1
+    (row,) = told["queues"]
+    assert (row["topic"], row["committed"], row["next"], row["lag"]) == (topic, 2, 3, 1)
+    assert (row["owner"], row["last_consumed"] is not None) == (None, True)
+    result = cli.result("group", "lag", group, "--topic", topic)
+    assert result.stdout.split("\t")[0] == topic
+    assert result.stderr == "1 messages behind in 1 queues\n"
+
+
+@contextmanager
+def online(server: StandaloneServer, topic: str, group: str) -> Iterator[str]:
+    """A consumer that is in the group and reads the topic; its client id."""
+    with blocking.Instance(server.nameserver) as instance:
+        consumer = instance.pull_consumer(group=group, start_from=client.FIRST)
+        consumer.assign(consumer.queues(topic))
+        assert consumer.get_many(1, timeout=10.0)
+        yield instance.client_id
+
+
+def test_members_are_listed_with_what_they_subscribe(
+    cli: CommandLine, server: StandaloneServer, topic: str, group: str
+) -> None:
+    assert cli("group", "members", group) == ""
+    with online(server, topic, group) as client_id:
+        (row,) = cli.json("group", "members", group)
+        assert (row["client_id"], row["language"]) == (client_id, "PYTHON")
+        assert f"{topic}: *" in row["subscriptions"]
+        assert client_id in cli("group", "members", group)
+        facts = cli.json("group", "show", group)
+        assert (facts["members"], facts["model"], facts["lag"]) == (1, "CLUSTERING", 0)
+        assert f"subscriptions\t{topic}: *" in cli("group", "show", group)
+
+
+@pytest.mark.parametrize(
+    ("to", "after"), [("earliest", 0), ("latest", 3), ("2", 2), ("-1h", 0), ("9", 3)]
+)
+def test_a_reset_moves_every_queue(
+    cli: CommandLine, topic: str, group: str, to: str, after: int
+) -> None:
+    consume(cli, topic, group, 1)
+    arguments = ["group", "reset", group, "--topic", topic, "--to", to]
+    told = cli.json(*arguments, "--dry-run")
+    assert told["applied"] is False
+    assert [(row["before"], row["after"]) for row in told["queues"]] == [(1, after)]
+    assert cli.json("group", "lag", group)["queues"][0]["committed"] == 1
+    result = cli.result(*arguments)
+    assert result.stdout.split("\t")[3:] == ["1", str(after), "2", f"{3 - after}\n"]
+    assert "moved 1 of 1 queues; nobody is online" in result.stderr
+    assert cli.json("group", "lag", group)["queues"][0]["committed"] == after
+
+
+def test_only_queues_without_an_offset_are_moved_when_that_is_asked_for(
+    cli: CommandLine, topic: str, group: str
+) -> None:
+    cli("topic", "update", topic, "--queues", "2")
+    arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
+    cli(*arguments, "--queue", "1")
+    told = cli.json(*arguments, "--missing-only")
+    assert [(row["queue"], row["before"], row["after"]) for row in told["queues"]] == [(0, None, 3)]
+    assert cli(*arguments, "--missing-only") == ""
+
+
+def test_a_reset_at_a_terminal_shows_its_plan_and_asks(
+    cli: CommandLine, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
+    result = cli.result(*arguments, stdin="n\n")
+    assert result.exit_code == 1
+    assert "lag after" in result.stdout
+    assert "Move group" in result.stderr
+    assert cli.json("group", "lag", group)["queues"] == []
+    cli(*arguments, "--yes")
+    assert cli.json("group", "lag", group)["lag"] == 0
+
+
+def test_what_is_no_place_no_queue_or_no_group_is_refused(
+    cli: CommandLine, topic: str, group: str
+) -> None:
+    reset = ["group", "reset", group, "--topic", topic]
+    assert "is not begin, end" in cli.fails(*reset, "--to", "sometime", code=2)
+    assert "there is no queue '7'" in cli.fails(*reset, "--to", "end", "--queue", "7")
+    assert "no broker has it" in cli.fails(
+        "group", "reset", "misspelt", "--topic", topic, "--to", "1"
+    )
+    assert "is not TOPIC/BROKER/QUEUE" in cli.fails("group", "skip", group, "orders", code=2)
+    assert "committed nothing" in cli.fails("group", "skip", group, queue_of(cli, topic))
+
+
+def test_a_blocking_message_is_skipped(cli: CommandLine, topic: str, group: str) -> None:
+    consume(cli, topic, group, 1)
+    queue = queue_of(cli, topic)
+    assert cli.json("group", "skip", group, queue, "--dry-run")["applied"] is False
+    assert cli("group", "skip", group, queue).split("\t")[3:5] == ["1", "2"]
+    assert cli.json("group", "skip", group, queue, "--messages", "5")["queues"][0]["after"] == 3
+    assert "no message to skip" in cli.fails("group", "skip", group, queue)
+
+
+# Dead letters
+
+
+@pytest.fixture
+def dead(cli: CommandLine, server: StandaloneServer, topic: str, group: str) -> str:
+    """The group, with two dead letters that came from the topic."""
+    cli("topic", "create", f"%DLQ%{group}", "--queues", "1")
+    with BlockingConnection(server.broker, timeout=5.0) as connection:
+        for number in range(2):
+            own = {"UNIQ_KEY": f"id-{number}", "RETRY_TOPIC": topic, "KEYS": f"k{number}"}
+            header = SendMessageRequestHeaderV2(
+                producer_group=group,
+                topic=f"%DLQ%{group}",
+                default_topic="TBW102",
+                default_topic_queue_nums=1,
+                queue_id=0,
+                sys_flag=0,
+                born_timestamp=1,
+                flag=0,
+                properties=properties.encode(own).decode(),
+                reconsume_times=3,
+            )
+            request = Command.request(RequestCode.SEND_MESSAGE_V2, header, body=b"b%d" % number)
+            assert connection.request(request).code == 0
+    return group
+
+
+def test_dead_letters_are_listed(cli: CommandLine, topic: str, dead: str) -> None:
+    assert cli("message", "dlq", "list", "nobody") == ""
+    first, second = cli.json("message", "dlq", "list", dead)
+    assert (first["topic"], first["id"], first["body"]) == (topic, "id-0", "b0")
+    assert (second["keys"], second["retries"], second["redriven"]) == (["k1"], 3, False)
+    lines = cli("message", "dlq", "list", dead, "--max", "1").splitlines()
+    assert [line.split("\t")[2:5] for line in lines] == [[topic, "id-0", "3"]]
+
+
+def test_dead_letters_are_sent_back_once(cli: CommandLine, topic: str, dead: str) -> None:
+    redrive = ["message", "dlq", "redrive", dead]
+    assert len(cli.json(*redrive, "--dry-run")["sent"]) == 2
+    result = cli.result(*redrive, "--max", "1")
+    assert result.stderr == "sent 1 dead letters back, 1 are left\n"
+    told = cli.json(*redrive)
+    assert [(one["id"], one["to"], one["to_offset"]) for one in told["sent"]] == [
+        ("id-1", topic, 4)
+    ]
+    assert told["left"] == 0
+    assert cli(*redrive) == ""
+    assert cli("message", "dlq", "list", dead) == ""
+    assert len(cli.json("message", "dlq", "list", dead, "--all")) == 2
+    assert cli("read", topic).splitlines() == ["1", "2", "3", "b0", "b1"]
