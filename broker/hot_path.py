@@ -23,6 +23,7 @@ from broker.hot.headers import KEY_BYTES
 from broker.hot.offsets import Commits
 from broker.hot.pull import Pulls
 from broker.hot.send import Sends
+from broker.hot.series import MAX_SERIES, MIN_SERIES, Series
 from broker.hot.turn import LIGHT, Peer, Serve, Turn
 from broker.processors.table import Processors
 from broker.state import BrokerState
@@ -55,6 +56,7 @@ class HotPath:
         "_max_frame_bytes",
         "_pulls",
         "_sends",
+        "_series",
         "_serves",
         "_turn",
         "frames",
@@ -66,6 +68,7 @@ class HotPath:
         self._max_frame_bytes = max_frame_bytes
         self._turn = turn = Turn(state)
         self._sends = Sends(state, turn)
+        self._series = Series(state, turn, self._sends.targets)
         self._pulls = Pulls(state, processors.pull, processors.offsets, turn)
         self._commits = Commits(processors.offsets, turn)
         serves = {**self._sends.serves, **self._pulls.serves, **self._commits.serves}
@@ -136,14 +139,25 @@ class HotPath:
         longest = self._max_frame_bytes - _LENGTH_BYTES
         available = len(buffer)
         frames = 0
+        look_at = position
         while position < stop and available - position >= PREFIX_BYTES:
             length, header_length = unpack(buffer, position)
             header_at = position + PREFIX_BYTES
             end = position + _LENGTH_BYTES + length
             # A type other than JSON makes a very long header of it.
             if header_length <= MAX_HEADER_BYTES and end <= available and length <= longest:
-                serve = find(buffer[header_at : header_at + KEY_BYTES])
                 body_at = header_at + header_length
+                if position >= look_at and body_at <= end:
+                    size = end - position
+                    worked = self._work_series(buffer, position, body_at, size, stop)
+                    look_at = position + MIN_SERIES * size // 2
+                    if worked:
+                        frames += worked
+                        position = look_at = position + worked * size
+                        if not may_go_on():
+                            break
+                        continue
+                serve = find(buffer[header_at : header_at + KEY_BYTES])
                 if (
                     serve is not None
                     and body_at <= end
@@ -168,6 +182,16 @@ class HotPath:
             if peer.crowded or not may_go_on():
                 break
         return position
+
+    def _work_series(self, buffer: bytes, position: int, body_at: int, size: int, stop: int) -> int:
+        """Work a frame and those behind it as a series, if they are one; how many were."""
+        room = (min(len(buffer), stop) - position) // size
+        if room < MIN_SERIES:
+            return 0
+        most = min(room, MAX_SERIES)
+        worked = self._series.serve(buffer, position, body_at, position + size, most)
+        self.frames += worked
+        return worked
 
     def _work_cold(self, peer: Peer, buffer: bytes, position: int) -> int:
         self._turn.flush()

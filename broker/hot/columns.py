@@ -15,6 +15,7 @@ from remoting.protocol.accelerated import crc32
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.properties import ENTRY_END, NAME_END, TAGS, join
 from remoting.protocol.message.record import (
+    CRC_AT,
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
     PHYSICAL_OFFSET_AT,
@@ -26,7 +27,6 @@ _Bytes = NDArray[np.uint8]
 
 _FLAG: Final = slice(12, 16)
 _BODY_LENGTH: Final = slice(16, 20)
-_CRC_AT: Final = 8
 _FLAG_AT: Final = 16
 _CRC_MASK: Final = 0x7FFFFFFF
 _TAGS: Final = TAGS.encode() + NAME_END
@@ -74,16 +74,16 @@ class Messages:
         own_at = tail_at + len(tail)
         size = own_at + properties
         records = np.empty((shape.messages, size), np.uint8)
-        records[:, :HEAD_BYTES_V4] = _row(head)
-        _put(records, _CRC_AT, np.array(self._crcs(), ">u4"))
+        records[:, :HEAD_BYTES_V4] = row_of(head)
+        put(records, CRC_AT, np.array(self._crcs(), ">u4"))
         records[:, _FLAG_AT : _FLAG_AT + 4] = rows[:, _FLAG]
         count = np.arange(shape.messages, dtype=np.int64)
-        _put(records, QUEUE_OFFSET_AT, (number + count).astype(">i8"))
-        _put(records, PHYSICAL_OFFSET_AT, (position + size * count).astype(">i8"))
+        put(records, QUEUE_OFFSET_AT, (number + count).astype(">i8"))
+        put(records, PHYSICAL_OFFSET_AT, (position + size * count).astype(">i8"))
         records[:, HEAD_BYTES_V4:tail_at] = rows[:, HEAD_BYTES : HEAD_BYTES + shape.body_bytes]
-        records[:, tail_at:own_at] = _row(tail)
+        records[:, tail_at:own_at] = row_of(tail)
         records[:, own_at : own_at + shape.properties_bytes] = self._properties
-        records[:, own_at + shape.properties_bytes :] = _row(self._text)
+        records[:, own_at + shape.properties_bytes :] = row_of(self._text)
         return records.reshape(-1).data
 
     def _crcs(self) -> list[int]:
@@ -115,11 +115,13 @@ def messages_of(body: bytes, shape: Shape, text: bytes) -> Messages | None:
     return Messages(body, shape, rows, text)
 
 
-def _row(data: bytes) -> _Bytes:
+def row_of(data: bytes) -> _Bytes:
+    """Bytes as a row."""
     return np.frombuffer(data, np.uint8)
 
 
-def _put(records: _Bytes, at: int, column: NDArray[np.generic]) -> None:
+def put(records: _Bytes, at: int, column: NDArray[np.generic]) -> None:
+    """A number into each row, with its own byte order."""
     width = column.itemsize
     records[:, at : at + width] = column.view(np.uint8).reshape(-1, width)
 

@@ -21,7 +21,7 @@ from broker.hot.headers import (
     integer,
 )
 from broker.hot.properties import stored
-from broker.hot.targets import Target, Targets
+from broker.hot.targets import Target, Targets, key_of
 from broker.hot.turn import COLD, HEAVY, LIGHT, Serve, Turn
 from broker.processors.send import answer_fields
 from broker.state import BrokerState
@@ -96,17 +96,7 @@ class Sends:
         if header.code != code or (flag and flag != FLAG_ONEWAY) or not has_few_fields(text):
             return COLD
         fields = header.extFields
-        key = (
-            fields.b,
-            fields.e,
-            fields.d,
-            fields.f,
-            fields.h,
-            fields.j,
-            fields.k,
-            fields.l,
-            fields.m,
-        )
+        key = key_of(fields)
         target = self.targets.get(key) or self.targets.find(key, fields)
         # As a rule it was born in the same millisecond as the message before.
         if target is None or (fields.g != self._born_text and not self._see_born(fields.g)):

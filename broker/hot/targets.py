@@ -8,6 +8,8 @@ changes. What is refused, or only the general path can decide, is not kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from broker.hot.answers import SendAnswers
@@ -23,6 +25,9 @@ MAX_TARGETS: Final = 4_096
 """Kinds of sends remembered: more are a stream of odd headers, for which it starts anew."""
 
 Key: TypeAlias = tuple[str, ...]
+
+key_of: Final[Callable[[AnySendFields], Key]] = attrgetter(*"bedfhjklm")
+"""The texts of a header that tell its kind."""
 
 _SINGLE_TAG: Final = "SINGLE_TAG"
 

@@ -79,17 +79,18 @@ class Turn:
         late: answers that wait for the disk: their templates and what they are filled with.
         takes_sends: whether the peer's sends may go the short way.
         messages, message_bytes: stored so far.
+        syncs: whether answers wait for the disk unless a message says otherwise.
     """
 
     __slots__ = (
         "_bulk",
         "_state",
-        "_sync",
         "answers",
         "late",
         "message_bytes",
         "messages",
         "peer",
+        "syncs",
         "takes_sends",
     )
 
@@ -98,7 +99,7 @@ class Turn:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._bulk = state.store.bulk
-        self._sync = state.store.sync_flush
+        self.syncs = state.store.sync_flush
         self.answers: list[Piece] = []
         self.late: list[tuple[bytes, Fill]] = []
         self.takes_sends = False
@@ -116,12 +117,12 @@ class Turn:
         self.takes_sends = (
             len(self.peer.born_host) == HOST_BYTES_V4 == len(state.packed_host)
             and state.changes.topics_pending is None
-            and (not self._sync or self.peer.may_hold)
+            and (not self.syncs or self.peer.may_hold)
         )
 
     def answer_send(self, template: bytes, fill: Fill, *, waits: bool) -> None:
         """Answer a send whose message was added, now or when the disk has it."""
-        if waits and self._sync:
+        if waits and self.syncs:
             self.late.append((template, fill))
         else:
             self.answers.append(framed(template % fill))
@@ -134,7 +135,7 @@ class Turn:
             counters.messages_sent += self.messages
             counters.bytes_sent += self.message_bytes
             self.messages = self.message_bytes = 0
-            if self._sync:
+            if self.syncs:
                 self._state.store.ask_sync()
 
     def post(self) -> None:

@@ -45,6 +45,8 @@ from remoting.protocol.message.hosts import HOST_BYTES_V4, HOST_BYTES_V6, host_b
 from remoting.protocol.message.sys_flag import BORN_HOST_V6, HOSTS_V6_MASK, STORE_HOST_V6
 
 __all__ = [
+    "BORN_TIMESTAMP_AT",
+    "CRC_AT",
     "FIXED_BYTES_V4",
     "HEAD_BYTES_V4",
     "HEAD_V4",
@@ -54,6 +56,7 @@ __all__ = [
     "MAX_TOPIC_BYTES_V2",
     "MIN_TAIL_BYTES",
     "PHYSICAL_OFFSET_AT",
+    "QUEUE_ID_AT",
     "QUEUE_OFFSET_AT",
     "STORE_TIMESTAMP_AT_V4",
     "SYS_FLAG_AT",
@@ -90,6 +93,8 @@ HEAD_BYTES_V4: Final = HEAD_V4.size
 FIXED_BYTES_V4: Final = HEAD_BYTES_V4 + 3
 """A v1 record with IPv4 hosts, without body, topic and properties: 91."""
 
+CRC_AT: Final = 8
+QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
 SYS_FLAG_AT: Final = 36
