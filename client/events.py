@@ -153,6 +153,75 @@ class SubscriptionUnstable:
     broker: str
 
 
+@dataclass(frozen=True, slots=True)
+class MessageDeadLettered:
+    """A message was put aside, into the group's dead-letter queue.
+
+    Attributes:
+        queue, offset, message_id: which; of a retried one, its place in the retry topic.
+        group: whose dead letter it is.
+        reason: what its handler raised or said last.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#dead-letters"
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    group: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBlocked:
+    """An orderly queue stands still: its first message fails again and again.
+
+    Attributes:
+        queue, offset, message_id: where.
+        failures: how often it failed by now.
+        error: what the handler raised last.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#one-failing-message-stops-its-queue"
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+    failures: int
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerTimedOut:
+    """A handler had its messages for ``consume_timeout``: they are retried without its outcome.
+
+    An ``async def`` is cancelled; a ``def`` can't be, and keeps its place until it returns.
+
+    Attributes:
+        queue, offset: the first of its messages.
+        messages: how many it had.
+        seconds: how long.
+    """
+
+    queue: MessageQueue
+    offset: int
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """An ``async def`` handler kept the event loop for itself: heartbeats and pulls had to wait.
+
+    Attributes:
+        group: whose handler.
+        seconds: how long.
+    """
+
+    group: str
+    seconds: float
+
+
 Event: TypeAlias = (
     OffsetMoved
     | QueueWaiting
@@ -165,5 +234,9 @@ Event: TypeAlias = (
     | RebalanceFailed
     | LockLost
     | SubscriptionUnstable
+    | MessageDeadLettered
+    | QueueBlocked
+    | HandlerTimedOut
+    | LoopBlocked
 )
 EventHandler: TypeAlias = Callable[[Event], None]

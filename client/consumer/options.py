@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from client import limits
 from client.config import ClientArguments, Options, positive
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Handler: TypeAlias = Union[  # noqa: UP007 - mypy takes the other form for a condition
-    Callable[["ReceivedMessage[T]"], object], Callable[[list["ReceivedMessage[T]"]], object]
-]
+Handler: TypeAlias = (
+    Callable[["ReceivedMessage[T]"], object] | Callable[[list["ReceivedMessage[T]"]], object]
+)
 """``async def`` or ``def``; called with a message, or with a list of them if ``batch_size`` > 1."""
 
 OnConflict: TypeAlias = Literal["reject", "warn", "allow"]
@@ -39,7 +39,8 @@ class Tags:
     __slots__ = ("text",)
 
     def __init__(self, *tags: str) -> None:
-        for tag in tags:
+        given: tuple[Any, ...] = tags
+        for tag in given:
             if not isinstance(tag, str) or not tag.strip() or "||" in tag:
                 raise UsageError(f"{tag!r} is no tag", hint="give each tag as one text")
         self.text = " || ".join(tags) or "*"

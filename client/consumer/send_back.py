@@ -1,0 +1,213 @@
+"""Messages whose handling failed: back to the broker, or to the dead letters.
+
+The broker of a message is asked to deliver it to the group again (CONSUMER_SEND_MSG_BACK); it
+counts the times, chooses the delay and knows when to bury it. Can't it be asked, the message is
+sent anew, to the group's retry topic at any broker. If that fails too the message stays where it
+is, unsettled, and is handled again (cf. ConsumeMessageConcurrentlyService.sendMessageBack). When
+broadcasting there is nobody to give a message back to: what failed is told and done with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, Outcome
+from client.consumer.received import ReceivedMessage
+from client.errors import NoRoute, PocketMQError
+from client.events import EventHandler, MessageDeadLettered
+from client.limits import DEFAULT_TOPIC_QUEUES, REQUEST_TIMEOUT, SEND_TIMEOUT
+from remoting.log import Log
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.send import (
+    ConsumerSendMsgBackRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from remoting.protocol.message import properties
+from remoting.protocol.message.sys_flag import COMPRESSED, COMPRESSION_MASK
+from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GROUP, retry_topic
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+FIRST_RETRY_LEVEL: Final = 3
+"""The delay level of a first retry; each further one takes the next."""
+
+ENDLESS: Final = 2**31 - 1
+"""The retries of a message that is never buried."""
+
+_STORED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+
+
+class Returns(Protocol):
+    """What happens to messages that were not handled."""
+
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+        """Retry a message or bury it. False: it could not be done, keep the message."""
+        ...
+
+
+class SendBack:
+    """The way back for the messages of one group.
+
+    Args:
+        max_retries: after so many a message is dead-lettered.
+        tell: the application's ear for events.
+    """
+
+    def __init__(
+        self, instance: Instance[Any], group: str, max_retries: int, tell: EventHandler
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._max_retries = max_retries
+        self._tell = tell
+
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+        """See ``Returns``."""
+        level = outcome.delay_level
+        buried = level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
+        _log.warning(
+            "message is dead-lettered" if buried else "message is retried",
+            group=self._group,
+            queue=str(message.queue),
+            offset=message.offset,
+            id=message.id,
+            times=message.retries,
+            why=outcome.reason,
+            exc_info=outcome.error,
+        )
+        try:
+            await self._ask_broker(message, level)
+        except PocketMQError as error:
+            _log.warning("message not sent back", group=self._group, error=str(error))
+            try:
+                await self._send_anew(message, level, buried=buried)
+            except PocketMQError as again:
+                _log.warning(
+                    "message stays here and is handled again", group=self._group, error=str(again)
+                )
+                return False
+        if buried:
+            self._tell(
+                MessageDeadLettered(
+                    message.queue, message.offset, message.id, self._group, outcome.reason
+                )
+            )
+        return True
+
+    async def _ask_broker(self, message: ReceivedMessage[Any], level: int) -> None:
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=level,
+            origin_msg_id=message.id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max_retries,
+            bname=message.queue.broker_name,
+        )
+        await self._instance.remote.call(
+            await self._address(message),
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            header,
+            timeout=REQUEST_TIMEOUT,
+            queue=message.queue,
+            group=self._group,
+        )
+
+    async def _address(self, message: ReceivedMessage[Any]) -> str:
+        route = await self._instance.routes.to_read(message.queue.topic)
+        address = route.master(message.queue.broker_name)
+        if address is None:
+            raise NoRoute("the message's broker has no master", queue=message.queue)
+        return address
+
+    async def _send_anew(self, message: ReceivedMessage[Any], level: int, *, buried: bool) -> None:
+        topic = retry_topic(self._group)
+        route = await self._instance.routes.to_write(topic, DEFAULT_TOPIC_QUEUES, SEND_TIMEOUT)
+        brokers = {queue.broker_name: queue for queue in route.writable}
+        own = message.queue.broker_name
+        failure: PocketMQError = NoRoute("no broker takes the message back", topic=topic)
+        for name in sorted(brokers, key=lambda name: (name == own, name)):
+            address = route.master(name)
+            if address is None:
+                continue
+            queue = brokers[name]
+            header = self._header(message, level, queue.queue_id, name, buried=buried)
+            try:
+                await self._instance.remote.call(
+                    address,
+                    RequestCode.SEND_MESSAGE_V2,
+                    header,
+                    body=bytes(message.stored_body),
+                    timeout=SEND_TIMEOUT,
+                    accept=_STORED,
+                    queue=queue,
+                    group=self._group,
+                )
+            except PocketMQError as error:
+                failure = error
+            else:
+                return
+        raise failure
+
+    def _header(
+        self,
+        message: ReceivedMessage[Any],
+        level: int,
+        queue_id: int,
+        broker: str,
+        *,
+        buried: bool,
+    ) -> SendMessageRequestHeaderV2:
+        times = message.reconsume_times
+        text = dict(message.properties)
+        text.pop(properties.TRAN_MSG, None)
+        text[properties.RETRY_TOPIC] = message.topic
+        text.setdefault(properties.ORIGIN_MESSAGE_ID, message.id)
+        if not buried:
+            chosen = level if level != BROKER_CHOOSES else FIRST_RETRY_LEVEL + times
+            text[properties.DELAY] = str(chosen)
+        return SendMessageRequestHeaderV2(
+            producer_group=CLIENT_INNER_PRODUCER_GROUP,
+            topic=retry_topic(self._group),
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
+            queue_id=queue_id,
+            sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+            born_timestamp=message.born_timestamp_ms,
+            flag=message.flag,
+            properties=properties.encode(text).decode(),
+            # 5.x buries what was retried more often than the maximum, 4.9 as often.
+            reconsume_times=max(times, self._max_retries) + 1 if buried else times + 1,
+            max_reconsume_times=self._max_retries,
+            bname=broker,
+        )
+
+
+class Unshared:
+    """Broadcasting: what failed is told, and done with."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+        """See ``Returns``."""
+        _log.warning(
+            "message failed and is skipped: broadcasting has no retries",
+            group=self._group,
+            queue=str(message.queue),
+            offset=message.offset,
+            id=message.id,
+            why=outcome.reason,
+            exc_info=outcome.error,
+        )
+        return True
