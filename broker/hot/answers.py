@@ -27,6 +27,12 @@ def framed(header: bytes, body_length: int = 0) -> bytes:
     return PREFIX.pack(_REST_OF_PREFIX + length + body_length, length) + header
 
 
+def framed_template(header: bytes, length: int) -> bytes:
+    """The template of a frame, made of that of its header, which is so long once filled in."""
+    prefix = PREFIX.pack(_REST_OF_PREFIX + length, length)
+    return prefix.replace(b"%", b"%%") + header
+
+
 def template(
     code: int,
     *,

@@ -17,7 +17,7 @@ import string
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.hot.answers import framed
+from broker.hot.answers import framed, framed_template
 from broker.hot.headers import DECODE_ERRORS, KEY_BYTES, SendFields, decode_send, has_few_fields
 from broker.hot.numpy_loader import NUMPY
 from broker.hot.properties import Stored, stored
@@ -226,7 +226,7 @@ def _frame(target: Target, count: int, opaque: int) -> bytes:
     if len(str(last)) != len(str(last - count + 1)):
         return b""
     length = len(target.answer % (0, last, opaque))
-    return framed(b"", length).replace(b"%", b"%%") + target.answer
+    return framed_template(target.answer, length)
 
 
 def _number(
