@@ -8,7 +8,7 @@ from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.body import Body
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.base import Header
@@ -38,7 +38,7 @@ def addresses(text: str) -> list[str]:
 
 def ask(
     address: str,
-    code: RequestCode,
+    code: int,
     kind: type[B],
     header: Header | None = None,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from typing import Final
 
 import click
 
@@ -11,6 +12,12 @@ from pocketmq import output
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.doctor import Case, Verdict, examine
 from pocketmq.probe import addresses
+
+COLOURS: Final[dict[object, str]] = {
+    Verdict.OK: "",
+    Verdict.WARNING: "yellow",
+    Verdict.FAILED: "red",
+}
 
 
 @click.command(epilog="Example: pocketmq doctor --topic orders --group billing")
@@ -30,6 +37,7 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
     if as_json:
         output.show_json({"healthy": not failed, "findings": rows})
     else:
-        output.show_rows(rows, ["verdict", "check", "found", "remedy"], as_json=False)
+        columns = ["verdict", "check", "found", "remedy"]
+        output.show_rows(rows, columns, as_json=False, colour=lambda row: COLOURS[row["verdict"]])
         click.echo(f"{failed} failed, {warnings} warnings, {len(findings)} checks", err=True)
     sys.exit(1 if failed else 0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pocketmq import doctor
-from pocketmq.doctor import Case, Finding, Verdict, examine
+from pocketmq import probe
+from pocketmq.doctor import Case, Finding, Verdict, examine, machine
 from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
 from remoting.protocol.bodies.clients import Connection, ConsumerConnection
@@ -16,8 +16,10 @@ from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, T
 from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper
 from remoting.protocol.bodies.tables import KVTable
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
+DESCRIBE = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
 NAME_SERVER = "10.0.0.1:9876"
 BROKER = "10.0.0.2:10911"
 CLOCK = ManualClock()
@@ -42,10 +44,10 @@ def cluster(address: str = BROKER, *, broker_id: int = 0) -> ClusterInfo:
     return ClusterInfo(broker_addr_table={"a": data}, cluster_addr_table={"c": ["a"]})
 
 
-class Servers(dict[tuple[str, RequestCode], object]):
+class Servers(dict[tuple[str, int], object]):
     """What is answered, by address and request; an exception is raised."""
 
-    def ask(self, address: str, code: RequestCode, *_: object, **__: object) -> Any:
+    def ask(self, address: str, code: int, *_: object, **__: object) -> Any:
         answer = self.get((address, code), NoAnswer(f"can't connect to {address}"))
         if isinstance(answer, NoAnswer):
             raise answer
@@ -58,7 +60,8 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     table = Servers()
     table[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster()
     table[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
-    monkeypatch.setattr(doctor, "ask", table.ask)
+    table[BROKER, DESCRIBE] = NoAnswer("code 3", 3)
+    monkeypatch.setattr(probe, "ask", table.ask)
     return table
 
 
@@ -194,7 +197,7 @@ def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    monkeypatch.setattr(machine, "find_spec", lambda _: None)
     found = bad()
     assert [f.check for f in found] == ["accelerator"] * 3 + ["file descriptors"]
     assert "ulimit -n 1024" in found[-1].remedy

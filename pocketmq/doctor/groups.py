@@ -1,0 +1,323 @@
+"""Consumer groups: members, offsets, blocked queues, dead letters.
+
+Brokers of ours say themselves what is wrong with a group. At Apache's the doctor looks at what can
+be asked there: connections, offsets, and what each member tells about itself. Every remedy ends
+with the section of the docs that explains it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from client.admin.descriptions import (
+    GroupDescription,
+    Member,
+    Problem,
+    QueueState,
+    merged,
+    of_apache,
+    of_ours,
+)
+from client.places import instant
+from pocketmq import probe
+from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.probe import NoAnswer
+from remoting.protocol.bodies import description as wire
+from remoting.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo
+from remoting.protocol.bodies.description import FindingKind
+from remoting.protocol.bodies.group import SubscriptionGroupWrapper
+from remoting.protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel
+from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.group import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from remoting.protocol.headers.query import (
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group
+from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
+from remoting.protocol.queue import MessageQueue
+
+DOCS: Final = "docs/consumer-groups.md"
+
+MAX_GROUPS: Final = 200
+"""Groups looked at when none is named: one question each to every broker."""
+
+MAX_ASKED_MEMBERS: Final = 20
+"""Members that are asked about themselves: a hung one takes three seconds."""
+
+SILENT_SECONDS: Final = 45.0
+"""A member's heartbeat comes each 30 s; so much later it has missed one."""
+
+_CHECKS: Final = {
+    FindingKind.SUBSCRIPTION: "subscriptions",
+    FindingKind.CONSUME_TYPE: "consume type",
+    FindingKind.MESSAGE_MODEL: "message model",
+    FindingKind.CONSUME_FROM_WHERE: "start",
+    FindingKind.CLIENT_ID: "client id",
+    FindingKind.IDLE_MEMBERS: "idle members",
+    FindingKind.UNPULLED_QUEUE: "unpulled queue",
+    FindingKind.BLOCKED_QUEUE: "blocked queue",
+    FindingKind.OFFSET_BACKWARDS: "offset backwards",
+    FindingKind.QUEUES_CHANGED: "queues changed",
+}
+"""How the report names what a broker finds; another kind by its own name."""
+
+
+def all_groups(case: Case) -> Iterator[Finding]:
+    """What brokers of ours find wrong with any group, when no one is named."""
+    if case.group is not None:
+        return
+    names = _names(case)
+    wrong = 0
+    for name in names[:MAX_GROUPS]:
+        for problem in _describe(case, name).problems:
+            wrong += 1
+            yield _told(problem)
+    if names and not wrong:
+        yield ok("groups", f"{min(len(names), MAX_GROUPS)} groups, nothing is wrong with them")
+    if len(names) > MAX_GROUPS:
+        text = f"{len(names) - MAX_GROUPS} more groups were not looked at"
+        yield warning("groups", text, "name one with --group")
+
+
+def group(case: Case) -> Iterator[Finding]:
+    """The group that was asked for, if one was."""
+    if case.group is None or not case.masters:
+        return
+    description = _describe(case, case.group)
+    yield from _unreachable(case, case.group)
+    yield _membership(case.group, description)
+    for problem in description.problems:
+        yield _told(problem)
+    if not description.complete:
+        yield from _idle(case, description)
+    yield from _silent(description, instant(case.clock.now_ms()))
+    yield from _endless(case, description)
+    yield from _without_offset(description)
+    for address in case.masters.values():
+        yield from _progress(case.group, address)
+    yield from _dead_letters(case, description)
+
+
+# Asking
+
+
+def _names(case: Case) -> list[str]:
+    names: set[str] = set()
+    for address in case.masters.values():
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        try:
+            names |= probe.ask(
+                address, code, SubscriptionGroupWrapper
+            ).subscription_group_table.keys()
+        except NoAnswer:
+            continue
+    return sorted(name for name in names if not is_system_group(name))
+
+
+def _describe(case: Case, name: str) -> GroupDescription:
+    """What all brokers that answer know about a group."""
+    now = instant(case.clock.now_ms())
+    parts = [_described(broker, address, name, now) for broker, address in case.masters.items()]
+    return merged(name, [part for part in parts if part is not None])
+
+
+def _described(broker: str, address: str, name: str, now: datetime) -> GroupDescription | None:
+    own = DescribeConsumerGroupRequestHeader(consumer_group=name)
+    code = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
+    try:
+        return of_ours(name, broker, probe.ask(address, code, wire.GroupDescription, own), now)
+    except NoAnswer as problem:
+        if problem.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+    try:
+        return of_apache(name, _connections(address, name))
+    except NoAnswer:
+        return GroupDescription(group=name, complete=False)
+
+
+def _connections(address: str, name: str) -> ConsumerConnection:
+    header = GetConsumerConnectionListRequestHeader(consumer_group=name)
+    return probe.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, header)
+
+
+def _unreachable(case: Case, name: str) -> Iterator[Finding]:
+    for address in case.masters.values():
+        try:
+            _connections(address, name)
+        except NoAnswer as problem:
+            if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                yield failed("group", str(problem), "look at the broker's log")
+
+
+# Members
+
+
+def _membership(name: str, description: GroupDescription) -> Finding:
+    if not description.online:
+        return warning("group", f"{name} has no member online", "start a consumer of it")
+    return ok("group", f"{name} has {len(description.members)} members")
+
+
+def _told(problem: Problem) -> Finding:
+    check = next((text for kind, text in _CHECKS.items() if kind == problem.kind), problem.kind)
+    return warning(check, problem.text, f"see {problem.docs}")
+
+
+def _idle(case: Case, description: GroupDescription) -> Iterator[Finding]:
+    """More members than queues, as far as an Apache broker lets one see it."""
+    members = description.members
+    if any(member.model == MessageModel.BROADCASTING for member in members):
+        return
+    queues = Counter(queue.topic for queue in _offsets(case, description.group))
+    topics = {topic: count for topic, count in queues.items() if not topic.startswith(RETRY_PREFIX)}
+    most = max(topics.values(), default=0)
+    if 0 < most < len(members):
+        yield warning(
+            "idle members",
+            f"{description.group} has {len(members)} members and its topics at most {most} queues: "
+            f"{len(members) - most} of them get nothing",
+            f"give the topic more queues, or run fewer members; see {DOCS}#one-owner-per-queue",
+        )
+
+
+def _offsets(case: Case, name: str) -> list[MessageQueue]:
+    header = GetConsumeStatsRequestHeader(consumer_group=name)
+    found: list[MessageQueue] = []
+    for address in case.masters.values():
+        try:
+            stats = probe.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header)
+        except NoAnswer:
+            continue
+        found += stats.offset_table
+    return found
+
+
+def _silent(description: GroupDescription, now: datetime) -> Iterator[Finding]:
+    for member in description.members:
+        at = member.last_heartbeat_at
+        if at is not None and (now - at).total_seconds() > SILENT_SECONDS:
+            yield warning(
+                "silent member",
+                f"{member.client_id} of {description.group} was heard of "
+                f"{(now - at).total_seconds():.0f} s ago",
+                "its host may be gone: its queues move to others up to 150 s after that; see "
+                f"{DOCS}#clean-close-and-vanished-hosts",
+            )
+
+
+def _endless(case: Case, description: GroupDescription) -> Iterator[Finding]:
+    """Members that try a failing ordered message for ever, by their own word."""
+    for member in description.members[:MAX_ASKED_MEMBERS]:
+        info = _running_info(case, description.group, member)
+        if info is None:
+            continue
+        settings = info.properties
+        ordered = settings.get("PROP_CONSUMEORDERLY") == "true"
+        if ordered and settings.get("maxReconsumeTimes") in {"-1", str(2**31 - 1)}:
+            yield warning(
+                "endless retries",
+                f"{member.client_id} of {description.group} consumes in order and tries a failing "
+                "message for ever: one message stops its queue",
+                "set max_retries (maxReconsumeTimes); see "
+                f"{DOCS}#a-failing-ordered-message-stops-its-queue",
+            )
+
+
+def _running_info(case: Case, name: str, member: Member) -> ConsumerRunningInfo | None:
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=name, client_id=member.client_id)
+    for address in case.masters.values():
+        try:
+            return probe.ask(
+                address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, header
+            )
+        except NoAnswer:
+            continue
+    return None
+
+
+# Offsets
+
+
+def _without_offset(description: GroupDescription) -> Iterator[Finding]:
+    """Queues with messages in which a group has committed nothing, by topic."""
+    topics: dict[str, list[QueueState]] = {}
+    for state in description.queues:
+        if state.end > 0 and not state.queue.topic.startswith(RETRY_PREFIX):
+            topics.setdefault(state.queue.topic, []).append(state)
+    starts = {member.start_from for member in description.members}
+    for topic, states in topics.items():
+        missing = [state for state in states if state.committed is None]
+        if not missing:
+            continue
+        text = (
+            f"{description.group} has no committed offset in {len(missing)} of {len(states)} "
+            f"queues of {topic} that hold messages"
+        )
+        if len(missing) < len(states) or ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET not in starts:
+            section = "no-stored-offset-is-a-fact"
+        else:
+            section = "from-last-is-not-always-the-end"
+        yield warning(
+            "no offset",
+            text,
+            f"say where they begin: pocketmq group reset {description.group} --topic {topic} "
+            f"--to latest --missing-only; see {DOCS}#{section}",
+        )
+
+
+def _progress(name: str, address: str) -> Iterator[Finding]:
+    header = GetConsumeStatsRequestHeader(consumer_group=name)
+    try:
+        table = probe.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header).offset_table
+    except NoAnswer as problem:
+        yield warning("offsets", str(problem), "look at the broker's log")
+        return
+    if not table:
+        yield warning(
+            "offsets",
+            f"{address} has no committed offset of {name}",
+            "nothing to do if it never consumed; else look for config/consumerOffset.json in "
+            f"the broker's store; see {DOCS}#no-stored-offset-is-a-fact",
+        )
+        return
+    behind = sum(max(o.broker_offset - o.consumer_offset, 0) for o in table.values())
+    yield ok("offsets", f"{name} is {behind} messages behind at {address}")
+    ahead = [str(queue) for queue, o in table.items() if o.consumer_offset > o.broker_offset]
+    if ahead:
+        yield failed(
+            "offsets",
+            f"{name} is ahead of what {', '.join(ahead)} hold",
+            f"the store was replaced or cut: pocketmq group reset {name}",
+        )
+
+
+def _dead_letters(case: Case, description: GroupDescription) -> Iterator[Finding]:
+    name = description.group
+    header = GetTopicStatsInfoRequestHeader(topic=dlq_topic(name))
+    sent_back = {state.queue: state.committed or 0 for state in description.queues}
+    waiting = 0
+    for address in case.masters.values():
+        try:
+            stats = probe.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicStatsTable, header)
+        except NoAnswer:
+            continue
+        for queue, held in stats.offset_table.items():
+            begin = max(held.min_offset, sent_back.get(queue, 0))
+            waiting += max(held.max_offset - begin, 0)
+    if waiting:
+        yield warning(
+            "dead letters",
+            f"{name} has given up {waiting} messages that were not sent back",
+            f"pocketmq message dlq list {name}, and redrive when the cause is gone; see "
+            f"{DOCS}#a-failing-ordered-message-stops-its-queue",
+        )
+    else:
+        yield ok("dead letters", f"{name} has none that wait")

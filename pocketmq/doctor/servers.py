@@ -1,0 +1,145 @@
+"""Name servers, and every broker at the address it advertises."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pocketmq import probe
+from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.probe import NoAnswer
+from remoting.protocol.bodies.route import ClusterInfo
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.codes import RequestCode
+
+CLOCK_TOLERANCE_SECONDS: Final = 5.0
+"""A difference that changes nothing: the broker's clock is known to the second only."""
+
+DISK_WARNING: Final = 0.75
+DISK_FULL: Final = 0.90
+"""Shares of the disk in use; Apache refuses writes at the second (cf. DefaultMessageStore)."""
+
+
+def name_servers(case: Case) -> Iterator[Finding]:
+    """Whether they answer, and know the same brokers."""
+    views: dict[str, set[str]] = {}
+    for address in case.name_servers:
+        try:
+            info = probe.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
+        except NoAnswer as problem:
+            yield failed(
+                "name server", str(problem), "start it, or correct --nameserver or NAMESRV_ADDR"
+            )
+            continue
+        case.answering.append(address)
+        views[address] = set(info.broker_addr_table)
+        for name, data in info.broker_addr_table.items():
+            case.brokers.setdefault(name, {}).update(data.broker_addrs)
+        yield ok("name server", f"{address} answers")
+    everything = set(case.brokers)
+    for address, known in views.items():
+        if missing := everything - known:
+            yield failed(
+                "name server",
+                f"{address} doesn't know {', '.join(sorted(missing))}, another one does",
+                "give every broker all name servers (namesrvAddr), and clients too",
+            )
+
+
+def brokers(case: Case) -> Iterator[Finding]:
+    """Whether each answers where clients will look for it, its clock and its disk."""
+    if not case.answering:
+        return
+    if not case.brokers:
+        yield failed(
+            "brokers",
+            "no broker is registered",
+            "start one with --nameserver, and look at its log for 'registered'",
+        )
+    for name, members in sorted(case.brokers.items()):
+        if 0 not in members:
+            yield failed("broker", f"{name} has no master", f"start the master of {name}")
+        for broker_id, address in sorted(members.items()):
+            yield from _broker(case, name, broker_id, address)
+
+
+def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Finding]:
+    try:
+        table = probe.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable).table
+    except NoAnswer as problem:
+        if problem.code is None:
+            remedy = _advice(address)
+        else:
+            remedy = "wait if it is starting; else look at its log"
+        yield failed("broker", f"{name} is advertised, but {problem}", remedy)
+        return
+    case.answering.append(address)
+    role = "" if broker_id == 0 else f", slave {broker_id}"
+    yield ok("broker", f"{name} at {address} answers{role}, {table.get('brokerVersionDesc', '?')}")
+    if _only_for_this_machine(address) and not all(map(_only_for_this_machine, case.name_servers)):
+        yield warning(
+            "advertised address",
+            f"{name} advertises {address}, which only works on its own machine",
+            "start it with --host and --advertise set to an address that clients reach",
+        )
+    yield from _clock(case, name, table)
+    yield from _disk(name, table)
+
+
+def _advice(address: str) -> str:
+    if _only_for_this_machine(address):
+        return (
+            f"{address} is the broker's own machine: start the broker with --advertise set to an "
+            "address that clients reach, if it runs elsewhere; else start it"
+        )
+    return (
+        "start the broker if it is down; else look at firewalls, or set --advertise to an "
+        "address that clients reach"
+    )
+
+
+def _only_for_this_machine(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return ip.is_loopback or ip.is_unspecified
+
+
+def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[Finding]:
+    """Compare clocks: a broker tells when it started and, to the second, for how long it runs."""
+    spans = re.findall(r"(\d+) (?:day|hour|minute|second)", table.get("runtime", ""))
+    boot_ms = table.get("bootTimestamp", "")
+    if len(spans) != 4 or not boot_ms.isdecimal():
+        return
+    days, hours, minutes, seconds = map(int, spans)
+    runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    # Half a second is what the cut-off part is on average.
+    theirs = int(boot_ms) / 1000 + runs + 0.5
+    difference = theirs - case.clock.now_ms() / 1000
+    if abs(difference) <= CLOCK_TOLERANCE_SECONDS:
+        yield ok("clock", f"{name}'s agrees with this machine's")
+    else:
+        word = "ahead of" if difference > 0 else "behind"
+        yield warning(
+            "clock",
+            f"{name}'s is {abs(difference):.0f} s {word} this machine's",
+            "run NTP on both: reading from a time and message ages go by these clocks",
+        )
+
+
+def _disk(name: str, table: dict[str, str]) -> Iterator[Finding]:
+    try:
+        used = float(table.get("commitLogDiskRatio", ""))
+    except ValueError:
+        return
+    capacity = table.get("commitLogDirCapacity", "").strip(". ")
+    found = f"{name}'s is {used:.0%} full ({capacity})" if capacity else f"{name}'s: {used:.0%}"
+    if used < DISK_WARNING:
+        yield ok("disk", found)
+        return
+    remedy = "make room: move other things away, or the store to a bigger disk"
+    yield (failed if used >= DISK_FULL else warning)("disk", found, remedy)

@@ -1,0 +1,66 @@
+"""One topic: its routes, what it permits, who consumes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pocketmq import probe
+from pocketmq.doctor.findings import Case, Finding, failed, ok
+from pocketmq.probe import NoAnswer
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+
+
+def topic(case: Case) -> Iterator[Finding]:
+    """The topic that was asked for, if one was."""
+    if case.topic is None or not case.brokers:
+        return
+    header = GetRouteInfoRequestHeader(topic=case.topic, accept_standard_json_only=True)
+    for address in case.name_servers:
+        if address not in case.answering:
+            continue
+        try:
+            route = probe.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, header)
+        except NoAnswer as problem:
+            if problem.code == ResponseCode.TOPIC_NOT_EXIST:
+                text = f"{address} knows no topic {case.topic}"
+                yield failed("topic", text, f"pocketmq topic create {case.topic}")
+            else:
+                yield failed("topic", str(problem), "look at the name server's log")
+            continue
+        yield from _queues(case.topic, address, route)
+    yield from _consumers(case, case.topic)
+
+
+def _consumers(case: Case, topic: str) -> Iterator[Finding]:
+    """Who else gets the messages: groups don't take them away from each other."""
+    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+    groups: set[str] = set()
+    for address in case.masters.values():
+        try:
+            answer = probe.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, header)
+        except NoAnswer:
+            continue
+        groups |= set(answer.group_list)
+    if groups:
+        names = ", ".join(sorted(groups))
+        yield ok("consumers", f"{topic} is consumed by {names}; each group gets every message")
+
+
+def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[Finding]:
+    writable = sum(q.write_queue_nums for q in route.queue_datas if q.perm & PERM_WRITE)
+    readable = sum(q.read_queue_nums for q in route.queue_datas if q.perm & PERM_READ)
+    yield ok("route", f"{address} knows {topic} at {len(route.queue_datas)} brokers")
+    for count, word, perm in ((writable, "write to", "w"), (readable, "read from", "r")):
+        if count:
+            yield ok("permission", f"{count} queues of {topic} to {word}")
+        else:
+            yield failed(
+                "permission",
+                f"no queue of {topic} to {word}",
+                f"pocketmq topic update {topic} --permission rw gives it {perm}",
+            )

@@ -1,0 +1,180 @@
+"""What the doctor finds wrong with consumer groups, at brokers of ours and at Apache's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pocketmq import probe
+from pocketmq.doctor import Case, Finding, Verdict
+from pocketmq.doctor.groups import all_groups, group
+from pocketmq.doctor.topics import topic
+from pocketmq.probe import NoAnswer
+from remoting.clock import ManualClock
+from remoting.protocol.bodies.clients import Connection, ConsumerConnection, ConsumerRunningInfo
+from remoting.protocol.bodies.description import (
+    FindingKind,
+    GroupDescription,
+    GroupFinding,
+    GroupMemberInfo,
+    GroupQueueInfo,
+)
+from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.protocol.bodies.stats import (
+    ConsumeStats,
+    OffsetWrapper,
+    TopicOffset,
+    TopicStatsTable,
+)
+from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.own_codes import OwnRequestCode
+from remoting.protocol.queue import MessageQueue
+
+BROKER = "10.0.0.2:10911"
+CLOCK = ManualClock()
+DESCRIBE = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
+QUEUE = MessageQueue("orders", "a", 0)
+
+
+class Brokers(dict[int, Any]):
+    """One broker's answers by request; what is not there is refused."""
+
+    def ask(self, _: str, code: int, *__: object, **___: object) -> Any:
+        answer = self.get(code, NoAnswer(f"code {code} is refused", 1))
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    """A broker of ours with a healthy group of one member."""
+    answers = Brokers()
+    monkeypatch.setattr(probe, "ask", answers.ask)
+    answers[DESCRIBE] = description()
+    answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = ConsumerConnection(
+        connection_set=[Connection(client_id="m")]
+    )
+    answers[RequestCode.GET_CONSUME_STATS] = ConsumeStats(
+        offset_table={QUEUE: OffsetWrapper(broker_offset=5, consumer_offset=5)}
+    )
+    return answers
+
+
+def description(**changes: Any) -> GroupDescription:
+    member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 1000)
+    queues = [GroupQueueInfo(topic="orders", queue_id=0, max_offset=5, committed=5)]
+    return GroupDescription(**{"members": [member], "queues": queues, **changes})
+
+
+def case(name: str | None = "g", **more: Any) -> Case:
+    return Case(
+        name_servers=[],
+        group=name,
+        clock=CLOCK,
+        brokers={"a": {0: BROKER}},
+        answering=[BROKER],
+        **more,
+    )
+
+
+def bad(name: str | None = "g") -> list[Finding]:
+    found = [*all_groups(case(name)), *group(case(name))]
+    return [finding for finding in found if finding.verdict is not Verdict.OK]
+
+
+def test_a_healthy_group_has_nothing_to_remedy(broker: Brokers) -> None:
+    assert bad() == []
+
+
+@pytest.mark.parametrize("kind", list(FindingKind))
+def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: FindingKind) -> None:
+    finding = GroupFinding(kind=kind, text="it is so", docs="docs/consumer-groups.md#x")
+    broker[DESCRIBE] = description(warnings=[finding])
+    (found,) = bad()
+    assert (found.verdict, found.found) == (Verdict.WARNING, "it is so")
+    assert found.remedy == "see docs/consumer-groups.md#x"
+    assert found.check
+
+
+def test_a_member_that_missed_a_heartbeat_is_told(broker: Brokers) -> None:
+    member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 70_000)
+    broker[DESCRIBE] = description(members=[member])
+    (found,) = bad()
+    assert found.found == "m of g was heard of 70 s ago"
+    assert "#clean-close-and-vanished-hosts" in found.remedy
+
+
+def test_queues_without_an_offset_are_told(broker: Brokers) -> None:
+    some = GroupQueueInfo(topic="orders", queue_id=0, max_offset=5, committed=5)
+    none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
+    empty = GroupQueueInfo(topic="orders", queue_id=2)
+    broker[DESCRIBE] = description(queues=[some, none, empty])
+    (found,) = bad()
+    assert "no committed offset in 1 of 2 queues of orders" in found.found
+    assert "#no-stored-offset-is-a-fact" in found.remedy
+    assert "pocketmq group reset g --topic orders --to latest --missing-only" in found.remedy
+
+
+def test_a_new_group_that_starts_at_the_end_is_told_that_it_may_not(broker: Brokers) -> None:
+    member = GroupMemberInfo(client_id="m", consume_from_where="CONSUME_FROM_LAST_OFFSET")
+    none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
+    broker[DESCRIBE] = description(members=[member], queues=[none])
+    assert "#from-last-is-not-always-the-end" in bad()[0].remedy
+
+
+@pytest.mark.parametrize("retries", ["-1", "2147483647"])
+def test_an_ordered_consumer_that_retries_for_ever_is_told(broker: Brokers, retries: str) -> None:
+    settings = {"PROP_CONSUMEORDERLY": "true", "maxReconsumeTimes": retries}
+    broker[RequestCode.GET_CONSUMER_RUNNING_INFO] = ConsumerRunningInfo(properties=settings)
+    (found,) = bad()
+    assert found.check == "endless retries"
+    settings["maxReconsumeTimes"] = "16"
+    assert bad() == []
+
+
+def test_dead_letters_that_wait_are_told(broker: Brokers) -> None:
+    dead = MessageQueue("%DLQ%g", "a", 0)
+    broker[RequestCode.GET_TOPIC_STATS_INFO] = TopicStatsTable(
+        offset_table={dead: TopicOffset(min_offset=2, max_offset=9)}
+    )
+    (found,) = bad()
+    assert "given up 7 messages" in found.found
+    sent_back = GroupQueueInfo(topic="%DLQ%g", queue_id=0, max_offset=9, committed=9)
+    broker[DESCRIBE] = description(queues=[sent_back])
+    assert bad() == []
+
+
+def test_at_an_apache_broker_more_members_than_queues_are_counted(broker: Brokers) -> None:
+    broker[DESCRIBE] = NoAnswer("code 3", 3)
+    assert bad() == []
+    members = ConsumerConnection(connection_set=[Connection(client_id=c) for c in "abc"])
+    broker[RequestCode.GET_CONSUMER_CONNECTION_LIST] = members
+    (found,) = bad()
+    assert "3 members and its topics at most 1 queues: 2 of them get nothing" in found.found
+    members.message_model = "BROADCASTING"
+    assert bad() == []
+
+
+def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
+    configs = {name: SubscriptionGroupConfig(name) for name in ("g", "h", "TOOLS_CONSUMER")}
+    broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
+    (found,) = all_groups(case(None))
+    assert found.found == "2 groups, nothing is wrong with them"
+    finding = GroupFinding(kind="moonPhase", text="it is full", docs="d")
+    broker[DESCRIBE] = description(conflicts=[finding])
+    assert [(found.check, found.found) for found in bad(None)] == [("moonPhase", "it is full")] * 2
+
+
+def test_many_groups_are_not_all_looked_at(broker: Brokers) -> None:
+    configs = {f"g{n}": SubscriptionGroupConfig(f"g{n}") for n in range(201)}
+    broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
+    assert [found.found for found in bad(None)] == ["1 more groups were not looked at"]
+
+
+def test_a_topics_groups_are_named(broker: Brokers) -> None:
+    broker[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = GroupList(group_list=["b", "a"])
+    (found,) = topic(case(topic="orders"))
+    assert found.found == "orders is consumed by a, b; each group gets every message"
