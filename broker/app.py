@@ -24,6 +24,7 @@ from broker.announcement import Announcement
 from broker.config import BrokerConfig
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.errors import BrokerError
+from broker.group_watch import STEP_SECONDS
 from broker.hot.feed import HotFeed
 from broker.hot_path import HotPath
 from broker.limits import WOKEN_AT_ONCE
@@ -34,6 +35,7 @@ from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.files import Files, OsFiles
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
@@ -281,6 +283,7 @@ class Broker:
             ("save tables", offsets_seconds, self._tables.save_changes),
             ("scan clients", SCAN_SECONDS, self._scan),
             ("sample rates", SAMPLE_SECONDS, self._sample),
+            ("watch groups", STEP_SECONDS, self._processors.watch.step),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
 
@@ -293,8 +296,17 @@ class Broker:
             clock=self._clock,
         )
         self._tables.on_topics = self._register_topics
+        if self.config.namesrv_addr:
+            ask = partial(self._registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
+            self.state.spread = TopicSpread(self.config.namesrv_addr, ask, self._clock)
+            self._supervisor.spawn(self._learn_spread(self.state.spread), "routes of topics")
         self._supervisor.spawn(_surface(self._registration), "registration")
         await self._registration.start()
+
+    async def _learn_spread(self, spread: TopicSpread) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            await spread.refresh()
 
     def _log_ready(self) -> None:
         if self.config.ignored_keys:

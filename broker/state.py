@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.delivery.long_poll import LongPolls
 from broker.groups.consumers import ConsumerTable
+from broker.groups.findings import Findings
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import QueueLocks
@@ -21,6 +22,8 @@ from remoting.protocol.bodies.topic import DataVersion
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.store.message_store import MessageStore
+    from broker.topic_spread import TopicSpread
+    from remoting.connection import Connection
 
 
 class Changes(Protocol):
@@ -58,6 +61,7 @@ class BrokerCounters:
     pulls_missed: int = 0
     pulls_parked: int = 0
     commits_backwards: int = 0
+    members_refused: int = 0
     requests_not_supported: int = 0
 
 
@@ -84,10 +88,19 @@ class BrokerState:
     consumers: ConsumerTable = field(default_factory=ConsumerTable)
     producers: ProducerTable = field(default_factory=ProducerTable)
     locks: QueueLocks = field(default_factory=QueueLocks)
+    findings: Findings = field(default_factory=Findings)
+    spread: TopicSpread | None = None
+    """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     stopping: bool = False
+
+    def pulled(self, group: str, topic: str, queue_id: int, connection: Connection) -> None:
+        """A queue is being pulled: told with each pull that may be served, before it is."""
+        online = self.consumers.groups.get(group)
+        if online is not None:
+            online.pulled(topic, queue_id, connection, self.clock.monotonic())
 
     def group_config(self, name: str) -> SubscriptionGroupConfig | None:
         """A group's settings; made, and persisted in the background, if that is allowed.

@@ -33,6 +33,21 @@ ANCHORS: Final = {
 }
 """Where the docs explain a finding."""
 
+TITLES: Final = {
+    FindingKind.SUBSCRIPTION: "members of a group subscribe differently",
+    FindingKind.CONSUME_TYPE: "members of a group consume in different ways",
+    FindingKind.MESSAGE_MODEL: "members of a group have different message models",
+    FindingKind.CONSUME_FROM_WHERE: "members of a group start in different places",
+    FindingKind.STRATEGY: "members of a group share out queues differently",
+    FindingKind.CLIENT_ID: "two members of a group have one client id",
+    FindingKind.IDLE_MEMBERS: "a group has more members than queues",
+    FindingKind.UNPULLED_QUEUE: "nobody pulls a queue that has messages",
+    FindingKind.BLOCKED_QUEUE: "a failing message stops a queue",
+    FindingKind.OFFSET_BACKWARDS: "a group's offset goes back: messages will be delivered again",
+    FindingKind.QUEUES_CHANGED: "the number of queues changes while a group consumes them",
+}
+"""How log lines begin that tell a finding."""
+
 CONFLICTS: Final = frozenset(
     {
         FindingKind.SUBSCRIPTION,

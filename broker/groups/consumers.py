@@ -31,6 +31,9 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, MessageModel, Subsc
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
+CONTEST_MS: Final = 120_000
+"""For so long a client id that two have used is kept for the first of them."""
+
 _SUBSCRIPTION_BYTES: Final = 512
 _TAG_BYTES: Final = 80
 
@@ -95,6 +98,19 @@ class ConsumerGroup:
             if other is not member and 0 < member.before_ms < other.last_update_ms:
                 return other
         return None
+
+    def of_id(self, client_id: str) -> list[Member]:
+        """The members that use a client id, in the order in which they came."""
+        return list(self.ids.get(client_id, {}).values())
+
+    def is_contested(self, client_id: str, now_ms: int) -> bool:
+        """Whether a client id has lately been used by two, and one of them lives on."""
+        since_ms = self.contested.get(client_id)
+        return (
+            since_ms is not None
+            and now_ms - since_ms <= CONTEST_MS
+            and self.is_live(client_id, now_ms)
+        )
 
     def _put(self, member: Member) -> None:
         old = self.members.get(member.connection)
@@ -221,6 +237,12 @@ class ConsumerTable:
         for name, connection in expired:
             self.unregister(name, connection)
         return [connection for _, connection in expired], sorted({name for name, _ in expired})
+
+    def profile_of(self, name: str, connection: Connection) -> Profile | None:
+        """What a member has said of itself; None if it isn't one."""
+        group = self.groups.get(name)
+        member = None if group is None else group.members.get(connection)
+        return None if member is None else member.profile
 
     def connections(self, name: str) -> list[Connection]:
         """The connections of a group's members."""

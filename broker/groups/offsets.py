@@ -76,6 +76,10 @@ class ConsumerOffsets:
         queues = self.table.get(f"{topic}{SEPARATOR}{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """A group's offsets in a topic, by queue; a copy."""
+        return dict(self.table.get(f"{topic}{SEPARATOR}{group}", {}))
+
     def topics_of(self, group: str) -> set[str]:
         """The topics a group has offsets in."""
         return {topic for topic, owner in self._keys() if owner == group}

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.errors import Refused
+from broker.group_watch import GroupWatch
+from broker.groups.conflicts import against_others, same_id
+from broker.groups.consumers import member_of
+from broker.groups.members import Said
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.processors.remarks import NO_SQL, check_client_id, check_group, is_tag_type
 from broker.state import BrokerState
+from broker.throttle import Throttle
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData
 from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -31,20 +37,26 @@ from remoting.protocol.headers.group import (
     UnregisterClientRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
+from remoting.protocol.own_codes import CONFLICT
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
 _log = structlog.get_logger("broker")
 
+REJECT: Final = "reject"
+"""The policy of consumers that rather don't start than contradict their group."""
+
 
 class ClientProcessor:
     """Serves heartbeats and what hangs on them."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_refusals", "_state", "_watch")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, watch: GroupWatch) -> None:
         self._state = state
+        self._watch = watch
+        self._refusals = Throttle(1.0)
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
         """HEART_BEAT: who the client is, and which groups it produces and consumes for."""
@@ -64,8 +76,16 @@ class ClientProcessor:
             version=command.version,
             last_update_ms=self._state.clock.now_ms(),
         )
+        said = Said.of(command.fields)
         for consumer in data.consumer_data_set:
-            self._register_consumer(consumer, channel)
+            check_group(consumer.group_name)
+            finding = self._reason_to_refuse(consumer, channel, said)
+            if finding is not None:
+                return self._refused(command, finding)
+        for consumer in data.consumer_data_set:
+            finding = self._register_consumer(consumer, channel, said)
+            if finding is not None:
+                return self._refused(command, finding)
         for producer in data.producer_data_set:
             check_group(producer.group_name)
             self._state.producers.register(producer.group_name, channel)
@@ -78,7 +98,7 @@ class ClientProcessor:
             self._state.producers.unregister(header.producer_group, connection)
         group = header.consumer_group
         if group and self._state.consumers.unregister(group, connection):
-            self.notify([group])
+            self._members_left([group])
         return command.reply()
 
     def consumer_list(self, command: Command, _: Connection) -> Command:
@@ -105,7 +125,7 @@ class ClientProcessor:
         """A connection is gone: so are its memberships and its parked pulls."""
         self._state.long_polls.forget(connection)
         self._state.producers.closed(connection)
-        self.notify(self._state.consumers.closed(connection))
+        self._members_left(self._state.consumers.closed(connection))
 
     def scan(self) -> None:
         """Close connections whose last heartbeat is too old, and tell those who are left."""
@@ -115,7 +135,7 @@ class ClientProcessor:
         for connection in {*expired, *consumers}:
             _log.warning("client expired", client=connection.remote_text)
             connection.close()
-        self.notify(groups)
+        self._members_left(groups)
 
     def notify(self, groups: Iterable[str]) -> None:
         """Tell all members of groups that something changed, where that is wanted."""
@@ -129,13 +149,76 @@ class ClientProcessor:
             for connection in self._state.consumers.connections(group):
                 _push(connection, header)
 
-    def _register_consumer(self, consumer: ConsumerData, channel: ClientChannel) -> None:
-        check_group(consumer.group_name)
-        config = self._state.group_config(consumer.group_name)
+    def _members_left(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            self._watch.look_for_conflicts(group)
+        self.notify(groups)
+
+    def _register_consumer(
+        self, consumer: ConsumerData, channel: ClientChannel, said: Said
+    ) -> GroupFinding | None:
+        """Take a consumer as a member; what it has to be refused for as soon as it is known."""
+        state, name = self._state, consumer.group_name
+        config = state.group_config(name)
         if config is not None:
             self._make_retry_topic(consumer, config.retry_queue_nums)
-        if self._state.consumers.heartbeat(consumer, channel, self._state.clock.now_ms()):
-            self.notify([consumer.group_name])
+        before = state.consumers.profile_of(name, channel.connection)
+        changed = state.consumers.heartbeat(consumer, channel, state.clock.now_ms(), said)
+        finding = self._contested(name, channel.connection, said)
+        if finding is not None:
+            changed = state.consumers.unregister(name, channel.connection)
+        if changed or before != state.consumers.profile_of(name, channel.connection):
+            self._watch.look_for_conflicts(name)
+        if changed:
+            self.notify([name])
+        return finding
+
+    # members that contradict each other
+
+    def _reason_to_refuse(
+        self, consumer: ConsumerData, channel: ClientChannel, said: Said
+    ) -> GroupFinding | None:
+        group = self._state.consumers.groups.get(consumer.group_name)
+        if not said.on_conflict or group is None or channel.connection in group.members:
+            return None
+        now_ms = self._state.clock.now_ms()
+        newcomer = member_of(consumer, channel, said, None)
+        for finding in against_others(group.name, newcomer, group.profiles, now_ms):
+            if said.on_conflict == REJECT or finding.kind == FindingKind.MESSAGE_MODEL:
+                return finding
+        if said.on_conflict == REJECT and group.is_contested(newcomer.client_id, now_ms):
+            return same_id(group.name, newcomer, group.of_id(newcomer.client_id)[0])
+        return None
+
+    def _contested(self, name: str, connection: Connection, said: Said) -> GroupFinding | None:
+        """Whether a member uses another's client id; a reason to refuse the one who came later."""
+        group = self._state.consumers.groups[name]
+        member = group.members[connection]
+        rival = group.rival(member)
+        if rival is None:
+            return None
+        known = member.client_id in group.contested
+        group.contested[member.client_id] = self._state.clock.now_ms()
+        if not known:
+            self._watch.look_for_conflicts(name)
+        refuse = said.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
+        return same_id(name, member, rival) if refuse else None
+
+    def _refused(self, command: Command, finding: GroupFinding) -> Command:
+        self._state.counters.members_refused += 1
+        suppressed = self._refusals.allow(self._state.clock.monotonic())
+        if suppressed is not None:
+            _log.warning(
+                "consumer refused",
+                finding=finding.kind,
+                members=" ".join(finding.members),
+                reason=finding.text,
+                docs=finding.docs,
+                unreported=suppressed,
+            )
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
+        )
 
     def _make_retry_topic(self, consumer: ConsumerData, queue_nums: int) -> None:
         name = names.retry_topic(consumer.group_name)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from broker.errors import Refused
+from broker.group_watch import GroupWatch
+from broker.groups.queue_rails import went_backwards
 from broker.state import BrokerState
-from broker.throttle import Throttle
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import ResponseCode
@@ -30,19 +29,17 @@ from remoting.protocol.headers.offset import (
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
-_log = structlog.get_logger("broker")
-
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
 class OffsetProcessor:
     """Serves offsets."""
 
-    __slots__ = ("_backwards", "_state")
+    __slots__ = ("_state", "_watch")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, watch: GroupWatch) -> None:
         self._state = state
-        self._backwards = Throttle()
+        self._watch = watch
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store a group's progress, whatever it was; a step back is reported now and then.
@@ -58,17 +55,12 @@ class OffsetProcessor:
         if before is None:
             return
         self._state.counters.commits_backwards += 1
-        suppressed = self._backwards.allow(self._state.clock.monotonic())
-        if suppressed is not None:
-            _log.warning(
-                "a group's offset goes back: messages will be delivered again",
-                group=group,
-                topic=topic,
-                queue=queue_id,
-                stored=before,
-                committed=offset,
-                unreported=suppressed,
-            )
+        self._watch.happened(
+            group,
+            went_backwards(group, topic, queue_id, before, offset),
+            stored=before,
+            committed=offset,
+        )
 
     def update(self, command: Command, _: Connection) -> Command:
         """UPDATE_CONSUMER_OFFSET: always taken, as 4.9 does."""

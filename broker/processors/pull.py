@@ -110,6 +110,7 @@ class PullProcessor:
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
         accept = self.accept(held)
+        self._state.pulled(header.consumer_group, header.topic, header.queue_id, connection)
         if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from broker.errors import LimitReached, Refused
+from broker.group_watch import GroupWatch
 from broker.processors.clients import ClientProcessor
+from broker.processors.descriptions import DescriptionProcessor
 from broker.processors.figures import FigureProcessor
 from broker.processors.groups import GroupProcessor
 from broker.processors.locks import LockProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
+from broker.processors.relays import RelayProcessor
+from broker.processors.resets import ResetProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.topics import TopicProcessor
 from broker.rates import Rates
@@ -29,6 +33,7 @@ from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
+from remoting.protocol.own_codes import OwnRequestCode
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -51,20 +56,29 @@ class Processors:
     topics: TopicProcessor
     groups: GroupProcessor
     figures: FigureProcessor
+    descriptions: DescriptionProcessor
+    relays: RelayProcessor
+    resets: ResetProcessor
+    watch: GroupWatch
 
     @classmethod
     def of(cls, state: BrokerState, rates: Rates) -> Processors:
         """The processors that work on ``state``."""
-        offsets = OffsetProcessor(state)
+        watch = GroupWatch(state)
+        offsets = OffsetProcessor(state, watch)
         return cls(
             SendProcessor(state),
             PullProcessor(state, offsets),
-            ClientProcessor(state),
+            ClientProcessor(state, watch),
             offsets,
             LockProcessor(state),
             TopicProcessor(state),
             GroupProcessor(state),
             FigureProcessor(state, rates),
+            DescriptionProcessor(state, watch),
+            RelayProcessor(state),
+            ResetProcessor(state),
+            watch,
         )
 
     def table(self) -> dict[int, Handler]:
@@ -106,6 +120,12 @@ class Processors:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.figures.runtime,
             RequestCode.GET_TOPIC_STATS_INFO: self.figures.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.figures.consume_stats,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.relays.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.relays.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.resets.reset,
+            RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
+            OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.descriptions.describe,
         }
 
 

@@ -19,6 +19,7 @@ from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.topics import TopicRules, TopicTable
 from remoting.clock import ManualClock
+from remoting.errors import ConnectionLost, RequestTimeout
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
     ConsumerData,
@@ -46,6 +47,9 @@ class FakeConnection:
         self.closed = False
         self.sent: list[Command] = []
         self.pushed: list[Command] = []
+        self.answers: dict[int, Command] = {}
+        """What the peer answers to requests, by their codes; none to others."""
+        self.asked: list[Command] = []
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
@@ -56,6 +60,14 @@ class FakeConnection:
 
     def send_oneway(self, command: Command) -> None:
         self.pushed.append(command)
+
+    async def request(self, command: Command, *, timeout: float) -> Command:
+        self.asked.append(command)
+        if self.closed:
+            raise ConnectionLost(self.remote_text, "closed")
+        if command.code not in self.answers:
+            raise RequestTimeout(self.remote_text, command.code, timeout)
+        return self.answers[command.code]
 
     def close(self) -> None:
         self.closed = True

@@ -45,6 +45,8 @@ def replay(bench: Bench, name: str) -> Sequence[Exchange]:
     wake_on_arrival(bench)
     exchanges = captured(name)
     connections = {one.conn: FakeConnection(5000 + one.conn) for one in exchanges}
+    for conn, code, answer in _answers_of_clients(name):
+        connections[conn].answers[code] = answer
     for one in exchanges:
         answer = bench.ask(one.request, connections[one.conn])
         if answer is not None:
@@ -54,6 +56,16 @@ def replay(bench: Bench, name: str) -> Sequence[Exchange]:
         if not one.request.is_oneway:
             one.ours = sent.get((one.conn, one.request.opaque))
     return exchanges
+
+
+def _answers_of_clients(name: str) -> list[tuple[int, int, Command]]:
+    """What clients answered the broker: connection, request code, answer."""
+    lines = [json.loads(line) for line in (FRAMES / name).read_text().splitlines()]
+    return [
+        (line["conn"], line["reply_to"], _command(line))
+        for line in lines
+        if line["role"] == "client-broker" and line["type"] == "response" and line["dir"] == "c2s"
+    ]
 
 
 def wake_on_arrival(bench: Bench) -> None:

@@ -26,13 +26,8 @@ NOT_SERVED_YET = frozenset(
         RequestCode.END_TRANSACTION,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RequestCode.GET_CONSUMER_RUNNING_INFO,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        RequestCode.CLONE_GROUP_OFFSET,
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.GET_BROKER_CONSUME_STATS,
@@ -67,6 +62,10 @@ COMPARED_BODIES = frozenset(
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.HEART_BEAT,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     }
 )
 PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
@@ -87,6 +86,9 @@ class Scenario:
 
 
 DELAYED, SQL, STORED, HELD = 13, 1, 0, None
+ELSEWHERE = 1
+"""A message that is asked for by its place, which is another one here."""
+
 SCENARIOS = {
     "send.jsonl": Scenario(others={37: DELAYED, 53: STORED}),
     "send_acl_signed.jsonl": Scenario({"SendTopic": (".....", ".....", ".....", ".....")}),
@@ -111,7 +113,7 @@ SCENARIOS = {
     "v5_admin.jsonl": Scenario({"V5Topic": (".", "..", "..", "..")}),
     "v5_unsupported.jsonl": Scenario(),
     "slave_sync.jsonl": Scenario(),
-    "admin.jsonl": Scenario({"OneQueue": ("000000..",)}),
+    "admin.jsonl": Scenario({"OneQueue": ("000000..",)}, others={871: ELSEWHERE}),
 }
 
 

@@ -12,6 +12,7 @@ from broker.processors.table import Dispatcher
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
+from remoting.protocol.own_codes import OwnRequestCode
 from tests.unit.broker.harness import answer_of
 
 
@@ -97,10 +98,10 @@ def test_what_is_not_served_is_counted(bench):
 
 SERVED = """
     10 310 320 11 361 34 35 38 46 14 15 29 30 31 32 43 41 42 17 18 215 21 351 305 200 225 201 352
-    207 203 204 300 26 28 202 208
+    207 203 204 300 26 28 202 208 307 309 223 222 314 20010
 """
 
 
 def test_exactly_these_requests_are_served(bench):
     assert bench.table.keys() == {int(code) for code in SERVED.split()}
-    assert all(isinstance(code, RequestCode) for code in bench.table)
+    assert all(isinstance(code, (RequestCode, OwnRequestCode)) for code in bench.table)

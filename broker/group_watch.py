@@ -1,0 +1,264 @@
+"""Looks after consumer groups: finds what is wrong with them, and says it.
+
+Conflicts between members are looked for with the heartbeats that may bring them. All else is looked
+for in rounds: each group in its turn, some at a time so that no turn takes long, and a round begins
+at most every 10 s. What is found goes into ``state.findings``, from where log, metrics and
+DESCRIBE_CONSUMER_GROUP have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from broker.groups import conflicts, queue_rails
+from broker.groups.conflicts import CONFLICTS, TITLES
+from broker.groups.consumers import ConsumerGroup
+from broker.groups.findings import STATES
+from broker.groups.queue_rails import QueueNow
+from broker.limits import MAX_QUEUES_WATCHED
+from broker.state import BrokerState
+from broker.throttle import Throttle
+from remoting.protocol import names
+from remoting.protocol.bodies.description import FindingKind, GroupFinding
+from remoting.protocol.bodies.heartbeat import ConsumeType
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.queue import MessageQueue
+
+ROUND_SECONDS: Final = 10.0
+STEP_SECONDS: Final = 0.5
+STEP_QUEUES: Final = 512
+"""Queues looked at in one step, some 2 ms."""
+
+_log = structlog.get_logger("broker")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the last look at a group saw."""
+
+    group: ConsumerGroup
+    queues: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    """Topic and queue -> committed offset, and when there last was a sign of life, monotonic."""
+    queue_nums: dict[str, int] = field(default_factory=dict)
+
+
+class GroupWatch:
+    """Looks after the groups of one broker."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._seen: dict[str, _Seen] = {}
+        self._pending: list[str] = []
+        self._next_round = float("-inf")
+        self._throttles: dict[str, Throttle] = {}
+
+    def step(self, budget: int = STEP_QUEUES) -> None:
+        """Look at some groups more."""
+        now = self._state.clock.monotonic()
+        if not self._pending and now >= self._next_round:
+            self._next_round = now + ROUND_SECONDS
+            self._pending = self._groups()
+        while self._pending and budget > 0:
+            budget -= 1 + self.look(self._pending.pop())
+
+    def _groups(self) -> list[str]:
+        state = self._state
+        return list({*state.consumers.groups, *self._seen, *state.findings.groups()})
+
+    def look(self, name: str) -> int:
+        """Look at one group now; how many queues that were."""
+        state = self._state
+        now_ms = state.clock.now_ms()
+        state.findings.sweep(name, now_ms)
+        group = state.consumers.groups.get(name)
+        if group is None:
+            self._seen.pop(name, None)
+            state.findings.update(name, STATES, (), now_ms)
+            return 0
+        seen = self._seen.get(name)
+        if seen is None or seen.group is not group:
+            seen = self._seen[name] = _Seen(group)
+        self._look_at_queue_nums(seen)
+        queues = self._look_at_queues(seen)
+        self._found(name, STATES, self._states(group, queues))
+        return len(queues)
+
+    def look_for_conflicts(self, name: str) -> None:
+        """The members of a group, or what they say, have changed."""
+        group = self._state.consumers.groups.get(name)
+        found = [] if group is None else self._conflicts(group)
+        self._found(name, CONFLICTS, found)
+
+    def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
+        """Something happened to a group that people should know; ``context`` is for the log."""
+        if self._state.findings.event(group, finding, self._state.clock.now_ms()):
+            self._say(group, finding, **context)
+
+    def _states(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
+        yield from self._conflicts(group)
+        idle = self._idle(group)
+        if idle is not None:
+            yield idle
+        yield from self._unpulled(group, queues)
+        state = self._state
+        yield from queue_rails.blocked(group, state.config.broker_name, state.offsets.query)
+
+    def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
+        now_ms = self._state.clock.now_ms()
+        found = conflicts.within(group.name, group.profiles, now_ms)
+        for client_id in group.contested:
+            several = list(group.ids.get(client_id, {}).values())
+            if len(several) > 1:
+                found.append(conflicts.same_id(group.name, several[0], several[1]))
+                break
+        return found
+
+    # queues
+
+    def _look_at_queue_nums(self, seen: _Seen) -> None:
+        for topic in self._topics(seen.group):
+            after = topic.read_queue_nums
+            before = seen.queue_nums.get(topic.topic_name, after)
+            seen.queue_nums[topic.topic_name] = after
+            if before != after:
+                name = seen.group.name
+                self.happened(
+                    name,
+                    queue_rails.queues_changed(name, topic.topic_name, before, after),
+                    before=before,
+                    after=after,
+                )
+
+    def _look_at_queues(self, seen: _Seen) -> list[QueueNow]:
+        """The queues, and what has been seen of their consumers."""
+        group = seen.group
+        if group.is_broadcasting:
+            return []
+        wanted = [
+            (topic.topic_name, queue_id)
+            for topic in [*self._topics(group), *self._retry_topic(group)]
+            if topic.perm & names.PERM_READ
+            for queue_id in range(min(topic.read_queue_nums, MAX_QUEUES_WATCHED))
+        ][:MAX_QUEUES_WATCHED]
+        before, seen.queues = seen.queues, {}
+        return [
+            queue
+            for key in wanted
+            if (queue := self._look_at_queue(seen, key, before.get(key))) is not None
+        ]
+
+    def _look_at_queue(
+        self, seen: _Seen, key: tuple[str, int], before: tuple[int, float] | None
+    ) -> QueueNow | None:
+        state, group = self._state, seen.group
+        topic, queue_id = key
+        now, now_ms = state.clock.monotonic(), state.clock.now_ms()
+        committed = state.offsets.query(group.name, topic, queue_id)
+        pull = group.pulls.get(key)
+        if group.consume_type == ConsumeType.CONSUME_ACTIVELY and pull is None and committed < 0:
+            return None  # who pulls by himself may leave a queue alone on purpose
+        waiting = state.store.max_offset(topic, queue_id) - max(
+            committed, state.store.min_offset(topic, queue_id), 0
+        )
+        alive = now
+        if before is not None and before[0] == committed and waiting > 0:
+            alive = before[1]
+            if pull is not None and group.is_live(pull[0], now_ms):
+                alive = max(alive, pull[1])
+            owner = state.locks.owner(group.name, self._queue(topic, queue_id), now_ms)
+            if owner is not None and group.is_live(owner, now_ms):
+                alive = now
+        seen.queues[key] = (committed, alive)
+        return QueueNow(topic, queue_id, waiting, alive)
+
+    def _unpulled(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
+        now = self._state.clock.monotonic()
+        for queue in queues:
+            if queue.waiting > 0 and now - queue.alive >= queue_rails.UNPULLED_SECONDS:
+                finding = queue_rails.unpulled(group, queue, now, self._owner(group, queue))
+                if finding is not None:
+                    yield finding
+
+    def _owner(self, group: ConsumerGroup, queue: QueueNow) -> str | None:
+        if queue_rails.strategy_of(group) != "AVG":
+            return None
+        queues = self._spread(queue.topic)
+        if queues is None:
+            return None
+        wanted = self._queue(queue.topic, queue.queue_id)
+        return queue_rails.owner_by_average(wanted, queues, group.client_ids())
+
+    def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
+        own = {
+            topic.topic_name: topic.read_queue_nums
+            for topic in self._topics(group)
+            if topic.perm & names.PERM_READ
+        }
+        if queue_rails.idle_members(group, own) is None:
+            return None
+        # There may be more of them at other brokers.
+        everywhere: dict[str, int] = {}
+        for topic in group.subscriptions:
+            if topic == names.retry_topic(group.name):
+                continue
+            queues = self._spread(topic)
+            if queues is None:
+                return None
+            everywhere[topic] = len(queues)
+        return queue_rails.idle_members(group, everywhere)
+
+    def _spread(self, topic: str) -> list[MessageQueue] | None:
+        state = self._state
+        if state.spread is not None:
+            return state.spread.queues(topic)
+        config = state.topics.get(topic)
+        nums = 0 if config is None else config.read_queue_nums
+        return [self._queue(topic, queue_id) for queue_id in range(nums)]
+
+    def _topics(self, group: ConsumerGroup) -> Iterator[TopicConfig]:
+        """The topics of a group that are here, without its retries."""
+        retry = names.retry_topic(group.name)
+        for name in group.subscriptions:
+            topic = self._state.topics.get(name)
+            if topic is not None and name != retry:
+                yield topic
+
+    def _retry_topic(self, group: ConsumerGroup) -> list[TopicConfig]:
+        topic = self._state.topics.get(names.retry_topic(group.name))
+        return [] if topic is None else [topic]
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._state.config.broker_name, queue_id)
+
+    # saying it
+
+    def _found(
+        self, group: str, kinds: frozenset[FindingKind], found: Iterable[GroupFinding]
+    ) -> None:
+        now_ms = self._state.clock.now_ms()
+        for finding in self._state.findings.update(group, kinds, found, now_ms):
+            self._say(group, finding)
+
+    def _say(self, group: str, finding: GroupFinding, **context: object) -> None:
+        throttle = self._throttles.setdefault(finding.kind, Throttle(1.0))
+        suppressed = throttle.allow(self._state.clock.monotonic())
+        if suppressed is None:
+            return
+        if finding.topic is not None:
+            context["topic"] = finding.topic
+        if finding.queue_id is not None:
+            context["queue"] = finding.queue_id
+        if finding.members:
+            context["members"] = " ".join(finding.members)
+        _log.warning(
+            TITLES[FindingKind(finding.kind)],
+            group=group,
+            **context,
+            reason=finding.text,
+            docs=finding.docs,
+            unreported=suppressed,
+        )

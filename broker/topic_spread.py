@@ -1,0 +1,90 @@
+"""How many queues a topic has over all brokers, as far as the name servers tell.
+
+A broker knows its own queues. Whether a group has more members than queues, and whose a queue is,
+depends on those of all brokers, so for the few topics where that matters the route is asked for.
+An answer counts for a minute; until there is one, nothing is known, and nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from broker.limits import MAX_TOPICS_SPREAD
+from remoting.clock import Clock
+from remoting.errors import RemotingError
+from remoting.protocol import names
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.protocol.queue import MessageQueue
+
+KNOWN_SECONDS: Final = 60.0
+ROUTE_TIMEOUT_SECONDS: Final = 3.0
+REFRESH_SECONDS: Final = 2.0
+ASKED_AT_ONCE: Final = 20
+"""Routes asked for in one round, one after the other."""
+
+Ask = Callable[[str, Command], Awaitable[Command]]
+"""Asks a name server, by its address."""
+
+
+class TopicSpread:
+    """The queues of topics at all brokers.
+
+    Args:
+        name_servers: their addresses; asked in turn until one answers.
+        ask: how.
+        clock: the time.
+    """
+
+    def __init__(self, name_servers: Sequence[str], ask: Ask, clock: Clock) -> None:
+        self._name_servers = name_servers
+        self._ask = ask
+        self._clock = clock
+        self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
+        self._wanted: dict[str, None] = {}
+
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        """A topic's queues that can be read; None when they aren't known, but will be asked for."""
+        known = self._known.get(topic)
+        if known is not None and self._clock.monotonic() - known[0] < KNOWN_SECONDS:
+            return known[1]
+        if len(self._wanted) < MAX_TOPICS_SPREAD:
+            self._wanted[topic] = None
+        return None
+
+    async def refresh(self) -> None:
+        """Ask for the routes that were wanted."""
+        wanted, self._wanted = list(self._wanted), {}
+        if len(self._known) + len(wanted) > MAX_TOPICS_SPREAD:
+            self._known.clear()
+        for topic in wanted[:ASKED_AT_ONCE]:
+            queues = await self._route(topic)
+            if queues is not None:
+                self._known[topic] = (self._clock.monotonic(), queues)
+
+    async def _route(self, topic: str) -> list[MessageQueue] | None:
+        header = GetRouteInfoRequestHeader(topic=topic)
+        for address in self._name_servers:
+            try:
+                reply = await self._ask(
+                    address, Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+                )
+                if reply.code == ResponseCode.SUCCESS:
+                    return _readable(topic, decode(TopicRouteData, reply.body))
+            except (RemotingError, ProtocolError):
+                continue
+        return None
+
+
+def _readable(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    return [
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if data.perm & names.PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    ]
