@@ -150,3 +150,36 @@ WARN_FAILURES: Final = 3
 
 MAX_LOCAL_OFFSETS_BYTES: Final = 16 * 1024 * 1024
 """A broadcast consumer's offsets file: more than a hundred thousand queues."""
+
+REBALANCE_PERIOD: Final = 20.0
+"""Between looks at who is in the group (cf. rocketmq.client.rebalance.waitInterval)."""
+
+REBALANCE_RETRY_FIRST: Final = 1.0
+"""After a rebalance that failed for a topic; doubles up to the period."""
+
+HANDOVER_TIMEOUT: Final = 5.0
+"""How long an unordered queue's new owner waits for the previous one to finish with it."""
+
+ORDERED_DRAIN_TIMEOUT: Final = 15 * 60.0
+"""How long a lost ordered queue's handler may go on (cf. consumeTimeout): the next owner waits."""
+
+LOST_GRACE: Final = 5.0
+"""What letting go of a queue may take beyond its deadline: the last commit."""
+
+LOCK_TIMEOUT: Final = 1.0
+"""One request for queue locks (cf. RebalanceImpl.lock)."""
+
+LOCK_LIFE: Final = 30.0
+"""A lock not renewed for so long counts as lost (cf. rocketmq.client.rebalance.lockMaxLiveTime)."""
+
+LOCK_RENEWAL_PERIOD: Final = 20.0
+"""Between renewals of a lock (cf. rocketmq.client.rebalance.lockInterval)."""
+
+LOCK_RETRY: Final = 0.1
+"""Between attempts to get a lock while its owner finishes with the queue."""
+
+LOCK_RETRY_SLOW: Final = 1.0
+"""The same when its owner takes long, or is gone without giving it back."""
+
+START_RETRY_MAX: Final = 5.0
+"""The longest pause between attempts to find out where a queue begins."""

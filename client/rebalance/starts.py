@@ -90,7 +90,7 @@ class Starts:
         shared: bool,
     ) -> None:
         self._group = group
-        self._store = offsets
+        self.store = offsets
         self._offsets = Offsets(instance)
         self._start_from = start_from
         self._exact = exact
@@ -104,7 +104,7 @@ class Starts:
         Raises:
             PocketMQError: it can't be found out now.
         """
-        stored = await self._store.stored(queue)
+        stored = await self.store.stored(queue)
         if stored is not None and not await self._made_up(queue, stored):
             return Start(stored, "stored", f"stored {stored}")
         if queue.topic == retry_topic(self._group):

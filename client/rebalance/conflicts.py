@@ -1,0 +1,188 @@
+"""Whether a new member contradicts those who are in its group already.
+
+A broker of ours decides that by itself, when the member joins, and names who it is. An Apache
+broker never refuses: there the member compares before it joins, with what the broker keeps of the
+group. That is what its last heartbeat said, and so the other member is any one of the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from client.errors import GroupConflict, PocketMQError
+from client.heartbeat import Membership
+from client.rebalance.group_view import describe
+from remoting.errors import RemotingError
+from remoting.log import Log
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.clients import ConsumerConnection
+from remoting.protocol.bodies.description import FindingKind, GroupFinding
+from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError
+from remoting.protocol.headers.group import GetConsumerConnectionListRequestHeader
+from remoting.protocol.names import retry_topic
+from remoting.protocol.own_codes import CONFLICT
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+Policy = Literal["reject", "warn", "allow"]
+
+_ONLINE_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE})
+
+DOCS = "docs/consumer-groups.md#one-group-one-subscription"
+
+
+class Contradiction(NamedTuple):
+    """What two members don't agree in."""
+
+    kind: str
+    text: str
+
+
+def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> Contradiction | None:
+    """The gravest thing in which a member differs from what a broker keeps of its group. Pure."""
+    for kind, own, other in (
+        (FindingKind.MESSAGE_MODEL, mine.message_model, theirs.message_model),
+        (FindingKind.CONSUME_TYPE, mine.consume_type, theirs.consume_type),
+        (FindingKind.CONSUME_FROM_WHERE, mine.consume_from_where, theirs.consume_from_where),
+    ):
+        if other is not None and own != other:
+            return Contradiction(kind, f"this one is {own}, the other {other}")
+    retry = retry_topic(mine.group_name)
+    own_topics = _wanted(mine.subscription_data_set, retry)
+    others = _wanted(theirs.subscription_table.values(), retry)
+    for topic in sorted(own_topics.keys() | others.keys()):
+        if own_topics.get(topic) != others.get(topic):
+            return Contradiction(
+                FindingKind.SUBSCRIPTION,
+                f"this one wants {_said(own_topics.get(topic))} of topic {topic}, the other "
+                f"{_said(others.get(topic))}",
+            )
+    return None
+
+
+def _wanted(subscriptions: Iterable[SubscriptionData], retry: str) -> Mapping[str, object]:
+    return {
+        one.topic: frozenset(one.tags_set) or one.sub_string or "*"
+        for one in subscriptions
+        if one.topic != retry
+    }
+
+
+def _said(wanted: object) -> str:
+    if wanted is None:
+        return "nothing"
+    return " || ".join(sorted(wanted)) if isinstance(wanted, frozenset) else str(wanted)
+
+
+def refusal(answer: Command, group: str, broker: str) -> GroupConflict | None:
+    """The error for a broker's refusal of the heartbeat with which a member joins."""
+    told = answer.fields.get(CONFLICT)
+    if told is None:
+        return None
+    try:
+        finding = decode(GroupFinding, told.encode())
+    except BodyError:
+        finding = GroupFinding(text=answer.remark or "the broker refuses this member")
+    first, second, *_ = [*finding.members, "", ""]
+    return GroupConflict(
+        finding.text,
+        members=(first, second),
+        kind=finding.kind,
+        group=group,
+        broker=broker,
+        hint=_hint(finding.docs or DOCS),
+    )
+
+
+async def join(
+    instance: Instance[Any], member: Membership, addresses: Collection[str]
+) -> list[GroupConflict]:
+    """Join a group at all brokers, if the other members are alike; else what differs.
+
+    Brokers that can't be reached now hear of the member by the ordinary heartbeats.
+
+    Raises:
+        GroupConflict: they aren't, and the policy, or broadcasting beside clustering, forbids it.
+            The member has joined nowhere.
+    """
+    mine = member.consumer_data()
+    found = await asyncio.gather(*(_check_at(instance, mine, one) for one in addresses))
+    conflicts = [one for one in found if one is not None]
+    for conflict in conflicts:
+        if member.on_conflict == "reject" or conflict.kind == FindingKind.MESSAGE_MODEL:
+            raise conflict
+    refused = await asyncio.gather(*(_join_at(instance, member, one) for one in addresses))
+    for refusal in refused:
+        if refusal is not None:
+            await instance.heartbeats.say_goodbye(consumer_group=member.group)
+            raise refusal
+    return conflicts if member.on_conflict == "warn" else []
+
+
+async def _join_at(
+    instance: Instance[Any], member: Membership, address: str
+) -> GroupConflict | None:
+    try:
+        answer = await instance.heartbeats.join(address, member)
+    except RemotingError as error:
+        _log.warning("not joined", group=member.group, broker=address, error=str(error))
+        return None
+    refused = refusal(answer, member.group, address)
+    if refused is None and answer.code != ResponseCode.SUCCESS:
+        _log.warning("not joined", group=member.group, broker=address, error=answer.remark)
+    return refused
+
+
+async def _check_at(
+    instance: Instance[Any], mine: ConsumerData, address: str
+) -> GroupConflict | None:
+    try:
+        if await describe(instance, address, mine.group_name) is not None:
+            return None
+        theirs = await _members_at(instance, mine.group_name, address)
+    except (PocketMQError, BodyError) as error:
+        _log.warning(
+            "other members not compared with",
+            group=mine.group_name,
+            broker=address,
+            error=str(error),
+        )
+        return None
+    others = [one for one in theirs.connection_set if one.client_id != instance.client_id]
+    differs = contradiction(mine, theirs) if others else None
+    if differs is None:
+        return None
+    members = (instance.client_id, others[0].client_id)
+    return GroupConflict(
+        f"members {members[0]} and {members[1]} differ: {differs.text}",
+        members=members,
+        kind=differs.kind,
+        group=mine.group_name,
+        broker=address,
+        hint=_hint(DOCS),
+    )
+
+
+async def _members_at(instance: Instance[Any], group: str, address: str) -> ConsumerConnection:
+    answer = await instance.remote.call(
+        address,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        GetConsumerConnectionListRequestHeader(consumer_group=group),
+        accept=_ONLINE_OR_NOT,
+        group=group,
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return ConsumerConnection()
+    return decode(ConsumerConnection, answer.body)
+
+
+def _hint(docs: str) -> str:
+    return f"let all members of a group be alike, or set on_conflict; see {docs}"

@@ -1,0 +1,168 @@
+"""What a member finds out about its group: who is in it, and who holds which queue.
+
+Brokers can disagree about the members for a moment. So all members ask the same broker about a
+topic, the first by name that answers, and not any as RocketMQ's clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, remote_error
+from client.rebalance.rebalancer import View
+from client.routes import Route
+from remoting.log import Log
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError
+from remoting.protocol.headers.group import GetConsumerListByGroupRequestHeader
+from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+_SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+
+
+class GroupView:
+    """What brokers tell about one group.
+
+    An object serves one round: what one broker has answered serves all topics.
+    """
+
+    def __init__(self, instance: Instance[Any], group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._lists: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+        self._owners: dict[str, asyncio.Task[Mapping[MessageQueue, str] | None]] = {}
+
+    async def view(self, route: Route, *, shared: bool, owners: bool) -> View:
+        """The state of one topic.
+
+        Args:
+            shared: the members share its queues: who they are matters.
+            owners: so does who holds the queues.
+
+        Raises:
+            PocketMQError: the members can't be found out.
+        """
+        if not shared or not route.readable:
+            return View(route.readable)
+        members = await self._members(route)
+        if not owners:
+            return View(route.readable, members)
+        brokers = sorted({queue.broker_name for queue in route.readable})
+        told = await asyncio.gather(*(self._owners_at(route, broker) for broker in brokers))
+        return View(
+            route.readable,
+            members,
+            {
+                queue: owner
+                for some in told
+                for queue, owner in (some or {}).items()
+                if queue.topic == route.topic
+            },
+            frozenset(broker for broker, some in zip(brokers, told, strict=True) if some is None),
+        )
+
+    async def _members(self, route: Route) -> tuple[str, ...]:
+        failure: PocketMQError | None = None
+        for broker in sorted(route.brokers):
+            address = route.address(broker)
+            if address is None:
+                continue
+            try:
+                if address not in self._lists:
+                    self._lists[address] = asyncio.create_task(self._list(address))
+                return await self._lists[address]
+            except Unavailable as error:
+                failure = failure or error
+        raise failure or NoRoute("no broker of the topic can tell the members", topic=route.topic)
+
+    async def _list(self, address: str) -> tuple[str, ...]:
+        """The members, by one broker; it is told of us once more if it doesn't know us."""
+        try:
+            members = await self._ask(address)
+        except RemoteError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            members = ()
+        if self._instance.client_id not in members:
+            _log.info("not in the group's list, a heartbeat goes first", broker=address)
+            await self._instance.heartbeats.now(address)
+            members = await self._ask(address)
+        # Java sorts by UTF-16 units, and all members have to sort alike.
+        return tuple(sorted(set(members), key=lambda one: one.encode("utf-16-be", "replace")))
+
+    async def _ask(self, address: str) -> tuple[str, ...]:
+        answer = await self._instance.remote.call(
+            address,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            GetConsumerListByGroupRequestHeader(consumer_group=self._group),
+            group=self._group,
+        )
+        try:
+            return tuple(decode(GetConsumerListByGroupResponseBody, answer.body).consumer_id_list)
+        except BodyError as error:
+            raise self._unreadable(error, address) from error
+
+    async def _owners_at(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
+        """Who holds the queues of one broker; empty if it can't tell, None if it doesn't answer."""
+        if broker not in self._owners:
+            self._owners[broker] = asyncio.create_task(self._describe(route, broker))
+        return await self._owners[broker]
+
+    async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
+        address = route.master(broker)
+        if address is None:
+            return None
+        try:
+            answer = await describe(self._instance, address, self._group)
+        except PocketMQError as error:
+            _log.warning("a broker doesn't tell who holds its queues", error=str(error))
+            return None
+        return {
+            MessageQueue(queue.topic, broker, queue.queue_id): queue.lock_owner
+            for queue in (answer.queues if answer is not None else ())
+            if queue.lock_owner is not None
+        }
+
+    def _unreadable(self, error: BodyError, address: str) -> RemoteError:
+        return remote_error(
+            ResponseCode.SYSTEM_ERROR,
+            str(error),
+            "the answer",
+            group=self._group,
+            broker=address,
+        )
+
+
+async def describe(instance: Instance[Any], address: str, group: str) -> GroupDescription | None:
+    """What a broker of ours knows of a group; None: it isn't one of ours.
+
+    Raises:
+        PocketMQError: there is no answer that can be understood.
+    """
+    answer: Command = await instance.remote.call(
+        address,
+        OwnRequestCode.DESCRIBE_CONSUMER_GROUP,
+        DescribeConsumerGroupRequestHeader(consumer_group=group),
+        accept=_SERVED_OR_NOT,
+        group=group,
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    try:
+        return decode(GroupDescription, answer.body)
+    except BodyError as error:
+        raise remote_error(
+            ResponseCode.SYSTEM_ERROR, str(error), "the answer", group=group, broker=address
+        ) from error

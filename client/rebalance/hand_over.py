@@ -1,0 +1,261 @@
+"""The queues of one member, each on its way: being taken, owned, or being given up.
+
+Taking: the lock first, then where to begin (asked only now, for the previous owner commits before
+it gives the lock back), then the consumer. Giving up: the consumer finishes and commits, then the
+lock. Every queue has its own task; one that waits holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from client.backoff import Backoff
+from client.errors import PocketMQError
+from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting
+from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
+from client.rebalance.queue_lock import QueueLocks
+from client.rebalance.starts import Start, Starts
+from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+
+class Assignee(Protocol):
+    """The consumer itself: what reads the queues that its member gains."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a queue may be read only while its lock is held."""
+        ...
+
+    def gained(self, queue: MessageQueue, start: Start) -> None:
+        """Begin to read at ``start.offset``."""
+        ...
+
+    async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
+        """Stop reading, let running handlers finish, commit at the broker, forget.
+
+        Args:
+            deadline: time of the loop's clock until which handlers may run. Afterwards the queue
+                is given to its next owner.
+        """
+        ...
+
+    def locked(self, queue: MessageQueue, held: bool) -> None:
+        """The lock of a queue that it reads was got or lost: no ordered handler starts without."""
+        ...
+
+
+class HandOver:
+    """Takes and gives up queues for one member.
+
+    Args:
+        tasks: owns the queues' tasks.
+        shared: the members share the queues, so there are locks.
+        handover_timeout: seconds that an unordered queue's lock is waited for.
+        tell: is given events.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        assignee: Assignee,
+        tasks: Supervisor,
+        starts: Starts,
+        *,
+        shared: bool,
+        handover_timeout: float,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._assignee = assignee
+        self._group = group
+        self._tasks = tasks
+        self._starts = starts
+        self._shared = shared
+        self._handover_timeout = handover_timeout
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._locks = QueueLocks(instance, group, tasks, self._lock_changed, self._troubled)
+        self._wanted: frozenset[MessageQueue] = frozenset()
+        self._taking: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._owned: dict[MessageQueue, Start] = {}
+        self._forced: dict[MessageQueue, Start] = {}
+        self._complained: dict[MessageQueue, float] = {}
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """The queues that the consumer reads."""
+        return frozenset(self._owned)
+
+    @property
+    def held(self) -> frozenset[MessageQueue]:
+        """These, and those on the way to it."""
+        return frozenset(self._owned) | frozenset(self._taking)
+
+    def holds_lock(self, queue: MessageQueue) -> bool:
+        """Whether the queue's lock is surely held."""
+        return self._locks.holds(queue)
+
+    def change(self, wanted: Collection[MessageQueue]) -> None:
+        """Come to own these queues, and no others."""
+        self._wanted = frozenset(wanted)
+        for queue in self.held - self._wanted:
+            self._give_up(queue, self._loop.time() + self._drain_timeout)
+        for queue in sorted(self._wanted - self.held):
+            if queue not in self._giving_up:
+                self._take(queue)
+
+    def restart(self, starts: Mapping[MessageQueue, Start]) -> None:
+        """Let the consumer finish with queues that it reads, and begin anew elsewhere."""
+        for queue, start in starts.items():
+            if queue in self._owned:
+                self._forced[queue] = start
+                self._give_up(queue, self._loop.time() + self._handover_timeout)
+
+    async def give_up_all(self, deadline: float) -> None:
+        """Give up everything; what isn't finished in time is left to the end of its lock."""
+        self._wanted = frozenset()
+        for queue in self.held:
+            self._give_up(queue, deadline)
+        if self._giving_up:
+            left = max(0.0, deadline + LOST_GRACE - self._loop.time())
+            _, late = await asyncio.wait(self._giving_up.values(), timeout=left)
+            for task in late:
+                task.cancel()
+
+    # Taking
+
+    def _take(self, queue: MessageQueue) -> None:
+        self._taking[queue] = self._tasks.spawn(self._taken(queue), f"taking {queue}")
+
+    async def _taken(self, queue: MessageQueue) -> None:
+        try:
+            start = await self._locked_start(queue)
+        finally:
+            self._complained.pop(queue, None)
+            if self._taking.get(queue) is asyncio.current_task():
+                del self._taking[queue]
+        self._owned[queue] = start
+        _log.info("queue gained", group=self._group, queue=str(queue), start=start.text)
+        self._assignee.gained(queue, start)
+        self._tell(QueueGained(queue, start))
+
+    async def _locked_start(self, queue: MessageQueue) -> Start:
+        if not self._shared:
+            return await self._start_of(queue)
+        ordered = self._assignee.ordered
+        while True:
+            patience = None if ordered else self._handover_timeout
+            if not await self._locks.acquire(queue, patience):
+                _log.warning(
+                    "previous owner doesn't let go, reading without the lock: what it has in "
+                    "hand may be handled twice",
+                    group=self._group,
+                    queue=str(queue),
+                )
+            start = await self._start_of(queue)
+            if not ordered or self._locks.holds(queue):
+                return start
+
+    async def _start_of(self, queue: MessageQueue) -> Start:
+        backoff = Backoff(random.Random(), most=START_RETRY_MAX)  # noqa: S311 - spreads load
+        while True:
+            try:
+                start = self._forced.get(queue)
+                if start is None:
+                    start = await self._starts.find(queue)
+                else:
+                    await self._starts.store.commit(queue, start.offset)
+                    del self._forced[queue]
+            except PocketMQError as error:
+                self._troubled(queue, error)
+                await asyncio.sleep(backoff.next())
+            else:
+                if queue in self._complained:
+                    self._tell(QueueResumed(queue))
+                return start
+
+    # Giving up
+
+    @property
+    def _drain_timeout(self) -> float:
+        return ORDERED_DRAIN_TIMEOUT if self._assignee.ordered else self._handover_timeout
+
+    def _give_up(self, queue: MessageQueue, deadline: float) -> None:
+        taking = self._taking.pop(queue, None)
+        if taking is not None:
+            taking.cancel()
+        else:
+            del self._owned[queue]
+        self._giving_up[queue] = self._tasks.spawn(
+            self._given_up(queue, deadline, was_read=taking is None), f"giving up {queue}"
+        )
+
+    async def _given_up(self, queue: MessageQueue, deadline: float, *, was_read: bool) -> None:
+        try:
+            if not was_read or await self._finished(queue, deadline):
+                await self._locks.release([queue])
+            else:
+                self._locks.forget(queue)
+            if was_read:
+                _log.info("queue lost", group=self._group, queue=str(queue))
+                self._tell(QueueLost(queue))
+        finally:
+            del self._giving_up[queue]
+        if queue in self._wanted:
+            self._take(queue)
+        else:
+            self._forced.pop(queue, None)
+
+    async def _finished(self, queue: MessageQueue, deadline: float) -> bool:
+        """Whether the consumer has let go of it, so that another may read it."""
+        try:
+            async with asyncio.timeout_at(deadline + LOST_GRACE):
+                await self._assignee.lost(queue, deadline=deadline)
+        except TimeoutError:
+            _log.error(
+                "consumer doesn't let go of a queue it has lost",
+                group=self._group,
+                queue=str(queue),
+                ordered=self._assignee.ordered,
+            )
+            return not self._assignee.ordered
+        except PocketMQError as error:
+            _log.warning(
+                "last commit failed, messages will be handled again",
+                group=self._group,
+                queue=str(queue),
+                error=str(error),
+            )
+        return True
+
+    # What locks tell
+
+    def _lock_changed(self, queue: MessageQueue, held: bool) -> None:
+        if queue not in self._owned:
+            return
+        if not held:
+            _log.warning("queue lock lost", group=self._group, queue=str(queue))
+            self._tell(LockLost(queue))
+        self._assignee.locked(queue, held)
+
+    def _troubled(self, queue: MessageQueue, error: PocketMQError) -> None:
+        """A queue waits because its broker can't be asked."""
+        now = self._loop.time()
+        last = self._complained.get(queue)
+        if queue not in self._taking or (last is not None and now - last < COMPLAINT_PERIOD):
+            return
+        self._complained[queue] = now
+        _log.warning("queue waits", group=self._group, queue=str(queue), error=str(error))
+        if last is None:
+            self._tell(QueueWaiting(queue, error))

@@ -1,0 +1,390 @@
+"""One consumer's membership in its group: from joining to leaving.
+
+A round looks at every subscribed topic: its route, who is in the group, what the strategy makes of
+it. Rounds run at the start at once, each 20 s, when a route changes, and when a broker says that
+the group has changed; wake-ups during a round become one further round. What is known of one topic
+doesn't depend on another: one that fails keeps its queues and is looked at again soon.
+(cf. RebalanceImpl, RebalanceService)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from client.errors import NoNameServer, PocketMQError, TopicNotFound
+from client.events import (
+    Event,
+    GroupChanged,
+    NoQueues,
+    QueuesUnknown,
+    RebalanceFailed,
+    SubscriptionUnstable,
+)
+from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
+from client.places import Position
+from client.rebalance.conflicts import Policy, join
+from client.rebalance.group_view import GroupView
+from client.rebalance.hand_over import Assignee, HandOver
+from client.rebalance.rebalancer import Difference, Rebalancer, View
+from client.rebalance.starts import OffsetStore, Start, Starts
+from client.rebalance.sticky import Sticky
+from client.rebalance.strategies import Strategy, strategy_named
+from client.rebalance.subscriptions import Subscribed, from_where
+from client.routes import Route
+from remoting.log import Log
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.description import BlockedQueue
+from remoting.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
+from remoting.protocol.bodies.offsets import ResetOffsetBody
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.names import RETRY_PREFIX
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+__all__ = ["Assignee", "GroupMember", "Model", "OffsetStore", "Policy", "Start"]
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+Model = Literal["clustering", "broadcasting"]
+
+
+class GroupMember:
+    """A member of a group, for one consumer.
+
+    Args:
+        instance: which has been started.
+        assignee: is told which queues to read.
+        subscriptions: topic -> which messages of it. The retry topic joins them by itself.
+        strategy: by name or as an object.
+        model: ``clustering``: the members share the queues. ``broadcasting``: each reads all.
+        consume_type: what brokers tell others about it.
+        start_from, exact: where queues without an offset begin, see ``starts``.
+        on_conflict: what happens when it contradicts the other members as it joins.
+        handover_timeout: seconds that an unordered queue's new owner waits for the previous one.
+        tell: is given every event.
+        offsets: where the group's progress is kept.
+        blocked: gives the queues that a failing message stops, for the heartbeats.
+        on_failure: hears of a background task that died: nothing goes on from then.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        assignee: Assignee,
+        *,
+        subscriptions: Mapping[str, TagExpression],
+        strategy: str | Strategy,
+        model: Model,
+        consume_type: ConsumeType,
+        start_from: Position,
+        exact: bool,
+        on_conflict: Policy,
+        handover_timeout: float,
+        tell: Callable[[Event], None],
+        offsets: OffsetStore,
+        blocked: Callable[[], list[BlockedQueue]] = list,
+        on_failure: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        self.group = group
+        self.on_conflict: Policy = on_conflict
+        self.blocked = blocked
+        self._instance = instance
+        self._shared = model == "clustering"
+        self._strategy = strategy_named(strategy)
+        self._consume_type = consume_type
+        self._start_from = start_from
+        self._tell = tell
+        self._subscriptions = Subscribed(
+            group, subscriptions, instance._clock.now_ms, retry=self._shared
+        )
+        self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
+        self._hand_over = HandOver(
+            instance,
+            group,
+            assignee,
+            self._tasks,
+            Starts(
+                instance, group, offsets, start_from=start_from, exact=exact, shared=self._shared
+            ),
+            shared=self._shared,
+            handover_timeout=handover_timeout,
+            tell=tell,
+        )
+        self._rebalancer = Rebalancer(
+            self._strategy if self._shared else None, instance.client_id, group
+        )
+        self._members: tuple[str, ...] = ()
+        self._idle = False
+        self._unknown: tuple[MessageQueue, ...] = ()
+        self._failing: dict[str, str] = {}
+        self._told: dict[str, float] = {}
+        self._wake = asyncio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._rounds: asyncio.Task[None] | None = None
+
+    # What brokers are told
+
+    @property
+    def strategy_name(self) -> str:
+        """How it shares out queues."""
+        return self._strategy.name
+
+    def consumer_data(self) -> ConsumerData:
+        """What heartbeats say of it."""
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self._consume_type,
+            message_model=MessageModel.CLUSTERING if self._shared else MessageModel.BROADCASTING,
+            consume_from_where=from_where(self._start_from),
+            subscription_data_set=self._subscriptions.data(),
+        )
+
+    async def heartbeat_broker(self, address: str) -> None:
+        """A broker doesn't know this group or its subscription (codes 24, 25): tell it at once.
+
+        When that is needed twice within a heartbeat period, another member takes back what this
+        one says.
+        """
+        now = asyncio.get_running_loop().time()
+        last = self._told.get(address)
+        await self._instance.heartbeats.now(address)
+        if last is not None and 0 < now - last < self._instance.heartbeats.period:
+            _log.warning("subscription forgotten again", group=self.group, broker=address)
+            self._tell(SubscriptionUnstable(self.group, address))
+        self._told[address] = asyncio.get_running_loop().time()
+
+    # Life
+
+    async def start(self) -> None:
+        """Join the group and get the first queues.
+
+        Raises:
+            GroupConflict: the other members are not alike.
+            NoNameServer: none can be reached.
+            UsageError: this instance has a member of the group already.
+        """
+        self._instance._members.check_free(self.group)
+        addresses = await self._addresses()
+        for conflict in await join(self._instance, self, addresses):
+            _log.warning("members differ", group=self.group, conflict=str(conflict))
+        self._instance._join(self)
+        await self._round()
+        self._rounds = self._tasks.spawn(self._run(), "rebalance")
+
+    async def stop(self, *, deadline: float) -> None:
+        """Give up all queues and leave the group.
+
+        Args:
+            deadline: time of the loop's clock until which running handlers may go on.
+        """
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await asyncio.wait([self._rounds])
+        self._end_waiting(self._waiters)
+        await self._hand_over.give_up_all(deadline)
+        await self._tasks.close()
+        await self._instance._leave(self)
+
+    async def _addresses(self) -> list[str]:
+        """All brokers of the topics' routes."""
+        routes = await asyncio.gather(
+            *(self._instance.routes.to_read(topic) for topic in self._subscriptions.topics),
+            return_exceptions=True,
+        )
+        found: dict[str, None] = {}
+        for route in routes:
+            if isinstance(route, Route):
+                found.update((one, None) for ids in route.brokers.values() for one in ids.values())
+            elif isinstance(route, NoNameServer) or not isinstance(route, PocketMQError):
+                raise route
+        return list(found)
+
+    # Topics
+
+    def subscribe(self, topic: str, expression: TagExpression) -> None:
+        """Read a topic too, or other messages of it, from the next round on, which begins now.
+
+        Raises:
+            UsageError: this can't be a topic's name.
+        """
+        if self._subscriptions.put(topic, expression):
+            self._changed()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer."""
+        if self._subscriptions.remove(topic):
+            self._changed()
+
+    def expression(self, topic: str) -> TagExpression | None:
+        """Which messages of a topic are wanted; None: none."""
+        return self._subscriptions.expression(topic)
+
+    def _changed(self) -> None:
+        self._instance.heartbeat_soon()
+        self._wake.set()
+
+    # What brokers and routes tell
+
+    def asked(self, command: Command) -> Command | None:
+        """What a broker asks of the group's members."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._wake.set()
+        elif command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            self._reset(command)
+        return None if command.is_oneway else command.reply()
+
+    def _reset(self, command: Command) -> None:
+        try:
+            offsets = decode(ResetOffsetBody, command.body).offset_table
+        except BodyError as error:
+            _log.warning("reset not understood", group=self.group, error=str(error))
+            return
+        _log.info("offsets reset by an administrator", group=self.group, queues=len(offsets))
+        self._hand_over.restart(
+            {
+                queue: Start(offset, "reset", f"reset to {offset}")
+                for queue, offset in offsets.items()
+            }
+        )
+
+    def route_changed(self, topic: str) -> None:
+        """A topic has other queues or brokers now."""
+        if self._subscriptions.expression(topic) is not None:
+            self._wake.set()
+
+    # Rounds
+
+    @property
+    def owned(self) -> frozenset[MessageQueue]:
+        """The queues that the consumer reads."""
+        return self._hand_over.owned
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The client ids of all members, as of the last round."""
+        return self._members
+
+    def holds_lock(self, queue: MessageQueue) -> bool:
+        """Whether this member surely holds a queue's lock."""
+        return self._hand_over.holds_lock(queue)
+
+    def rebalance_soon(self) -> None:
+        """Look at the group again now."""
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Wait until the next round, one that hasn't begun yet, is over, or the member stopped."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def _run(self) -> None:
+        pause = REBALANCE_PERIOD
+        retry = REBALANCE_RETRY_FIRST
+        while True:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            if await self._round():
+                pause, retry = REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
+            else:
+                pause, retry = retry, min(2 * retry, REBALANCE_PERIOD)
+
+    async def _round(self) -> bool:
+        """Look at all topics; whether that went well for all."""
+        waiters, self._waiters = self._waiters, []
+        view = GroupView(self._instance, self.group)
+        topics = self._subscriptions.topics
+        outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
+        views: dict[str, View | None] = {}
+        failed: dict[str, PocketMQError] = {}
+        for topic, outcome in zip(topics, outcomes, strict=True):
+            views[topic] = outcome if isinstance(outcome, View) else None
+            if isinstance(outcome, PocketMQError):
+                failed[topic] = outcome
+        difference = self._rebalancer.difference(views, self._hand_over.held)
+        failed.update(difference.failed)
+        self._hand_over.change(difference.wanted)
+        self._report(views, difference, failed)
+        self._end_waiting(waiters)
+        return not failed
+
+    @staticmethod
+    def _end_waiting(waiters: list[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _view(self, view: GroupView, topic: str) -> View | PocketMQError:
+        try:
+            route = await self._instance.routes.to_read(topic)
+            return await view.view(
+                route, shared=self._shared, owners=isinstance(self._strategy, Sticky)
+            )
+        except PocketMQError as error:
+            return error
+
+    # What the application is told
+
+    def _report(
+        self,
+        views: Mapping[str, View | None],
+        difference: Difference,
+        failed: Mapping[str, PocketMQError],
+    ) -> None:
+        for topic, error in failed.items():
+            # A group's retry topic comes to be after its first member has come.
+            expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
+            if self._failing.get(topic) != str(error) and not expected:
+                _log.warning("not rebalanced", group=self.group, topic=topic, error=str(error))
+                self._tell(RebalanceFailed(self.group, topic, error))
+        self._failing = {topic: str(error) for topic, error in failed.items()}
+        if difference.unknown and difference.unknown != self._unknown:
+            _log.warning(
+                "the strategy names queues that don't exist",
+                group=self.group,
+                queues=", ".join(map(str, difference.unknown)),
+            )
+            self._tell(QueuesUnknown(self.group, difference.unknown))
+        self._unknown = difference.unknown
+        known = [view for view in views.values() if view is not None]
+        if self._shared and known:
+            self._report_members(known[0].members)
+            self._report_idle(known, difference)
+
+    def _report_members(self, members: tuple[str, ...]) -> None:
+        if members != self._members:
+            _log.info("group changed", group=self.group, members=len(members))
+            self._members = members
+            self._tell(GroupChanged(self.group, members))
+
+    def _report_idle(self, views: list[View], difference: Difference) -> None:
+        queues = sum(
+            not queue.topic.startswith(RETRY_PREFIX) for view in views for queue in view.queues
+        )
+        own = any(not queue.topic.startswith(RETRY_PREFIX) for queue in difference.wanted)
+        if not own and not self._idle:
+            _log.warning(
+                "no queue for this member",
+                group=self.group,
+                members=len(self._members),
+                queues=queues,
+                docs=NoQueues.docs,
+            )
+            self._tell(NoQueues(self.group, len(self._members), queues))
+        self._idle = not own

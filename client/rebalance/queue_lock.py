@@ -1,0 +1,217 @@
+"""Holding the locks of a member's queues at their brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
+
+One task per broker asks for what is due, in one request; ``Leases`` says what that is. Locks live
+at the master only: while a broker has none, its locks stay as they are until their time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from client.errors import NoRoute, PocketMQError, remote_error
+from client.limits import LOCK_TIMEOUT
+from client.rebalance.leases import Leases
+from remoting.log import Log
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.locks import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.errors import BodyError
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+
+class _Broker:
+    """The locks at one broker."""
+
+    def __init__(self) -> None:
+        self.leases = Leases()
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class QueueLocks:
+    """The locks of one member.
+
+    Args:
+        tasks: owns the tasks.
+        changed: hears of a queue whose lock was got, or lost.
+        troubled: hears of queues whose broker can't be asked, and why.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        tasks: Supervisor,
+        changed: Callable[[MessageQueue, bool], None],
+        troubled: Callable[[MessageQueue, PocketMQError], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._tasks = tasks
+        self._changed = changed
+        self._troubled = troubled
+        self._brokers: dict[str, _Broker] = {}
+        self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether this member surely holds the queue's lock."""
+        broker = self._brokers.get(queue.broker_name)
+        return broker is not None and broker.leases.holds(queue, self._loop.time())
+
+    async def acquire(self, queue: MessageQueue, patience: float | None) -> bool:
+        """Want a queue's lock, until ``release``; whether it is held within ``patience`` seconds.
+
+        Args:
+            patience: None: wait until it is held. After False it is asked for nevertheless.
+        """
+        broker = self._brokers.setdefault(queue.broker_name, _Broker())
+        broker.leases.want(queue, self._loop.time())
+        if broker.leases.holds(queue, self._loop.time()):
+            return True
+        self._run(queue.broker_name, broker)
+        waiter = self._waiting.setdefault(queue, self._loop.create_future())
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.shield(waiter)
+        except TimeoutError:
+            return False
+        finally:
+            if self._waiting.get(queue) is waiter:
+                del self._waiting[queue]
+                waiter.cancel()
+        return True
+
+    async def release(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; a broker that isn't told keeps them for a minute."""
+        wanted: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            broker = self._brokers.get(queue.broker_name)
+            if broker is not None and queue in broker.leases:
+                self.forget(queue)
+                wanted.setdefault(queue.broker_name, []).append(queue)
+        await asyncio.gather(*(self._unlock(some) for some in wanted.values()))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Renew a lock no longer, without giving it back."""
+        broker = self._brokers.get(queue.broker_name)
+        if broker is not None:
+            broker.leases.drop(queue)
+            broker.wake.set()
+
+    def _run(self, name: str, broker: _Broker) -> None:
+        broker.wake.set()
+        if broker.task is None or broker.task.done():
+            broker.task = self._tasks.spawn(self._hold(broker), f"queue locks at {name}")
+
+    async def _hold(self, broker: _Broker) -> None:
+        while len(broker.leases):
+            now = self._loop.time()
+            for queue in broker.leases.expire(now):
+                self._tell(queue, held=False)
+            due = broker.leases.due(now)
+            if due:
+                await self._ask_for(broker, due, now)
+            await _until(broker.wake, broker.leases.next_due())
+
+    async def _ask_for(self, broker: _Broker, queues: list[MessageQueue], now: float) -> None:
+        try:
+            granted = await self._lock(queues)
+        except PocketMQError as error:
+            broker.leases.failed(queues, self._loop.time())
+            for queue in queues:
+                if not broker.leases.holds(queue, self._loop.time()):
+                    self._troubled(queue, error)
+            return
+        for queue, held in broker.leases.answered(queues, granted, now).items():
+            self._tell(queue, held=held)
+
+    def _tell(self, queue: MessageQueue, *, held: bool) -> None:
+        waiter = self._waiting.get(queue)
+        if held and waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        self._changed(queue, held)
+
+    async def _lock(self, queues: list[MessageQueue]) -> frozenset[MessageQueue]:
+        body = LockBatchRequestBody(
+            consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
+        )
+        answer = await self._instance.remote.call(
+            await self._master(queues),
+            RequestCode.LOCK_BATCH_MQ,
+            body=encode(body),
+            timeout=LOCK_TIMEOUT,
+            queue=queues[0],
+            group=self._group,
+        )
+        try:
+            return frozenset(decode(LockBatchResponseBody, answer.body).lock_ok_mq_set)
+        except BodyError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR,
+                str(error),
+                "the answer to LOCK_BATCH_MQ",
+                queue=queues[0],
+                group=self._group,
+            ) from error
+
+    async def _unlock(self, queues: list[MessageQueue]) -> None:
+        body = UnlockBatchRequestBody(
+            consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
+        )
+        try:
+            await self._instance.remote.call(
+                await self._master(queues),
+                RequestCode.UNLOCK_BATCH_MQ,
+                body=encode(body),
+                timeout=LOCK_TIMEOUT,
+                group=self._group,
+            )
+        except PocketMQError as error:
+            _log.warning(
+                "queue not unlocked, its next owner waits up to a minute",
+                group=self._group,
+                queues=", ".join(map(str, queues)),
+                error=str(error),
+            )
+
+    async def _master(self, queues: list[MessageQueue]) -> str:
+        """The master of their broker, by the first of their topics that still has a route."""
+        failure: PocketMQError | None = None
+        for queue in {queue.topic: queue for queue in queues}.values():
+            try:
+                route = await self._instance.routes.to_read(queue.topic)
+            except PocketMQError as error:
+                failure = failure or error
+                continue
+            address = route.master(queue.broker_name)
+            if address is not None:
+                return address
+        raise failure or NoRoute(
+            "the queue's broker has no master to hold its lock",
+            queue=queues[0],
+            broker=queues[0].broker_name,
+            hint="check that it runs and registers at the name server",
+        )
+
+
+async def _until(wake: asyncio.Event, when: float) -> None:
+    """Wait for ``wake``, but at most until a time of the loop's clock; infinity: no end."""
+    try:
+        async with asyncio.timeout_at(None if when == float("inf") else when):
+            await wake.wait()
+    except TimeoutError:
+        pass
+    wake.clear()

@@ -1,0 +1,130 @@
+"""From what is known of a group to what a member has to give up and take. Pure.
+
+Topics are independent of each other: of a topic about which nothing is known now the member keeps
+what it has. The one strategy that looks at all topics together (``Sticky``) leaves out the topics,
+and the brokers' queues, about which it isn't told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from client.errors import PocketMQError
+from client.rebalance.sticky import Sticky
+from client.rebalance.strategies import Strategy
+from remoting.protocol.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a member knows of a topic.
+
+    Attributes:
+        queues: all, sorted.
+        members: the client ids of the group, sorted; of no meaning when broadcasting.
+        owners: who holds the queues' locks, as far as brokers tell.
+        silent: names of brokers that should tell but don't answer.
+    """
+
+    queues: tuple[MessageQueue, ...]
+    members: tuple[str, ...] = ()
+    owners: Mapping[MessageQueue, str] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What has to happen.
+
+    Attributes:
+        lost: to be given up, sorted.
+        gained: to be taken, sorted.
+        wanted: what the member has when all is done.
+        unknown: queues that the strategy names and that don't exist.
+        failed: topics that the strategy can't share out, and why.
+    """
+
+    lost: tuple[MessageQueue, ...]
+    gained: tuple[MessageQueue, ...]
+    wanted: frozenset[MessageQueue]
+    unknown: tuple[MessageQueue, ...] = ()
+    failed: Mapping[str, PocketMQError] = field(default_factory=dict)
+
+
+class Rebalancer:
+    """One member's side of a group.
+
+    Args:
+        strategy: shares out queues; None: every member reads all (broadcasting).
+    """
+
+    def __init__(self, strategy: Strategy | None, member: str, group: str) -> None:
+        self._strategy = strategy
+        self._member = member
+        self._group = group
+
+    def difference(
+        self, views: Mapping[str, View | None], held: Collection[MessageQueue]
+    ) -> Difference:
+        """What follows from the state of the group.
+
+        Args:
+            views: every subscribed topic; None: it isn't known how it is now.
+            held: what the member has.
+        """
+        unclear = {topic for topic, view in views.items() if view is None}
+        known = {topic: view for topic, view in views.items() if view is not None}
+        failed: dict[str, PocketMQError] = {}
+        share: set[MessageQueue] = set()
+        if isinstance(self._strategy, Sticky):
+            share |= self._together(self._strategy, known, held)
+        else:
+            for topic, view in known.items():
+                try:
+                    share.update(self._share(view))
+                except PocketMQError as error:
+                    failed[topic] = error
+                    unclear.add(topic)
+        existing = {queue for view in known.values() for queue in view.queues}
+        wanted = share & existing
+        wanted |= {queue for queue in held if queue.topic in unclear}
+        unknown = {queue for queue in share - existing if queue.topic not in unclear}
+        return Difference(
+            lost=tuple(sorted(set(held) - wanted)),
+            gained=tuple(sorted(wanted - set(held))),
+            wanted=frozenset(wanted),
+            unknown=tuple(sorted(unknown)),
+            failed=failed,
+        )
+
+    def _share(self, view: View) -> Collection[MessageQueue]:
+        if self._strategy is None or not view.queues:
+            return view.queues
+        return self._strategy.allocate(self._member, view.queues, view.members, group=self._group)
+
+    def _together(
+        self, strategy: Sticky, views: Mapping[str, View], held: Collection[MessageQueue]
+    ) -> set[MessageQueue]:
+        """The share over all topics whose brokers name the same members."""
+        by_members: dict[tuple[str, ...], list[View]] = {}
+        for view in views.values():
+            by_members.setdefault(view.members, []).append(view)
+        share: set[MessageQueue] = set()
+        for members, alike in by_members.items():
+            owners = {queue: owner for view in alike for queue, owner in view.owners.items()}
+            queues = [
+                queue
+                for view in alike
+                for queue in view.queues
+                if queue.broker_name not in view.silent
+            ]
+            shares = strategy.share_out(queues, members, owners)
+            share |= {queue for queue, owner in shares.items() if owner == self._member}
+        silent = {
+            queue
+            for view in views.values()
+            for queue in view.queues
+            if queue.broker_name in view.silent
+        }
+        return share | silent.intersection(held)
