@@ -22,6 +22,7 @@ import structlog
 
 from broker.announcement import Announcement
 from broker.config import BrokerConfig
+from broker.delivery.delays import Delays
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.errors import BrokerError
 from broker.group_watch import STEP_SECONDS
@@ -47,6 +48,7 @@ from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.hosts import host_bytes, ip_bytes
+from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor
 
@@ -94,6 +96,7 @@ class Broker:
         self._tables: SavedTables
         self._processors: Processors
         self._hot: HotPath
+        self._delays: Delays
         self._registration: Registration | None = None
         self._rates = Rates()
         self._supervisor = Supervisor("broker")
@@ -166,6 +169,7 @@ class Broker:
         )
         self.state = self._make_state()
         self._processors = Processors.of(self.state, self._rates)
+        self._open_delays()
         self._check_offsets()
         self.store.on_arrival = self._arrived
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
@@ -216,6 +220,7 @@ class Broker:
                 max_message_size=config.max_message_size,
                 store_host=(ip, self.port),
                 check_crc_on_recover=config.check_crc_on_recover,
+                delay_levels_ms=config.delay_levels_ms,
             ),
             files=self._files,
             clock=self._clock,
@@ -253,6 +258,12 @@ class Broker:
             started_ms=now_ms,
         )
 
+    def _open_delays(self) -> None:
+        saved = self._tables.delay_offsets
+        directory = self.store.paths.root / CONFIG_DIRECTORY
+        self._delays = Delays(self.config, self.store, self._clock, self.state.counters)
+        self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
+
     def _check_offsets(self) -> None:
         if self._tables.lost_offsets and self.store.end_offset > 0:
             _log.warning(
@@ -278,14 +289,17 @@ class Broker:
 
     def _spawn_tasks(self) -> None:
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
+        delays_seconds = self.config.flush_delay_offset_interval_ms / 1000
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self._expire_pulls),
             ("save tables", offsets_seconds, self._tables.save_changes),
             ("scan clients", SCAN_SECONDS, self._scan),
             ("sample rates", SAMPLE_SECONDS, self._sample),
             ("watch groups", STEP_SECONDS, self._processors.watch.step),
+            ("save delays", delays_seconds, self._delays.save),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
+        self._supervisor.spawn(self._delays.run(), "delayed messages")
 
     async def _register(self) -> None:
         self._registration = Registration(
@@ -316,6 +330,8 @@ class Broker:
     # what happens while it serves
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        if topic == SCHEDULE_TOPIC:
+            self._delays.arrived(queue_id, tags_code)
         # Behind all messages of this read: a pull gets as many of them as it wants.
         self._wake_soon(self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code))
 
@@ -378,6 +394,7 @@ class Broker:
         await self._supervisor.close()
         if self._serving:
             self._serving = False
+            self._delays.save_all()
             await self._tables.flush()
         if self._store_open:
             self._store_open = False

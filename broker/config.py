@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.config_keys import KEYS_WITHOUT_EFFECT, REFUSED_KEYS
+from broker.delivery.levels import DEFAULT_LEVELS, delay_levels, parse_levels
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import ConfigError, Refused, Settings, setting
 from remoting.settings_values import (
@@ -142,6 +143,8 @@ class BrokerConfig(Settings):
         "maxMessageSize", integer(1024, MAX_FRAME_BYTES - MAX_HEADER_BYTES), 4 * 1024 * 1024
     )
     check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
+    message_delay_level: str = setting("messageDelayLevel", delay_levels, DEFAULT_LEVELS)
+    flush_delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", _MILLISECONDS, 10_000)
 
     # PocketMQ's own limits
     max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)
@@ -178,6 +181,11 @@ class BrokerConfig(Settings):
         if self.broker_ip1 is not None:
             return self.broker_ip1
         return _address_of_default_route() if _is_everywhere(self.bind_host) else self.bind_host
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        """How long the delay levels are, from level 1 on."""
+        return parse_levels(self.message_delay_level)
 
     @property
     def sync_flush(self) -> bool:

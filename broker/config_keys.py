@@ -51,7 +51,7 @@ _STORE = """
     messageIndexEnable messageIndexSafe maxHashSlotNum maxIndexNum
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
-    slaveTimeout messageDelayLevel flushDelayOffsetInterval cleanFileForciblyEnable
+    slaveTimeout cleanFileForciblyEnable
     warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
     diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked

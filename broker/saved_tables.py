@@ -6,6 +6,7 @@ file                      what                                    written
 topics.json               topics                                  on every change
 subscriptionGroup.json    settings of groups                      on every change
 consumerOffset.json       how far groups are                      each 5 s if changed, at stop
+delayOffset.json          how far delay levels are delivered      each 10 s if changed, at stop
 ========================  ======================================  ===========================
 
 The forms are RocketMQ's, so either can start on the other's files.
@@ -32,7 +33,10 @@ from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import SubscriptionGroupWrapper
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.offsets import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+)
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 
 _log = structlog.get_logger("broker")
@@ -40,6 +44,7 @@ _log = structlog.get_logger("broker")
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
+DELAY_OFFSETS: Final = "delayOffset.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
@@ -56,6 +61,8 @@ class SavedTables:
     Attributes:
         topics, groups, offsets: the tables.
         lost_offsets: whether there was no file of offsets.
+        delay_offsets: of each delay level the next message to deliver, as last written; None when
+            there was no file of these.
         on_topics: told which topics changed (None: any) and whether to register them oneway;
             what it returns ends when they are registered.
 
@@ -84,10 +91,15 @@ class SavedTables:
         offsets = self._load(OFFSETS, ConsumerOffsetSerializeWrapper)
         self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
         self.lost_offsets = offsets is None
+        delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
+        self.delay_offsets = delays.offset_table if delays else None
         self.on_topics: OnTopics | None = None
         self._topic_file = StateFile(TOPICS, self._copy_topics, self._writer(TOPICS))
         self._group_file = StateFile(GROUPS, self._copy_groups, self._writer(GROUPS))
         self._offset_file = StateFile(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
+        self._delay_file = StateFile(
+            DELAY_OFFSETS, self._copy_delay_offsets, self._writer(DELAY_OFFSETS)
+        )
         self._offsets_written = -1 if self.lost_offsets else self.offsets.version
 
     # what requests change
@@ -107,12 +119,18 @@ class SavedTables:
         """Write the groups' settings; see ``Changes``."""
         return self._group_file.changed()
 
+    def save_delay_offsets(self, offsets: dict[int, int]) -> None:
+        """Write how far the delay levels are."""
+        self.delay_offsets = offsets
+        self._delay_file.changed()
+
     # what goes on by itself
 
     def save_changes(self) -> None:
         """Write the offsets if they changed, and try again what failed."""
         self._topic_file.retry()
         self._group_file.retry()
+        self._delay_file.retry()
         if self.offsets.version != self._offsets_written:
             self._offsets_written = self.offsets.version
             self._offset_file.changed()
@@ -123,12 +141,14 @@ class SavedTables:
         """Write everything: at the first start, so that a missing file means a lost one later."""
         self._topic_file.changed()
         self._group_file.changed()
+        if self.delay_offsets is None:
+            self.save_delay_offsets({})
         self.save_changes()
 
     async def flush(self) -> None:
         """Write what changed and wait for it."""
         self.save_changes()
-        for file in (self._topic_file, self._group_file, self._offset_file):
+        for file in (self._topic_file, self._group_file, self._offset_file, self._delay_file):
             await file.flush()
 
     def topic_wrapper(self, names: Sequence[str] | None) -> TopicConfigSerializeWrapper:
@@ -172,6 +192,10 @@ class SavedTables:
     def _copy_offsets(self) -> Callable[[], bytes]:
         table = {key: queues.copy() for key, queues in self.offsets.table.items()}
         return partial(encode, ConsumerOffsetSerializeWrapper(offset_table=table), pretty=True)
+
+    def _copy_delay_offsets(self) -> Callable[[], bytes]:
+        body = DelayOffsetSerializeWrapper(offset_table=self.delay_offsets or {})
+        return partial(encode, body, pretty=True)
 
 
 async def _first_after(first: Awaitable[bool], then: Awaitable[object]) -> bool:

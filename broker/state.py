@@ -62,6 +62,10 @@ class BrokerCounters:
     pulls_parked: int = 0
     commits_backwards: int = 0
     members_refused: int = 0
+    messages_delayed: int = 0
+    messages_delivered_late: int = 0
+    messages_sent_back: int = 0
+    messages_dead_lettered: int = 0
     requests_not_supported: int = 0
 
 

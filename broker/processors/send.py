@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from broker.delivery.delayed import postpone
+from broker.delivery.levels import level_of
+from broker.delivery.retry import is_spent, without_delay
 from broker.errors import LimitReached, Refused
+from broker.processors.group_topics import dead_letter_topic, retry_topic
 from broker.processors.remarks import FAQ, check_topic, topic_text
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
-from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
@@ -44,11 +47,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("broker")
 
 _MULTI_TAG: Final = "MULTI_TAG"
-_FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
-"""3.4.9: before it the header's maxReconsumeTimes isn't meant."""
-
 _WAIT: Final = properties.WAIT.encode()
-_DELAY: Final = properties.DELAY.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 _CLUSTER: Final = properties.CLUSTER.encode()
 _TRANSACTION_BITS: Final = 0xC
@@ -85,12 +84,13 @@ class _Target(NamedTuple):
 class SendProcessor:
     """Serves sends."""
 
-    __slots__ = ("_cluster", "_extra", "_state")
+    __slots__ = ("_cluster", "_extra", "_levels_ms", "_state")
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._cluster = state.config.cluster_name.encode()
         self._extra = answer_fields(state.config)
+        self._levels_ms = state.config.delay_levels_ms
 
     def send(self, command: Command, connection: Connection) -> Reply:
         """SEND_MESSAGE: the header with long names."""
@@ -117,17 +117,23 @@ class SendProcessor:
     def _put_one(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
         target = self._admit(command, connection, header)
         text = (header.properties or "").encode("utf-8", "replace")
-        self._check_kind(header, text, dead=target.dead)
+        self._check_kind(header, text)
         wait = _waits(text)
-        text = properties.append(properties.remove(text, _WAIT), _CLUSTER, self._cluster)
+        level = 0 if target.dead else self._level(header, text)
+        if level <= 0:
+            text = properties.remove(text, _WAIT)
+        text = properties.append(text, _CLUSTER, self._cluster)
         if target.dead:
-            text = properties.append(properties.remove(text, _DELAY), _DELAY, b"0")
-        result = self._state.store.put(
-            self._message(connection, header, target, command.body, text)
-        )
+            text = without_delay(text)
+        message = self._message(connection, header, target, command.body, text)
+        if level > 0:
+            postpone(message, level, self._levels_ms)
+        result = self._state.store.put(message)
         if result.status is not PutStatus.OK:
             raise _store_refusal(result.status, result.message)
         self._count(1, len(command.body))
+        self._state.counters.messages_delayed += level > 0
+        self._state.counters.messages_dead_lettered += target.dead
         if command.is_oneway:
             return None
         message_id = self._offset_id(result.physical_offset)
@@ -164,7 +170,13 @@ class SendProcessor:
     def _put_batch(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
         target = self._admit(command, connection, header)
         text = (header.properties or "").encode("utf-8", "replace")
-        self._check_kind(header, text, dead=target.dead)
+        self._check_kind(header, text)
+        if not target.dead and self._level(header, text) > 0:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch to topic {header.topic} asks for a delay level: send delayed messages "
+                "singly",
+            )
         wait = _waits(text)
         # All elements get the batch's own text behind theirs, WAIT included: so does 4.9.
         text = properties.append(text, _CLUSTER, self._cluster)
@@ -238,10 +250,8 @@ class SendProcessor:
             unit=bool(header.unit_mode),
         )
         if topic is None and header.topic.startswith(names.RETRY_PREFIX):
-            flag = UNIT_SUB_FLAG if header.unit_mode else 0
-            topic, _ = state.topics.create_fixed(
-                header.topic, 1, READ_WRITE, state.clock.now_ms(), sys_flag=flag
-            )
+            group = header.topic.removeprefix(names.RETRY_PREFIX)
+            return retry_topic(state, group, 1, unit=header.unit_mode)
         if topic is None:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -260,34 +270,29 @@ class SendProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group} {FAQ}",
             )
-        most = settings.retry_max_times
-        if (
-            header.max_reconsume_times is not None
-            and command.version >= _FIRST_VERSION_WITH_MAX_RECONSUME
-        ):
-            most = header.max_reconsume_times
-        return (header.reconsume_times or 0) >= most
+        return is_spent(
+            settings, header.reconsume_times or 0, header.max_reconsume_times, command.version
+        )
 
     def _dead_letter_target(self, header: SendHeader) -> _Target:
-        state = self._state
-        name = names.dlq_topic(header.topic.removeprefix(names.RETRY_PREFIX))
-        topic, made = state.topics.create_fixed(name, 1, READ_WRITE, state.clock.now_ms())
-        if made:
-            state.changes.topics_changed(None, oneway=True)
-        return _Target(topic, 0, dead=True)
+        group = header.topic.removeprefix(names.RETRY_PREFIX)
+        return _Target(dead_letter_topic(self._state, group), 0, dead=True)
 
-    def _check_kind(self, header: SendHeader, text: bytes, *, dead: bool) -> None:
+    def _check_kind(self, header: SendHeader, text: bytes) -> None:
         if _is_transactional(header, text):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending transaction message is forbidden",
             )
-        if not dead and _delay_level(text):
+
+    def _level(self, header: SendHeader, text: bytes) -> int:
+        """The delay level that a message asks for; 0 or less: none."""
+        try:
+            return level_of(text)
+        except ValueError as error:
             raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"delayed delivery isn't available on this broker; send to {header.topic} without "
-                "a delay level",
-            )
+                ResponseCode.MESSAGE_ILLEGAL, f"a message to topic {header.topic}: {error}"
+            ) from None
 
     # answers
 
@@ -344,17 +349,6 @@ async def _both(saved: Awaitable[bool], flushed: Awaitable[Command | None]) -> C
 def _waits(text: bytes) -> bool:
     value = properties.find(text, _WAIT)
     return value is None or value.lower() == b"true"
-
-
-def _delay_level(text: bytes) -> bool:
-    """Whether a message asks to be delivered later; what isn't a number counts as asking."""
-    value = properties.find(text, _DELAY)
-    if value is None:
-        return False
-    try:
-        return int(value) > 0
-    except ValueError:
-        return True
 
 
 def _is_transactional(header: SendHeader, text: bytes) -> bool:

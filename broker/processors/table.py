@@ -25,6 +25,7 @@ from broker.processors.pull import PullProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
 from broker.processors.send import SendProcessor
+from broker.processors.send_back import SendBackProcessor
 from broker.processors.topics import TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
@@ -49,6 +50,7 @@ class Processors:
     """The processors of one broker."""
 
     send: SendProcessor
+    send_back: SendBackProcessor
     pull: PullProcessor
     clients: ClientProcessor
     offsets: OffsetProcessor
@@ -68,6 +70,7 @@ class Processors:
         offsets = OffsetProcessor(state, watch)
         return cls(
             SendProcessor(state),
+            SendBackProcessor(state),
             PullProcessor(state, offsets),
             ClientProcessor(state, watch),
             offsets,
@@ -87,6 +90,7 @@ class Processors:
             RequestCode.SEND_MESSAGE: self.send.send,
             RequestCode.SEND_MESSAGE_V2: self.send.send_v2,
             RequestCode.SEND_BATCH_MESSAGE: self.send.send_v2,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back.send_back,
             RequestCode.PULL_MESSAGE: self.pull.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull.pull,
             RequestCode.HEART_BEAT: self.clients.heartbeat,

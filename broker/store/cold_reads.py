@@ -18,10 +18,12 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreBusy, StoreError
 from broker.store.limits import (
     COLD_READERS,
     GRANULE_BYTES,
+    HOT_QUEUE_ENTRIES,
     MAX_COLD_READS,
     MAX_FETCH_GAP_BYTES,
     READ_AHEAD_BYTES,
@@ -30,6 +32,9 @@ from broker.store.reader import Accept, Reader
 from broker.store.results import FileRange, GetResult, GetStatus
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
+from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.protocol.message.record import FIXED_BYTES_V4
 
 
 class Job(NamedTuple):
@@ -83,6 +88,36 @@ class ColdReads:
                 wait = True
             else:
                 await self._fetch(rounded(result.cold), owner)
+
+    async def tags_codes(
+        self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
+    ) -> list[int]:
+        """See ``MessageStore.tags_codes``."""
+        longest = max_count * ENTRY_BYTES
+        if not queue.min_offset <= offset < queue.max_offset:
+            return []
+        if offset < max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
+            cold = queue.range_of(offset, longest)
+            if cold is not None and not self._warmth.are_warm((cold,)):
+                await self._fetch(rounded((cold,)), owner)
+        entries = queue.entries(offset, longest)
+        if entries is None:
+            raise StoreError(
+                f"the consume queue {queue.directory} can't be read at message {offset}"
+            )
+        return [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
+
+    async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
+        """See ``MessageStore.record_patiently``."""
+        length = FIXED_BYTES_V4
+        while True:
+            cold = self._reader.cold_at(physical_offset, length)
+            if cold:
+                await self._fetch(rounded(cold), owner)
+            size = self._reader.size_at(physical_offset)
+            if not length < size <= MAX_FRAME_BYTES:
+                return self._reader.record_at(physical_offset)
+            length = size
 
     async def _fetch(self, ranges: Sequence[FileRange], owner: Hashable) -> None:
         """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""

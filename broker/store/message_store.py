@@ -328,9 +328,38 @@ class MessageStore:
             owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
         )
 
+    async def tags_codes(
+        self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[int]:
+        """What the next entries of a queue carry as tags code; the disk is waited for in a thread.
+
+        Args:
+            owner: as for ``get_patiently``.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: number of the first message asked about.
+            max_count: entries at most; there may be fewer though more messages follow.
+
+        Returns:
+            Nothing when the queue does not have ``offset``.
+
+        Raises:
+            StoreBusy: too many wait already.
+            StoreError: the store is not open, or the disk can't be read.
+        """
+        parts = self._opened()
+        queue = parts.queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        return await parts.cold_reads.tags_codes(owner, queue, offset, max_count)
+
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""
         return self._opened().reader.record_at(physical_offset)
+
+    async def record_patiently(self, owner: Hashable, physical_offset: int) -> memoryview | None:
+        """The same, with what is not in memory read in a thread. Raises as ``get_patiently``."""
+        return await self._opened().cold_reads.record_at(owner, physical_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Behind the last visible message; 0 for a queue that has none."""

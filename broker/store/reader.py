@@ -254,6 +254,17 @@ class Reader:
             return None
         return record
 
+    def cold_at(self, physical_offset: int, length: int) -> list[FileRange]:
+        """Where bytes of the log lie that may not be in memory; nothing if they are."""
+        if physical_offset < 0 or physical_offset >= self._hot_from:
+            return []
+        return self._cold([(physical_offset, physical_offset + length, 1)])
+
+    def size_at(self, physical_offset: int) -> int:
+        """What a record that begins there says of its size; 0 when none can."""
+        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
+        return 0 if head is None else int(_SIZE.unpack_from(head)[0])
+
     # --- offsets and times
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -97,11 +97,13 @@ class Writer:
         self._stats.put_bytes += size
         if numbered:
             queue.next_offset += 1
+            due_in_ms = message.due_in_ms
+            tags_code = message.tags_code if due_in_ms is None else store_ms + due_in_ms
             if self._sync:
-                entry = ENTRY.pack(position, size, message.tags_code)
-                self._dispatcher.hold(Waiting(end, queue, entry, (message.tags_code,)))
+                entry = ENTRY.pack(position, size, tags_code)
+                self._dispatcher.hold(Waiting(end, queue, entry, (tags_code,)))
             else:
-                self._dispatcher.publish(queue, position, size, message.tags_code)
+                self._dispatcher.publish(queue, position, size, tags_code)
         return PutResult(PutStatus.OK, position, queue_offset, store_ms, end)
 
     def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
@@ -193,14 +195,18 @@ class Writer:
 
     def _size(self, message: PendingMessage, queue: ConsumeQueue) -> int:
         host_length = len(message.born_host) or len(self._host)
-        if host_length not in {HOST_BYTES_V4, HOST_BYTES_V6}:
-            _illegal(f"the born host of a message to topic {message.topic} is not 8 or 20 bytes")
+        store_host_length = len(message.store_host) or len(self._host)
+        if not {host_length, store_host_length} <= {HOST_BYTES_V4, HOST_BYTES_V6}:
+            _illegal(
+                f"the born host or store host of a message to topic {message.topic} is not 8 or 20"
+                " bytes"
+            )
         return record_size(
             len(message.body),
             len(queue.topic_bytes),
             len(message.properties),
             born_host_length=host_length,
-            store_host_length=len(self._host),
+            store_host_length=store_host_length,
         )
 
     def _place(self, queue: ConsumeQueue, count: int, size: int) -> int:
@@ -244,11 +250,14 @@ class Writer:
         store_ms: int,
     ) -> bytes:
         try:
-            if self._host_is_v4 and len(message.born_host) in {0, HOST_BYTES_V4}:
+            if self._is_v4(message.born_host) and self._is_v4(message.store_host):
                 return self._record_v4(message, queue, size, queue_offset, position, store_ms)
             return self._record_v6(message, queue, queue_offset, position, store_ms)
         except (struct.error, ValueError) as error:
             _illegal(f"a message to topic {message.topic} can't be stored: {error}")
+
+    def _is_v4(self, host: bytes) -> bool:
+        return len(host) == HOST_BYTES_V4 if host else self._host_is_v4
 
     def _record_v4(
         self,
@@ -272,7 +281,7 @@ class Writer:
             message.born_timestamp_ms,
             message.born_host or self._host,
             store_ms,
-            self._host,
+            message.store_host or self._host,
             message.reconsume_times,
             message.prepared_transaction_offset,
             len(body),
@@ -293,7 +302,7 @@ class Writer:
             body=message.body,
             properties=message.properties,
             born_host=message.born_host or self._host,
-            store_host=self._host,
+            store_host=message.store_host or self._host,
             queue_id=message.queue_id,
             flag=message.flag,
             queue_offset=queue_offset,

@@ -22,7 +22,6 @@ NOT_SERVED_YET = frozenset(
         RequestCode.QUERY_MESSAGE,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.VIEW_MESSAGE_BY_ID,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
@@ -85,12 +84,12 @@ class Scenario:
     """Opaque of a request -> our code instead of theirs; None: ours waits."""
 
 
-DELAYED, SQL, STORED, HELD = 13, 1, 0, None
+SQL, STORED, HELD = 1, 0, None
 ELSEWHERE = 1
 """A message that is asked for by its place, which is another one here."""
 
 SCENARIOS = {
-    "send.jsonl": Scenario(others={37: DELAYED, 53: STORED}),
+    "send.jsonl": Scenario(others={53: STORED}),
     "send_acl_signed.jsonl": Scenario({"SendTopic": (".....", ".....", ".....", ".....")}),
     "offsets.jsonl": Scenario({"OneQueue": ("........",)}),
     "heartbeat_unregister.jsonl": Scenario(),
@@ -109,7 +108,7 @@ SCENARIOS = {
     "errors.jsonl": Scenario(
         {"OneQueue": (".........",)}, settings={"max_message_size": 20_000}, others={1023: SQL}
     ),
-    "v5_route_send.jsonl": Scenario(others={13: DELAYED, 15: STORED}),
+    "v5_route_send.jsonl": Scenario(others={15: STORED}),
     "v5_admin.jsonl": Scenario({"V5Topic": (".", "..", "..", "..")}),
     "v5_unsupported.jsonl": Scenario(),
     "slave_sync.jsonl": Scenario(),

@@ -1,0 +1,121 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+
+Refusals come in RocketMQ's order (cf. AbstractSendMessageProcessor.consumerSendMsgBack). The
+consumer commits its offset past the message once it is told yes; so in SYNC mode it is told only
+when the new record is on the disk, where RocketMQ doesn't wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.delivery.delayed import postpone
+from broker.delivery.retry import is_spent, retry_level, sent_back
+from broker.errors import Refused
+from broker.processors.group_topics import dead_letter_topic, retry_topic
+from broker.processors.remarks import FAQ, check_group
+from broker.state import BrokerState
+from broker.store.results import PendingMessage, PutStatus
+from remoting.protocol import names
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from remoting.protocol.message.view import RecordView
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+
+class SendBackProcessor:
+    """Serves messages that are sent back."""
+
+    __slots__ = ("_levels_ms", "_state")
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._levels_ms = state.config.delay_levels_ms
+
+    async def send_back(self, command: Command, connection: Connection) -> Command:
+        """CONSUMER_SEND_MSG_BACK: store a message anew, to be retried or as a dead letter."""
+        header = command.read(ConsumerSendMsgBackRequestHeader)
+        settings = self._admit(header)
+        if settings.retry_queue_nums <= 0:
+            return command.reply()
+        topic = retry_topic(
+            self._state, header.group, settings.retry_queue_nums, unit=header.unit_mode
+        )
+        if not topic.perm & names.PERM_WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden",
+            )
+        record = await self._record(connection, header.offset)
+        message = self._message(record, header, settings, command.version, topic.topic_name)
+        await self._put(message)
+        return command.reply()
+
+    def _admit(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
+        check_group(header.group)
+        settings = self._state.group_config(header.group)
+        if settings is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group} {FAQ}",
+            )
+        if not self._state.config.broker_permission & names.PERM_WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.host}] sending message is forbidden",
+            )
+        return settings
+
+    async def _record(self, connection: Connection, physical_offset: int) -> RecordView:
+        found = await self._state.store.record_patiently(connection, physical_offset)
+        if found is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
+            )
+        return RecordView(found)
+
+    def _message(
+        self,
+        record: RecordView,
+        header: ConsumerSendMsgBackRequestHeader,
+        settings: SubscriptionGroupConfig,
+        version: int,
+        topic: str,
+    ) -> PendingMessage:
+        counters = self._state.counters
+        times = record.reconsume_times
+        if header.delay_level < 0 or is_spent(settings, times, header.max_reconsume_times, version):
+            dead = dead_letter_topic(self._state, header.group)
+            counters.messages_dead_lettered += 1
+            return sent_back(record, dead.topic_name, 0, 0)
+        level = retry_level(header.delay_level, times)
+        queue_id = self._state.random.randrange(settings.retry_queue_nums)
+        message = sent_back(record, topic, queue_id, level)
+        postpone(message, level, self._levels_ms)
+        counters.messages_sent_back += 1
+        return message
+
+    async def _put(self, message: PendingMessage) -> None:
+        """Store a message and wait until it is safe."""
+        store = self._state.store
+        result = store.put(message)
+        if result.status is not PutStatus.OK:
+            raise Refused(ResponseCode.SYSTEM_ERROR, result.message)
+        if (saved := self._state.changes.topics_pending) is not None:
+            await saved
+        if not store.sync_flush:
+            return
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        store.when_durable(
+            result.end_offset, lambda ok: None if flushed.done() else flushed.set_result(ok)
+        )
+        if not await flushed:
+            raise Refused(
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                "the message is stored, but the disk has not said so in time; it may come twice",
+            )
