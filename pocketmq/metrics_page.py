@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.app import Broker
     from nameserver.app import NameServer
     from remoting.counters import Counters
+from remoting.protocol.bodies.description import FindingKind
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """``Counters.dropped_<reason>``."""
@@ -73,6 +74,7 @@ class Page(Collector):
             yield from _messages(broker)
             yield from _store(broker)
             yield from _tables(broker)
+            yield from _consumer_groups(broker)
             yield _registration(broker)
 
     def _requests(self) -> Metric:
@@ -226,6 +228,39 @@ def _tables(broker: Broker) -> Iterator[Metric]:
         ("parked_pulls", "Pulls that wait for a message.", len(state.long_polls)),
     ):
         yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
+
+
+def _consumer_groups(broker: Broker) -> Iterator[Metric]:
+    state = broker.state
+    active = GaugeMetricFamily(
+        "pocketmq_group_findings",
+        "What is wrong with consumer groups now; docs/consumer-groups.md explains each kind.",
+        labels=["group", "kind"],
+    )
+    age = GaugeMetricFamily(
+        "pocketmq_group_finding_seconds",
+        "For how long the oldest finding of a kind has lasted.",
+        labels=["group", "kind"],
+    )
+    now_ms = state.clock.now_ms()
+    for group, kind, count, since_ms in state.findings.counts():
+        active.add_metric([group, kind], count)
+        age.add_metric([group, kind], max(now_ms - since_ms, 0) / 1000)
+    yield active
+    yield age
+    begun = CounterMetricFamily(
+        "pocketmq_group_findings_begun",
+        "Findings there have been since the start, by kind.",
+        labels=["kind"],
+    )
+    for finding_kind in FindingKind:
+        begun.add_metric([finding_kind], state.findings.begun[finding_kind])
+    yield begun
+    yield CounterMetricFamily(
+        "pocketmq_members_refused",
+        "Consumers refused because they contradict the members of their group.",
+        value=state.counters.members_refused,
+    )
 
 
 def _registration(broker: Broker) -> Metric:

@@ -18,7 +18,7 @@ from broker.processors.relays import check_version
 from broker.processors.remarks import check_group
 from broker.state import BrokerState
 from remoting.errors import RemotingError
-from remoting.protocol.bodies import Body, encode
+from remoting.protocol.bodies import Body, decode, encode
 from remoting.protocol.bodies.offsets import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from remoting.protocol.codes import Language, RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -44,9 +44,12 @@ class ResetProcessor:
         self._state = state
 
     def reset(self, command: Command, _: Connection) -> Command:
-        """INVOKE_BROKER_TO_RESET_OFFSET: by time, for all members of a group that is online."""
+        """INVOKE_BROKER_TO_RESET_OFFSET: for all members of a group that is online.
+
+        By time, in all queues; a client of ours may give the offsets themselves in the body.
+        """
         header = command.read(ResetOffsetRequestHeader)
-        offsets = self._targets(header)
+        offsets = self._given(header, command) if command.body else self._targets(header)
         group = self._state.consumers.groups.get(header.group)
         if group is None:
             raise Refused(
@@ -90,6 +93,18 @@ class ResetProcessor:
             for topic in topics
             if topic in state.topics and (online is None or topic in online.subscriptions)
         )
+
+    def _given(self, header: ResetOffsetRequestHeader, command: Command) -> dict[MessageQueue, int]:
+        offsets = decode(ResetOffsetBody, command.body).offset_table
+        name = self._state.config.broker_name
+        for queue, offset in offsets.items():
+            if (queue.topic, queue.broker_name) != (header.topic, name) or offset < 0:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{queue} can't be reset to {offset} with topic {header.topic} at {name}: "
+                    "give offsets from 0 on, of queues of this topic and broker",
+                )
+        return offsets
 
     def _targets(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
         topic = self._state.topics.get(header.topic)

@@ -30,16 +30,13 @@ from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, dlq_topic
 from remoting.protocol.queue import MessageQueue
 
-REASON: Final = "pmqReason"
-"""The property in which our consumers write why a message was given up."""
-
 _OF_THE_WAY: Final = frozenset(
     {
         *(properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID, properties.RETRY_TOPIC),
         *(properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME),
         *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.WAIT, properties.CLUSTER),
         *(properties.TRAN_MSG, properties.PGROUP, properties.MSG_REGION, properties.TRACE_ON),
-        *(properties.TRANSFER_FLAG, properties.CORRECTION_FLAG, REASON),
+        *(properties.TRANSFER_FLAG, properties.CORRECTION_FLAG),
     }
 )
 """Properties that tell how a message became a dead letter: they must not begin its next life."""
@@ -65,7 +62,6 @@ class DeadMessage:
         id: its producer's.
         origin_id: the offset id of its first copy.
         retries: how often it was sent back, as brokers count; the last time is one of them.
-        reason: why it was given up, if its consumer said so.
         died_at: when it became a dead letter, by the broker's clock.
         redriven: it has been sent back already.
     """
@@ -82,7 +78,6 @@ class DeadMessage:
     body: bytes
     born_at: datetime
     died_at: datetime
-    reason: str | None
     redriven: bool
 
 
@@ -279,6 +274,5 @@ def _dead_message(record: RecordView, queue: MessageQueue, committed: int) -> De
         body=body,
         born_at=instant(record.born_timestamp_ms),
         died_at=instant(record.store_timestamp_ms),
-        reason=own.get(REASON),
         redriven=record.queue_offset < committed,
     )

@@ -30,6 +30,7 @@ class Member:
         consume_type: ``CONSUME_ACTIVELY`` pulls, ``CONSUME_PASSIVELY`` is pushed to.
         model: ``CLUSTERING`` or ``BROADCASTING``.
         start_from: where it begins a queue without an offset.
+        strategy: the name of its allocation strategy, as far as it tells.
         joined_at, last_heartbeat_at: None when the broker doesn't tell.
         ours: a client of PocketMQ.
     """
@@ -42,6 +43,7 @@ class Member:
     consume_type: str | None = None
     model: str | None = None
     start_from: str | None = None
+    strategy: str | None = None
     joined_at: datetime | None = None
     last_heartbeat_at: datetime | None = None
     ours: bool = False
@@ -204,6 +206,7 @@ def _member(info: wire.GroupMemberInfo) -> Member:
         consume_type=info.consume_type,
         model=info.message_model,
         start_from=info.consume_from_where,
+        strategy=info.strategy or None,
         joined_at=_moment(info.joined_ms),
         last_heartbeat_at=_moment(info.last_heartbeat_ms),
         ours=info.ours,

@@ -3,8 +3,9 @@
 A reset is planned first: for each queue what is committed now, and what it shall be. Applying it
 commits the new offsets, whether anybody is online or not. Members that are online have positions
 of their own, so a broker tells them where to go on (INVOKE_BROKER_TO_RESET_OFFSET); they drop what
-they hold, and commit from there. An Apache broker works out the offsets of all queues itself, from
-a time; what it can't express is refused before anything is changed while members are online there.
+they hold, and commit from there. A broker of ours takes the offsets from the request's body. An
+Apache broker works out those of all queues itself, from a time; what it can't express is refused
+before anything is changed while members are online there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from client.admin.offsets import OffsetAdmin
 from client.errors import NotOnline, UsageError
 from client.names import check_group, check_topic_name
 from client.places import Place, Position, milliseconds
+from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.offset import ResetOffsetRequestHeader
@@ -221,25 +223,20 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
         return await self._invoke(address, order, header)
 
     async def _tell_offsets(self, address: str, order: _Order, steps: Sequence[ResetStep]) -> None:
-        """Let a broker of ours reset its members, queue by queue."""
-        for step in steps:
-            header = ResetOffsetRequestHeader(
-                topic=order.topic,
-                group=order.group,
-                timestamp=0,
-                is_force=True,
-                queue_id=step.queue.queue_id,
-                offset=step.after,
-            )
-            await self._invoke(address, order, header)
+        """Let a broker of ours reset its members to these very offsets."""
+        header = ResetOffsetRequestHeader(
+            topic=order.topic, group=order.group, timestamp=0, is_force=True
+        )
+        body = ResetOffsetBody(offset_table={step.queue: step.after for step in steps})
+        await self._invoke(address, order, header, encode(body))
 
     async def _invoke(
-        self, address: str, order: _Order, header: ResetOffsetRequestHeader
+        self, address: str, order: _Order, header: ResetOffsetRequestHeader, body: bytes = b""
     ) -> dict[MessageQueue, int]:
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         try:
             answer = await self._remote.call(
-                address, code, header, group=order.group, topic=order.topic
+                address, code, header, body=body, group=order.group, topic=order.topic
             )
         except NotOnline:
             # They left meanwhile: the committed offsets are all there is.

@@ -228,6 +228,7 @@ def _member_row(member: client.Member, owners: dict[client.MessageQueue, str]) -
         "consume_type": member.consume_type,
         "model": member.model,
         "start_from": member.start_from,
+        "strategy": member.strategy,
         "subscriptions": [
             f"{topic}: {text}"
             for topic, text in sorted(member.subscriptions.items())

@@ -105,7 +105,6 @@ def _row(letter: client.DeadMessage) -> dict[str, object]:
         "keys": list(letter.keys),
         "born_at": iso(letter.born_at),
         "died_at": iso(letter.died_at),
-        "reason": letter.reason,
         "redriven": letter.redriven,
         "properties": letter.properties,
         "body": text,

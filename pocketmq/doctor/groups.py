@@ -60,6 +60,7 @@ _CHECKS: Final = {
     FindingKind.CONSUME_TYPE: "consume type",
     FindingKind.MESSAGE_MODEL: "message model",
     FindingKind.CONSUME_FROM_WHERE: "start",
+    FindingKind.STRATEGY: "strategy",
     FindingKind.CLIENT_ID: "client id",
     FindingKind.IDLE_MEMBERS: "idle members",
     FindingKind.UNPULLED_QUEUE: "unpulled queue",
