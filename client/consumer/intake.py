@@ -1,0 +1,334 @@
+"""The queues a push consumer holds: pulled ahead, handed to whoever handles them, committed.
+
+Each queue has a fetcher that fills its process queue. Queues that have something stand in a row;
+who handles messages takes the first of the row, takes some of its messages, and puts it back. What
+was settled is told here, so that the fetcher goes on when there is room, and the commit point goes
+to the offset store: with the pulls (for nothing), each ``commit_period``, and when a queue is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from client.consumer.fetcher import Fetcher
+from client.consumer.offset_store import Store
+from client.consumer.options import PushOptions
+from client.consumer.outcome import Outcome
+from client.consumer.process_queue import ProcessQueue, Run
+from client.consumer.received import ReceivedMessage
+from client.errors import AlreadySettled, PocketMQError, RemoteError
+from client.events import Event
+from client.serde import Serde
+from remoting.log import Log
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+    from client.rebalance.starts import Start
+
+T = TypeVar("T")
+
+_log = Log("client")
+
+
+class Held(Generic[T]):
+    """One queue at its consumer; also where its messages' outcomes go (``Settler``).
+
+    Attributes:
+        shut: nothing of it may be handed out now (orderly: it rests, or has no lock).
+        in_row: it stands in the row.
+        busy: runs that are being handled, and whose outcomes are being carried out.
+        in_hand: offsets of messages in a ``with`` block.
+        on_outcome: told of each outcome at once, where no handler's end brings it.
+        committing: its offsets may go to the store (not while an orderly queue has no lock).
+        told: the offset the store has.
+    """
+
+    def __init__(self, queue: ProcessQueue[ReceivedMessage[T]], group: str) -> None:
+        self.queue = queue
+        self.shut = False
+        self.in_row = False
+        self.busy = 0
+        self.in_hand: set[int] = set()
+        self.on_outcome: Callable[[Held[T], Run[ReceivedMessage[T]]], None] | None = None
+        self.committing = True
+        self.told: int | None = None
+        self.fetcher: Fetcher[T, ProcessQueue[ReceivedMessage[T]]]
+        self.fetching: asyncio.Task[None]
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._changed: list[asyncio.Future[None]] = []
+
+    # Settler
+
+    def settle(self, message: ReceivedMessage[T], outcome: Outcome) -> None:
+        """See ``Settler``."""
+        run = self.queue.run_of(message.offset)
+        if run is None and self.queue.dropped:
+            _log.warning(
+                "outcome came too late: the queue is another member's now",
+                queue=str(message.queue),
+                offset=message.offset,
+            )
+            return
+        if run is None or message.offset in self.queue.outcomes:
+            raise AlreadySettled(
+                f"the message at offset {message.offset} has an outcome already",
+                queue=message.queue,
+                group=self._group,
+                hint="settle each message once",
+            )
+        self.queue.outcomes[message.offset] = outcome
+        if self.on_outcome is not None:
+            self._here(self.on_outcome, self, run)
+
+    def settled(self, message: ReceivedMessage[T]) -> bool:
+        """See ``Settler``."""
+        offset = message.offset
+        return offset in self.queue.outcomes or self.queue.run_of(offset) is None
+
+    def failures(self, message: ReceivedMessage[T]) -> int:
+        """See ``Settler``."""
+        return self.queue.failures.get(message.offset, 0)
+
+    def hold(self, message: ReceivedMessage[T]) -> None:
+        """See ``Settler``."""
+        self.in_hand.add(message.offset)
+
+    def let_go(self, message: ReceivedMessage[T]) -> None:
+        """See ``Settler``."""
+        self.in_hand.discard(message.offset)
+        self._here(self.changed)
+
+    def _here(self, function: Callable[..., None], *arguments: Any) -> None:
+        if threading.get_ident() == self._thread:
+            function(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # Waiting for it to be quiet
+
+    def began(self) -> None:
+        """One more run is being handled."""
+        self.busy += 1
+
+    def ended(self) -> None:
+        """One less is."""
+        self.busy -= 1
+        self.changed()
+
+    def changed(self) -> None:
+        """Let those in ``until`` look again."""
+        for future in self._changed:
+            if not future.done():
+                future.set_result(None)
+        self._changed.clear()
+
+    async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait until ``condition`` holds or the loop's time is ``deadline``. False: it doesn't."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not condition():
+                    future: asyncio.Future[None] = self._loop.create_future()
+                    self._changed.append(future)
+                    await future
+        except TimeoutError:
+            return condition()
+        return True
+
+
+class Intake(Generic[T]):
+    """All queues of one consumer.
+
+    Args:
+        tasks: owns the fetchers' tasks.
+        store: where offsets go.
+        tell: the application's ear for events.
+
+    Attributes:
+        on_ready: called when something can be taken.
+    """
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        options: PushOptions,
+        serde: Serde[T],
+        tasks: Supervisor,
+        store: Store,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._options = options
+        self._serde = serde
+        self._tasks = tasks
+        self._store = store
+        self.tell = tell
+        self.on_ready: Callable[[], None] = lambda: None
+        self.suspended = False
+        self._held: dict[MessageQueue, Held[T]] = {}
+        self._row: deque[Held[T]] = deque()
+
+    def __iter__(self) -> Iterator[Held[T]]:
+        return iter(list(self._held.values()))
+
+    def find(self, queue: MessageQueue) -> Held[T] | None:
+        """The held queue, if it is held."""
+        return self._held.get(queue)
+
+    # Queues come and go
+
+    def gain(self, queue: MessageQueue, start: Start, expression: TagExpression) -> Held[T]:
+        """Begin to read a queue; messages come after this returned."""
+        options = self._options
+        process_queue: ProcessQueue[ReceivedMessage[T]] = ProcessQueue(
+            queue,
+            max_messages=options.prefetch_messages,
+            max_bytes=options.prefetch_bytes,
+            max_span=options.max_span if options.order is None else None,
+        )
+        process_queue.start(start.offset)
+        process_queue.paused = self.suspended
+        held: Held[T] = Held(process_queue, self._group)
+        held.told = start.offset if start.reason == "stored" else None
+        self._held[queue] = held
+        self._fetch(held, expression)
+        return held
+
+    def _fetch(self, held: Held[T], expression: TagExpression) -> None:
+        held.fetcher = Fetcher(
+            self._instance,
+            self._group,
+            held.queue,
+            expression,
+            self._options,
+            self._serde,
+            self,
+            _started,
+            settler=held,
+            progress=(lambda: self._progress(held)) if self._options.shared else None,
+        )
+        held.fetching = self._tasks.spawn(held.fetcher.run(), f"reading {held.queue.queue}")
+
+    def restart(self, held: Held[T], offset: int) -> None:
+        """Go on with a queue at another place; what was read ahead is forgotten."""
+        held.fetching.cancel()
+        held.queue.start(offset)
+        held.told = None
+        self._fetch(held, held.fetcher.expression)
+
+    def stop(self, held: Held[T]) -> None:
+        """Pull no more of a queue and hand out no more; what is being handled may end."""
+        held.fetching.cancel()
+        held.queue.drop()
+
+    def forget(self, held: Held[T]) -> None:
+        """The queue is another's: whatever is still being handled no longer counts."""
+        held.queue.active.clear()
+        if self._held.get(held.queue.queue) is held:
+            del self._held[held.queue.queue]
+
+    def suspend(self) -> None:
+        """Pull nothing and hand out nothing."""
+        self.suspended = True
+        for held in self._held.values():
+            held.queue.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.suspended = False
+        for held in self._held.values():
+            held.queue.paused = False
+            held.fetcher.wake()
+            self.offer(held)
+
+    # Messages
+
+    def next(self) -> Held[T] | None:
+        """The queue whose turn it is; ``offer`` puts it back into the row."""
+        row = self._row
+        while row:
+            held = row.popleft()
+            held.in_row = False
+            if not held.shut and held.queue.ready:
+                return held
+        return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the row has anything, as far as is known."""
+        return bool(self._row)
+
+    def offer(self, held: Held[T]) -> None:
+        """Put a queue into the row if something of it may be handed out."""
+        if not held.in_row and not held.shut and held.queue.ready:
+            held.in_row = True
+            self._row.append(held)
+            self.on_ready()
+
+    def put_back(self, held: Held[T]) -> None:
+        """The same from who has just taken from it and sees to the rest himself."""
+        if not held.in_row and not held.shut and held.queue.ready:
+            held.in_row = True
+            self._row.append(held)
+
+    @staticmethod
+    def settled(held: Held[T]) -> None:
+        """Messages of a queue were settled: there may be room again."""
+        if held.fetcher.stalled and not held.queue.full:
+            held.fetcher.wake()
+
+    # Offsets
+
+    def _progress(self, held: Held[T]) -> int | None:
+        """What to commit with a pull: a new commit point."""
+        if not held.committing:
+            return None
+        point = held.queue.commit_point
+        return point if point and point != held.told else None
+
+    async def commit(self, queues: Iterable[Held[T]]) -> None:
+        """Store how far these have come. What fails is logged, and tried again next time."""
+        await asyncio.gather(*(self._commit(held) for held in queues))
+        await self._store.save()
+
+    async def commit_all(self) -> None:
+        """The same for every queue."""
+        await self.commit(list(self._held.values()))
+
+    async def _commit(self, held: Held[T]) -> None:
+        point = held.queue.commit_point
+        if point is None or point == held.told or not held.committing:
+            return
+        try:
+            await self._store.commit(held.queue.queue, point)
+        except PocketMQError as error:
+            _log.warning(
+                "offset not committed", group=self._group, queue=str(held.queue.queue), error=error
+            )
+        else:
+            held.told = point
+
+    # What fetchers tell
+
+    def fetched(self, sink: ProcessQueue[ReceivedMessage[T]]) -> None:
+        """Messages of a queue came."""
+        held = self._held.get(sink.queue)
+        if held is not None and held.queue is sink:
+            self.offer(held)
+
+    def refused(self, queue: MessageQueue, error: RemoteError) -> None:
+        """A broker refuses to be read from: told of as a waiting queue, and tried again."""
+
+
+async def _started(queue: MessageQueue) -> NoReturn:
+    raise AssertionError(queue)

@@ -1,0 +1,46 @@
+"""Where a push consumer's progress is kept when its group shares the messages: at the brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from client.offsets import Offsets
+from client.rebalance.starts import OffsetStore
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+
+class Store(OffsetStore, Protocol):
+    """An offset store that may gather commits."""
+
+    async def save(self) -> None:
+        """Make what was committed last."""
+        ...
+
+    def close(self) -> None:
+        """No more is read or committed."""
+        ...
+
+
+class BrokerOffsets:
+    """The offsets of one group, each at the broker of its queue."""
+
+    def __init__(self, instance: Instance[Any], group: str) -> None:
+        self._offsets = Offsets(instance)
+        self._group = group
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """See ``OffsetStore``."""
+        return await self._offsets.committed(queue, self._group)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """See ``OffsetStore``; the broker has it when this returns."""
+        await self._offsets.commit(queue, self._group, offset)
+
+    async def save(self) -> None:
+        """Nothing is left to do."""
+
+    def close(self) -> None:
+        """Nothing is open."""
