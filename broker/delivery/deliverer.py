@@ -39,7 +39,7 @@ RETRY_MS: Final = 1000
 """After this a put is tried again that the store refused for now, and a read that failed."""
 
 LONGEST_SLEEP_SECONDS: Final = 10.0
-"""How late a message may be when the wall clock was set forward meanwhile."""
+"""How late a message may be when the wall clock was set meanwhile."""
 
 _FOR_GOOD: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
@@ -109,10 +109,11 @@ class Deliverer:
 
     async def _sleep(self) -> None:
         self._woken.clear()
-        at = self._schedule.next_look_ms
+        now_ms = self._clock.now_ms()
+        at = self._schedule.next_look(now_ms)
         seconds = None
         if at is not None:
-            seconds = min(max(0, at - self._clock.now_ms()) / 1000, LONGEST_SLEEP_SECONDS)
+            seconds = min(max(0, at - now_ms) / 1000, LONGEST_SLEEP_SECONDS)
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

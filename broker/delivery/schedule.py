@@ -6,8 +6,8 @@ message to deliver and the time of the next look at the queue; a level without a
 waiting, and the arrival of a message gives it one.
 
 An entry says when its message is due. If that is further off than the level is long, the clock was
-set back or the table of levels was changed, and the message is due at once. Queues of levels that
-the table no longer has are served by their entries alone.
+set back or the table of levels was changed, and the message is due at once; so is a look. Queues of
+levels that the table no longer has are served by their entries alone.
 
 No I/O here; times are ms of the wall clock, as entries have them, and come in as ``now_ms``.
 """
@@ -15,6 +15,9 @@ No I/O here; times are ms of the wall clock, as entries have them, and come in a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+_first = itemgetter(0)
 
 
 class Schedule:
@@ -38,10 +41,10 @@ class Schedule:
         self.offsets = dict(offsets or {})
         self.version = 0
 
-    @property
-    def next_look_ms(self) -> int | None:
+    def next_look(self, now_ms: int) -> int | None:
         """When the next queue is to be looked at; None when nothing waits anywhere."""
-        return min(self._looks.values(), default=None)
+        looks = (self.due(level, at, now_ms) for level, at in self._looks.items())
+        return min(looks, default=None)
 
     def level_due(self, now_ms: int) -> int | None:
         """The level whose queue is to be looked at now; None when it is not time yet.
@@ -50,8 +53,10 @@ class Schedule:
         """
         if not self._looks:
             return None
-        level = min(self._looks, key=self._looks.__getitem__)
-        return level if self._looks[level] <= now_ms else None
+        at, level = min(
+            ((self.due(level, at, now_ms), level) for level, at in self._looks.items()), key=_first
+        )
+        return level if at <= now_ms else None
 
     def settle(self, level: int, again_ms: int | None) -> None:
         """Look at a level's queue again then; None: it is empty."""
@@ -75,7 +80,7 @@ class Schedule:
         """A message came into a level's queue; whether the next look has become an earlier one."""
         if level in self._looks:
             return False
-        before = self.next_look_ms
+        before = self.next_look(now_ms)
         self._looks[level] = at = self.due(level, due_ms, now_ms)
         return before is None or at < before
 

@@ -1,0 +1,48 @@
+"""The table of delay levels, and the level that a message asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.delivery.levels import DEFAULT_LEVELS, level_of, parse_levels
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from remoting.settings import ConfigError
+
+
+def test_the_default_levels_are_the_stores() -> None:
+    assert parse_levels(DEFAULT_LEVELS) == DEFAULT_DELAY_LEVELS_MS
+    assert BrokerConfig().delay_levels_ms == DEFAULT_DELAY_LEVELS_MS
+
+
+def test_every_unit_is_known() -> None:
+    assert parse_levels(" 1s  2m 3h 4d ") == (1000, 120_000, 10_800_000, 345_600_000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "s", "1s,2s", "1s 2x", "-1s", "1.5s", "0s", "366d", "9" * 30 + "s", "1s " * 65],
+)
+def test_what_is_no_table_of_levels_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="messageDelayLevel"):
+        BrokerConfig.from_sources(None, {}, {"messageDelayLevel": text})
+
+
+def test_the_configuration_shows_the_levels_as_they_were_given() -> None:
+    config = BrokerConfig.from_sources(None, {}, {"messageDelayLevel": "1s 2s"})
+    assert config.as_properties()["messageDelayLevel"] == "1s 2s"
+    assert config.delay_levels_ms == (1000, 2000)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [(b"", 0), (b"DELAY\x013", 3), (b"A\x01b\x02DELAY\x01+4\x02", 4), (b"DELAY\x01-1", -1)],
+)
+def test_a_message_asks_for_its_level(text: bytes, level: int) -> None:
+    assert level_of(text) == level
+
+
+@pytest.mark.parametrize("value", [b"x", b"1 ", b"1_0", b"\xd9\xa1", b"99999999999"])
+def test_a_level_that_is_no_number_is_an_error(value: bytes) -> None:
+    with pytest.raises(ValueError, match="DELAY"):
+        level_of(b"DELAY\x01" + value)
