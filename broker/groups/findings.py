@@ -80,11 +80,14 @@ class Findings:
         """The groups that something is wrong with."""
         return list(self._groups)
 
-    def counts(self) -> Iterator[tuple[str, str, int]]:
-        """Group, kind, and how many findings of it there are."""
+    def counts(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, kind, how many findings of it there are, and since when the oldest, ms."""
         for group, known in self._groups.items():
-            for kind, count in Counter(key[0] for key in known).items():
-                yield group, kind, count
+            since: dict[str, list[int]] = {}
+            for one in known.values():
+                since.setdefault(one.finding.kind, []).append(one.finding.since_ms)
+            for kind, times in since.items():
+                yield group, kind, len(times), min(times)
 
     def sweep(self, group: str, now_ms: int) -> None:
         """Forget a group's events that are long ago."""

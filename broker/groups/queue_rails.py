@@ -89,9 +89,9 @@ def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding |
     who = f" ({', '.join(named[:_NAMED])})" if named else ""
     return make(
         FindingKind.IDLE_MEMBERS,
-        f"group {group.name} has {len(members)} members for {owners} queues of "
-        f"{', '.join(sorted(queues)[:_NAMED])}: {len(idle)} of them{who} get no message; give the "
-        "topic more queues or run fewer members",
+        f"group {group.name} has {len(members)} members for {_count(owners, 'queue')} of "
+        f"{', '.join(sorted(queues)[:_NAMED])}: no message reaches {len(idle)} of them{who}; give "
+        "the topic more queues or run fewer members",
         members=named,
     )
 
@@ -108,9 +108,10 @@ def unpulled(
     whose = f"; by the strategy it belongs to {owner}" if owner is not None else ""
     return make(
         FindingKind.UNPULLED_QUEUE,
-        f"{queue.waiting} messages wait in queue {queue.queue_id} of {queue.topic}, and no live "
-        f"member of group {group.name} has asked for them for {quiet:.0f} s{whose}{before}; look "
-        "whether all members subscribe the topic, whether a handler hangs, and whether one died",
+        f"{_count(queue.waiting, 'message')} to come in queue {queue.queue_id} of {queue.topic}, "
+        f"and no live member of group {group.name} has asked for {quiet:.0f} s{whose}{before}; "
+        "look whether all members subscribe the topic, whether a handler hangs, and whether one "
+        "died",
         members=[] if owner is None else [owner],
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -150,9 +151,9 @@ def queues_changed(group: str, topic: str, before: int, after: int) -> GroupFind
     """A topic has another number of queues than it had while the group consumed it."""
     return make(
         FindingKind.QUEUES_CHANGED,
-        f"topic {topic} had {before} queues and now has {after} while group {group} consumes it: "
-        "messages with one sharding key may now be in two queues, so that the order by key holds "
-        "only from the change on; let the group catch up before changing the number",
+        f"topic {topic} had {_count(before, 'queue')} and now has {after} while group {group} "
+        "consumes it: messages with one sharding key may now be in two queues, so that the order "
+        "by key holds only from the change on; let the group catch up before changing the number",
         topic=topic,
     )
 
@@ -164,8 +165,12 @@ def went_backwards(
     return make(
         FindingKind.OFFSET_BACKWARDS,
         f"the offset of group {group} in queue {queue_id} of {topic} went back from {stored} to "
-        f"{committed}: {stored - committed} messages will be delivered again; unless somebody "
-        "reset it, two members consume the queue",
+        f"{committed}: {_count(stored - committed, 'message')} will be delivered again; unless "
+        "somebody reset it, two members consume the queue",
         topic=topic,
         queue_id=queue_id,
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,185 @@
+"""Members that contradict each other: told in the log and the description, refused if ours."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from remoting.protocol.own_codes import (
+    CONFLICT,
+    STRATEGY,
+)
+from tests.unit.broker.harness import fields_of, pull_command
+from tests.unit.broker.watched import Consumer, describe, kinds, later, ours
+
+
+def test_members_that_agree_are_no_finding(bench):
+    Consumer(bench, "a", T="x || y").beat()
+    with capture_logs() as logs:
+        Consumer(bench, "b", T="y||x").beat()
+    assert kinds(bench) == []
+    assert logs == []
+
+
+def test_members_that_subscribe_different_topics_are_told_at_once_with_both_names(bench):
+    bench.topic("T")
+    a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", U="*")
+    a.beat()
+    with capture_logs() as logs:
+        b.beat()
+    (line,) = logs
+    assert line["event"] == "members of a group subscribe differently"
+    assert line["group"] == "g"
+    assert line["members"] == "b a"
+    assert line["docs"] == "docs/consumer-groups.md#one-group-one-subscription"
+    assert "T (*)" in line["reason"]
+    assert "U (*)" in line["reason"]
+    (finding,) = describe(bench).conflicts
+    assert finding.members == ["b", "a"]
+    assert finding.since_ms == bench.clock.now_ms()
+
+
+def test_foreign_members_that_differ_overwrite_each_other_as_with_apache(bench):
+    bench.topic("T")
+    bench.topic("U")
+    a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", U="*")
+    for consumer in (a, b):
+        assert consumer.beat().code == 0
+    pull = pull_command("T", sys_flag=0)
+    assert bench.must(pull, a.connection).code == 24
+    a.beat()
+    pull = pull_command("T", sys_flag=0, sub_version=bench.clock.now_ms() + 1)
+    assert bench.must(pull, a.connection).code == 25
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("message_model", "BROADCASTING", "messageModel"),
+        ("consume_type", "CONSUME_ACTIVELY", "consumeType"),
+        ("consume_from_where", "CONSUME_FROM_FIRST_OFFSET", "consumeFromWhere"),
+    ],
+)
+def test_all_else_must_match_too(bench, field, value, kind):
+    Consumer(bench, "a", T="*").beat()
+    Consumer(bench, "b", T="*").beat(**{field: value})
+    assert kinds(bench) == [kind]
+
+
+def test_a_contradiction_ends_when_the_member_leaves(bench):
+    Consumer(bench, "a", T="*").beat()
+    b = Consumer(bench, "b", U="*")
+    b.beat()
+    assert len(bench.state.findings) == 1
+    b.close()
+    assert len(bench.state.findings) == 0
+
+
+def test_a_lasting_contradiction_is_told_again_after_five_minutes(bench):
+    a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", U="*")
+    with capture_logs() as logs:
+        a.beat()
+        b.beat()
+        later(bench, 290, a, b)
+        assert len(logs) == 1
+        later(bench, 20, a, b)
+    assert len(logs) == 2
+
+
+def test_strategies_that_are_told_have_to_be_the_same(bench):
+    a, b, c = (ours(bench, name, "warn", T="*") for name in "abc")
+    a.fields[STRATEGY], b.fields[STRATEGY] = "AVG", "STICKY"
+    for consumer in (a, b, c):
+        consumer.beat()
+    (finding,) = describe(bench).conflicts
+    assert (finding.kind, finding.members) == ("strategy", ["b", "a"])
+
+
+# refusing members of ours
+
+
+def test_ours_is_refused_by_policy_and_told_with_whom_it_differs(bench):
+    Consumer(bench, "a", T="x").beat()
+    newcomer = ours(bench, "b", T="y")
+    reply = newcomer.beat()
+    assert reply.code == 1
+    conflict = orjson.loads(fields_of(reply)[CONFLICT])
+    assert conflict["kind"] == "subscription"
+    assert conflict["members"] == ["b", "a"]
+    assert conflict["text"] == reply.remark
+    assert bench.state.consumers.groups["g"].client_ids() == ["a"]
+    assert bench.state.counters.members_refused == 1
+
+
+@pytest.mark.parametrize("policy", ["warn", "allow"])
+def test_ours_may_contradict_when_it_wants(bench, policy):
+    Consumer(bench, "a", T="x").beat()
+    assert ours(bench, "b", policy, T="y").beat().code == 0
+    assert kinds(bench) == ["subscription"]
+
+
+@pytest.mark.parametrize("policy", ["reject", "warn", "allow"])
+def test_broadcasting_among_members_that_share_is_always_refused_to_ours(bench, policy):
+    Consumer(bench, "a", T="*").beat()
+    reply = ours(bench, "b", policy, T="*").beat(message_model="BROADCASTING")
+    assert orjson.loads(fields_of(reply)[CONFLICT])["kind"] == "messageModel"
+
+
+def test_a_member_that_is_there_is_not_refused_for_who_came_later(bench):
+    a = ours(bench, "a", T="x")
+    a.beat()
+    Consumer(bench, "b", T="y").beat()
+    assert a.beat().code == 0
+
+
+def test_a_vanished_member_does_not_keep_others_out(bench):
+    Consumer(bench, "a", T="x").beat()
+    bench.clock.advance(66)
+    assert ours(bench, "b", T="y").beat().code == 0
+
+
+def test_who_reconnects_with_other_subscriptions_does_not_contradict_itself(bench):
+    ours(bench, "a", T="x").beat()
+    assert ours(bench, "a", T="y").beat().code == 0
+
+
+# one client id on two connections
+
+
+def test_a_reconnected_client_is_no_finding(bench):
+    Consumer(bench, "a", T="*").beat()
+    again = Consumer(bench, "a", T="*")
+    again.beat()
+    later(bench, 60, again)
+    assert kinds(bench) == []
+
+
+def test_two_live_connections_with_one_client_id_are_found(bench):
+    one, other = Consumer(bench, "a", T="*"), Consumer(bench, "a", T="*")
+    one.beat()
+    bench.clock.advance(1)
+    other.beat()
+    bench.clock.advance(29)
+    with capture_logs() as logs:
+        one.beat()
+    (line,) = logs
+    assert line["event"] == "two members of a group have one client id"
+    assert one.connection.remote_text in line["reason"]
+    assert other.connection.remote_text in line["reason"]
+    other.close()
+    assert kinds(bench) == []
+
+
+def test_of_two_of_ours_with_one_client_id_the_later_is_refused_and_stays_out(bench):
+    one, other = ours(bench, "a", T="*"), ours(bench, "a", T="*")
+    for consumer in (one, other):
+        consumer.beat()
+        bench.clock.advance(1)
+    assert one.beat().code == 0
+    bench.clock.advance(1)
+    reply = other.beat()
+    assert orjson.loads(fields_of(reply)[CONFLICT])["kind"] == "clientId"
+    assert bench.state.consumers.connections("g") == [one.connection]
+    assert other.beat().code == 1
+    assert one.beat().code == 0
