@@ -37,6 +37,8 @@ _LOG_FILES = (
     "rmq.namesrv.logback.xml",
     "rmq.broker.logback.xml",
     "rmq.client.logback.xml",
+    "logback_tools.xml",
+    "rmq.tools.logback.xml",
 )
 
 
@@ -239,3 +241,34 @@ def _wait_until_registered(nameserver: str) -> None:
             time.sleep(0.05)
     msg = f"the broker is not registered after {JAVA_TIMEOUT:.0f} s"
     raise AssertionError(msg)
+
+
+def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
+    """What Apache's administration tool prints.
+
+    Args:
+        home: where it may write; any server's, or an empty directory.
+        arguments: the command and its options, without ``-n``.
+    """
+    _conf(home)
+    command = [
+        "java",
+        "-Xmx256m",
+        f"-Drocketmq.home.dir={home}",
+        f"-Duser.home={home}",
+        f"-Drocketmq.client.logRoot={home}",
+        *_OPEN_JAVA,
+        *("-cp", jars(version), "org.apache.rocketmq.tools.command.MQAdminStartup"),
+        *arguments,
+        *("-n", nameserver),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=JAVA_TIMEOUT,
+        check=False,
+        env={**os.environ, "ROCKETMQ_HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
