@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from struct import pack, unpack_from
@@ -105,6 +106,15 @@ class Side:
         self._rest = buffer[position:]
         self.woken.sort(key=lambda pull: _opaque(pull.request))
         self.bench.processors.pull.wake(self.woken)
+
+    async def durable(self) -> None:
+        """Wait until the disk has all that was stored."""
+        store = self.bench.store
+        if store.sync_flush:
+            done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            store.ask_sync()
+            store.when_durable(store.end_offset, done.set_result)
+            assert await asyncio.wait_for(done, 10)
 
     def _answers(self) -> list[bytes]:
         """The answers in their order; what waits for the disk has none."""

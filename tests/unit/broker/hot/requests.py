@@ -168,6 +168,59 @@ def sends(draw: st.DrawFn, opaque: int) -> bytes:
 
 
 @st.composite
+def series(draw: st.DrawFn, opaque: int) -> bytes:
+    """Many sends that are alike but for what is each message's own, and perhaps an odd one."""
+    first = draw(st.sampled_from([0, 1, 90, 980, 99_970, 999_999_990, 2_147_483_600]))
+    queues = draw(st.sampled_from([1, 3, 4, 12]))
+    topic = draw(st.sampled_from(TOPICS))
+    size = draw(st.sampled_from([0, 1, 100, 1024]))
+    text = draw(st.sampled_from(SERIES_PROPERTIES))
+    flag, rpc_flag = draw(st.sampled_from(["0", "0", "1"])), draw(st.sampled_from(["0", "0", "2"]))
+    frames = []
+    for number in range(draw(st.integers(20, 70))):
+        fields = {
+            "a": "pg",
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(number % queues),
+            "f": "0",
+            "g": str(1_700_000_000_000 + number // 9),
+            "h": flag,
+            "i": text % number,
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        members = ",".join(f'"{name}":{quoted(value)}' for name, value in fields.items())
+        head = (
+            f'{{"code":310,"extFields":{{{members}}},"flag":{rpc_flag},"language":"JAVA",'
+            f'"opaque":{first + number},"serializeTypeCurrentRPC":"JSON","version":407}}'
+        )
+        frames.append(frame(head.encode(), bytes((number,)) * size))
+    for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+        at = draw(st.integers(0, len(frames) - 1))
+        place = draw(st.integers(8, min(len(frames[at]), 350) - 1))
+        new = draw(st.sampled_from([b'"', b"\\", b"0", b"a", b"-", b" ", b"\x01", b"\xff"]))
+        frames[at] = frames[at][:place] + new + frames[at][place + 1 :]
+    return b"".join(frames)
+
+
+SERIES_PROPERTIES = [
+    "UNIQ_KEY\x017F00000100%08X\x02WAIT\x01true",
+    "UNIQ_KEY\x017F00000100%08X\x02WAIT\x01true\x02TAGS\x01A\x02KEYS\x01order-7",
+    "KEYS\x01k%03d\x02UNIQ_KEY\x01fixed",
+    "KEYS\x01%d",
+    "TAGS\x01%03d\x02WAIT\x01true",
+    "UNIQ_KEY\x01%03d\x02UNIQ_KEY\x01x",
+    "UNIQ_KEY\x01%03d\x02DELAY\x010",
+    "UNIQ_KEY\x01%03d\x02WAIT\x01false\x02",
+    "UNIQ_KEY\x01\xfc%03d",
+    'other\x01"%03d"',
+]
+
+
+@st.composite
 def batches(draw: st.DrawFn, opaque: int) -> bytes:
     fields = draw(send_fields())
     fields["m"] = draw(st.sampled_from(['"true"', '"true"', '"true"', '"false"', '"TRUE"']))

@@ -89,8 +89,10 @@ KINDS = {
     "sends": (requests.sends,),
     "batches": (requests.batches, requests.sends),
     "pulls": (requests.pulls, requests.sends),
+    "series": (requests.series,),
     "everything": (
         requests.sends,
+        requests.series,
         requests.batches,
         requests.pulls,
         requests.commits,
@@ -154,4 +156,23 @@ async def test_in_sync_mode_too(tmp_path: Path, data: st.DataObject) -> None:
     chunks = data.draw(requests.conversations(*KINDS["batches"]))
     with both(tmp_path, flush_disk_type="SYNC_FLUSH") as sides:
         feed_both(sides, chunks, [])
+        for side in sides:
+            await side.durable()
+        assert_same(sides)
+
+
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@exhaustive
+@given(data=st.data())
+async def test_series_on_a_disk_with_little_room_too(
+    tmp_path: Path, mode: str, data: st.DataObject
+) -> None:
+    with both(tmp_path, flush_disk_type=mode) as sides:
+        for full in (False, True, False):
+            for side in sides:
+                side.files.full = full
+                side.bench.clock.advance(2.0)
+            feed_both(sides, data.draw(requests.conversations(requests.series)), [])
+        for side in sides:
+            await side.durable()
         assert_same(sides)

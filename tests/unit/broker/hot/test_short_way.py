@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from broker.hot.rows import Rows
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -43,6 +45,29 @@ def test_usual_sends_go_the_short_way_and_their_answers_are_one_write(side: Side
     side.feed(b"".join(encode(usual_send()) for _ in range(50)))
     assert (side.frames, side.wire.cold, len(side.wire.sent)) == (50, 0, 1)
     assert side.bench.store.max_offset("plain", 0) == 51
+
+
+def test_sends_that_are_alike_are_laid_out_together(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[int] = []
+    lay_out = Rows.records
+
+    def spy(rows: Rows, *arguments: Any) -> memoryview:
+        together.append(rows.count)
+        return lay_out(rows, *arguments)
+
+    monkeypatch.setattr(Rows, "records", spy)
+    frames = [
+        encode(usual_send(properties=f"UNIQ_KEY\x017F{n:06}\x02TAGS\x01A")) for n in range(120)
+    ]
+    odd = encode(usual_send(properties="UNIQ_KEY\x017F00000é\x02TAGS\x01A"))
+    side.feed(b"".join([*frames[:60], odd, *frames[60:]]))
+    assert (side.frames, side.wire.cold, together) == (121, 0, [60, 48])
+    (records,) = side.bench.store.get("plain", 0, 1, 200).records
+    found = [record.properties["UNIQ_KEY"] for record in iter_records(records)]
+    wanted = [f"7F{n:06}" for n in range(120)]
+    assert found == [*wanted[:60], "7F00000é", *wanted[60:]]
 
 
 def test_a_send_to_a_queue_without_messages_makes_it_the_general_way(side: Side) -> None:
