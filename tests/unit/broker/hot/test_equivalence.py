@@ -64,7 +64,8 @@ def furnish(side: Side) -> None:
         bench.send("wide", queue_id=queue)
 
 
-def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[bool]) -> None:
+def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[bool]) -> bool:
+    """Feed chunks to both; whether the connection goes on."""
     may_go_on = iter(stops)
     for chunk in chunks:
         failures = []
@@ -76,7 +77,8 @@ def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[boo
         assert len(failures) in {0, 2}
         if failures:
             assert failures[0] == failures[1]
-            break
+            return False
+    return True
 
 
 def assert_same(sides: tuple[Side, Side]) -> None:
@@ -146,7 +148,8 @@ def test_a_disk_that_is_full_for_a_while_refuses_the_same(
             for side in sides:
                 side.files.full, side.files.full_for = full, where
                 side.bench.clock.advance(seconds)
-            feed_both(sides, data.draw(requests.conversations(*KINDS["batches"])), [])
+            if not feed_both(sides, data.draw(requests.conversations(*KINDS["batches"])), []):
+                break
         assert_same(sides)
 
 
@@ -172,7 +175,8 @@ async def test_series_on_a_disk_with_little_room_too(
             for side in sides:
                 side.files.full = full
                 side.bench.clock.advance(2.0)
-            feed_both(sides, data.draw(requests.conversations(requests.series)), [])
+            if not feed_both(sides, data.draw(requests.conversations(requests.series)), []):
+                break
         for side in sides:
             await side.durable()
         assert_same(sides)
