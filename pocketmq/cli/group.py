@@ -115,7 +115,8 @@ def _facts(
 ) -> dict[str, object]:
     members = description.members
     first = members[0] if members else None
-    subscriptions = {topic: text for one in members for topic, text in one.subscriptions.items()}
+    # Members that contradict each other have several for one topic.
+    subscriptions = {(topic, text) for one in members for topic, text in one.subscriptions.items()}
     blocked = [str(state.queue) for state in description.queues if state.blocked is not None]
     return {
         "group": description.group,
@@ -123,7 +124,11 @@ def _facts(
         "model": first.model if first else None,
         "consume_type": first.consume_type if first else None,
         "start_from": first.start_from if first else None,
-        "subscriptions": [f"{topic}: {text}" for topic, text in sorted(subscriptions.items())],
+        "subscriptions": [
+            f"{topic}: {text}"
+            for topic, text in sorted(subscriptions)
+            if not topic.startswith(RETRY_PREFIX)
+        ],
         "queues": len(lag.queues),
         "lag": lag.total,
         "blocked": blocked,
@@ -166,7 +171,10 @@ def lag(name: str, topic: str | None, nameserver: str, as_json: bool) -> None:
         return
     columns = ["topic", "broker", "queue", "committed", "next", "lag", "owner", "last_consumed"]
     output.show_rows(rows, columns, as_json=False, colour=_lag_colour)
-    click.echo(f"{found.total} messages behind in {len(rows)} queues", err=True)
+    if rows:
+        click.echo(f"{found.total} messages behind in {len(rows)} queues", err=True)
+    else:
+        click.echo(f"{name} has committed nothing yet", err=True)
 
 
 def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
