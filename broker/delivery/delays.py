@@ -84,6 +84,10 @@ class Delays:
         """Deliver until cancelled."""
         await self._deliverer.run()
 
+    async def deliver_due(self) -> None:
+        """Deliver what is due now."""
+        await self._deliverer.deliver_due()
+
     def save(self) -> None:
         """Write the progress as far as the disk has what was delivered; now and then."""
         self._progress.save_durable()

@@ -1,0 +1,95 @@
+"""What becomes of a message that was sent back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.delivery.retry import is_spent, retry_level, sent_back, without_delay
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.message import properties
+from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.tags import tags_code
+from remoting.protocol.message.view import RecordView
+
+GROUP = SubscriptionGroupConfig(group_name="g")
+
+
+def record(text: bytes = b"TAGS\x01a\x02WAIT\x01true", **fields: Any) -> RecordView:
+    values = {
+        "topic": "T",
+        "body": b"body",
+        "properties": text,
+        "born_host": host_bytes("10.0.0.1", 5),
+        "store_host": host_bytes("127.0.0.1", 20911),
+        "physical_offset": 0x1FD2,
+        "born_timestamp_ms": 77,
+        "flag": 3,
+        "sys_flag": 0x301,
+        **fields,
+    }
+    return RecordView(encode_record(**values))
+
+
+def test_it_keeps_all_but_its_place_and_counts_one_more() -> None:
+    message = sent_back(record(reconsume_times=2), "%RETRY%g", 1, 5)
+    assert (message.topic, message.queue_id, message.reconsume_times) == ("%RETRY%g", 1, 3)
+    assert (bytes(message.body), message.flag, message.sys_flag) == (b"body", 3, 0x301)
+    assert message.born_timestamp_ms == 77
+    assert message.born_host == host_bytes("10.0.0.1", 5)
+    assert message.store_host == host_bytes("127.0.0.1", 20911)
+    assert message.tags_code == tags_code("a")
+
+
+def test_the_first_time_it_notes_where_it_came_from() -> None:
+    message = sent_back(record(), "%RETRY%g", 0, 3)
+    assert properties.decode(message.properties) == {
+        "TAGS": "a",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "7F000001000051AF0000000000001FD2",
+        "WAIT": "false",
+        "DELAY": "3",
+    }
+
+
+def test_later_it_keeps_what_was_noted() -> None:
+    text = b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01ABC\x02DELAY\x013"
+    message = sent_back(record(text, topic="%RETRY%g"), "%DLQ%g", 0, 0)
+    assert properties.decode(message.properties) == {
+        "RETRY_TOPIC": "First",
+        "ORIGIN_MESSAGE_ID": "ABC",
+        "WAIT": "false",
+        "DELAY": "0",
+    }
+    assert message.properties.count(b"DELAY") == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "asked", "version", "spent"),
+    [
+        (15, None, 407, False),
+        (16, None, 407, True),
+        (2, 3, 407, False),
+        (3, 3, 407, True),
+        (0, 0, 407, True),
+        (20, 30, 121, False),
+        (3, 3, 120, False),
+    ],
+)
+def test_retries_have_an_end(times: int, asked: int | None, version: int, spent: bool) -> None:
+    assert is_spent(GROUP, times, asked, version) is spent
+
+
+def test_a_group_sets_its_own_end() -> None:
+    assert is_spent(SubscriptionGroupConfig(group_name="g", retry_max_times=0), 0, None, 407)
+
+
+def test_each_round_waits_longer_unless_the_consumer_says_how_long() -> None:
+    assert [retry_level(0, times) for times in (0, 1, 15)] == [3, 4, 18]
+    assert retry_level(7, 15) == 7
+
+
+def test_a_dead_letter_does_not_wait() -> None:
+    assert without_delay(b"DELAY\x015\x02TAGS\x01a") == b"TAGS\x01a\x02DELAY\x010"
