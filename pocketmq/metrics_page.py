@@ -24,12 +24,12 @@ import pocketmq
 from broker.store.stats import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
 from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
+from remoting.protocol.bodies.description import FindingKind
 
 if TYPE_CHECKING:
     from broker.app import Broker
     from nameserver.app import NameServer
     from remoting.counters import Counters
-from remoting.protocol.bodies.description import FindingKind
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """``Counters.dropped_<reason>``."""

@@ -27,7 +27,7 @@ ANCHORS: Final = {
     FindingKind.CLIENT_ID: "one-client-id-one-client",
     FindingKind.IDLE_MEMBERS: "one-owner-per-queue",
     FindingKind.UNPULLED_QUEUE: "a-queue-that-nobody-pulls",
-    FindingKind.BLOCKED_QUEUE: "a-failing-message-stops-its-queue",
+    FindingKind.BLOCKED_QUEUE: "one-failing-message-stops-its-queue",
     FindingKind.OFFSET_BACKWARDS: "an-offset-that-goes-backwards",
     FindingKind.QUEUES_CHANGED: "another-number-of-queues",
 }

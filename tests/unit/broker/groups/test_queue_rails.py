@@ -1,0 +1,96 @@
+"""To whom the strategy AVG gives a queue, beside what Java gave, and findings over time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.groups.conflicts import ANCHORS, TITLES, make
+from broker.groups.findings import EVENT_LIFE_MS, STATES, Findings
+from broker.groups.queue_rails import owner_by_average
+from remoting.protocol.bodies.description import FindingKind
+from remoting.protocol.queue import MessageQueue
+
+ALLOCATIONS = Path(__file__).parents[3] / "golden" / "allocations.json"
+
+
+def test_every_kind_has_a_title_and_a_place_in_the_docs():
+    assert ANCHORS.keys() == TITLES.keys() == set(FindingKind)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_every_queue_has_one_owner_and_shares_differ_by_one(queue_count, member_count):
+    queues = [MessageQueue("T", "broker-a", number) for number in range(queue_count)]
+    members = [f"c{number:02}" for number in range(member_count)]
+    owners = [owner_by_average(queue, queues, members) for queue in queues]
+    assert owners == sorted(owners)
+    shares = [owners.count(member) for member in members]
+    assert sum(shares) == queue_count
+    assert max(shares) - min(shares) <= 1
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_who_is_unknown_owns_nothing():
+    queue = MessageQueue("T", "broker-a", 0)
+    assert owner_by_average(queue, [], ["a"]) is None
+    assert owner_by_average(queue, [queue], []) is None
+
+
+def finding(kind=FindingKind.UNPULLED_QUEUE, queue_id=0):
+    return make(kind, "text", topic="T", queue_id=queue_id)
+
+
+def test_a_state_that_is_no_longer_seen_is_gone():
+    findings = Findings()
+    assert findings.update("g", STATES, [finding()], 1000)
+    assert [one.since_ms for one in findings.of("g")] == [1000]
+    assert not findings.update("g", STATES, [finding()], 2000)
+    assert [one.since_ms for one in findings.of("g")] == [1000]
+    assert list(findings.counts()) == [("g", "unpulledQueue", 1, 1000)]
+    findings.update("g", STATES, [], 3000)
+    assert findings.of("g") == []
+    assert findings.groups() == []
+    assert findings.begun == {"unpulledQueue": 1}
+
+
+def test_states_of_other_kinds_stay():
+    findings = Findings()
+    findings.update("g", STATES, [finding()], 1)
+    findings.update("g", {FindingKind.CLIENT_ID}, [], 2)
+    assert len(findings) == 1
+
+
+def test_an_event_stays_for_ten_minutes():
+    findings = Findings()
+    event = finding(FindingKind.OFFSET_BACKWARDS)
+    assert findings.event("g", event, 1000)
+    findings.update("g", STATES, [], 2000)
+    findings.sweep("g", 1000 + EVENT_LIFE_MS)
+    assert len(findings) == 1
+    findings.sweep("g", 1001 + EVENT_LIFE_MS)
+    assert len(findings) == 0
+
+
+def test_findings_have_a_limit():
+    findings = Findings(limit=2)
+    worth = findings.update("g", STATES, [finding(queue_id=number) for number in range(3)], 1)
+    assert len(worth) == len(findings) == 2
+    findings.update("g", STATES, [], 2)
+    assert len(findings) == 0
+
+
+def average_cases() -> list[dict]:
+    cases = json.loads(ALLOCATIONS.read_text())["cases"]
+    return [case for case in cases if case["strategy"] == "AVG"]
+
+
+@pytest.mark.parametrize("case", average_cases())
+def test_owners_are_those_that_java_computed(case):
+    queues = [MessageQueue(*queue) for queue in case["queues"]]
+    for member, owned in case["allocation"].items():
+        for queue in owned:
+            assert owner_by_average(MessageQueue(*queue), queues, case["consumers"]) == member
