@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
+    from client.errors import GroupConflict
     from client.rebalance.starts import Start
 
 
@@ -78,6 +79,21 @@ class GroupChanged:
 
     group: str
     members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MembersDiffer:
+    """This member and another one are not alike; it has joined nevertheless, as it was told to.
+
+    Attributes:
+        group: theirs.
+        conflict: who the two are, and in what they differ.
+    """
+
+    docs: ClassVar[str] = "docs/consumer-groups.md#one-group-one-subscription"
+
+    group: str
+    conflict: GroupConflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +245,7 @@ Event: TypeAlias = (
     | QueueGained
     | QueueLost
     | GroupChanged
+    | MembersDiffer
     | NoQueues
     | QueuesUnknown
     | RebalanceFailed

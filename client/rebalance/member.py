@@ -17,6 +17,7 @@ from client.errors import NoNameServer, PocketMQError, TopicNotFound
 from client.events import (
     Event,
     GroupChanged,
+    MembersDiffer,
     NoQueues,
     QueuesUnknown,
     RebalanceFailed,
@@ -179,9 +180,10 @@ class GroupMember:
         addresses = await self._addresses()
         for conflict in await join(self._instance, self, addresses):
             _log.warning("members differ", group=self.group, conflict=str(conflict))
+            self._tell(MembersDiffer(self.group, conflict))
         self._instance._join(self)
-        await self._round()
-        self._rounds = self._tasks.spawn(self._run(), "rebalance")
+        well = await self._round()
+        self._rounds = self._tasks.spawn(self._run(well), "rebalance")
 
     async def stop(self, *, deadline: float) -> None:
         """Give up all queues and leave the group.
@@ -286,24 +288,24 @@ class GroupMember:
 
     async def settled(self) -> None:
         """Wait until the next round, one that hasn't begun yet, is over, or the member stopped."""
+        if self._rounds is not None and self._rounds.done():
+            return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
 
-    async def _run(self) -> None:
-        pause = REBALANCE_PERIOD
+    async def _run(self, well: bool) -> None:
         retry = REBALANCE_RETRY_FIRST
         while True:
+            pause = REBALANCE_PERIOD if well else retry
+            retry = REBALANCE_RETRY_FIRST if well else min(2 * retry, REBALANCE_PERIOD)
             try:
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
-            if await self._round():
-                pause, retry = REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
-            else:
-                pause, retry = retry, min(2 * retry, REBALANCE_PERIOD)
+            well = await self._round()
 
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""

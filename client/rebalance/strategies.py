@@ -210,14 +210,14 @@ def strategy_named(given: str | Strategy) -> Strategy:
             )
         return given
     made: dict[str, Callable[[], Strategy]] = {
-        "AVG": Averagely,
         "averagely": Averagely,
-        "AVG_BY_CIRCLE": AveragelyByCircle,
         "averagely_by_circle": AveragelyByCircle,
-        "CONSISTENT_HASH": ConsistentHash,
         "consistent_hash": ConsistentHash,
-        "STICKY": Sticky,
         "sticky": Sticky,
+        "AVG": Averagely,
+        "AVG_BY_CIRCLE": AveragelyByCircle,
+        "CONSISTENT_HASH": ConsistentHash,
+        "STICKY": Sticky,
     }
     if given in made:
         return made[given]()

@@ -1,0 +1,443 @@
+"""A cluster without sockets, on a loop with virtual time: real processors, real client parts.
+
+Between them are connections that pass commands on after ``LATENCY``, and a test that pulls plugs:
+brokers can be down, silent or busy, clients can crash or be cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from client.errors import NoNameServer, Unavailable, remote_error
+from client.events import Event
+from client.heartbeat import GROUP_REQUESTS, Members, group_of
+from client.heartbeats import Heartbeats
+from client.offsets import Offsets
+from client.producer.fault_tolerance import FaultTable
+from client.rebalance.member import GroupMember
+from client.rebalance.starts import Start
+from client.remote import Remote
+from client.routes import Route, RouteTable
+from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from remoting.protocol.bodies.heartbeat import ConsumeType
+from remoting.protocol.codes import ResponseCode, SerializeType
+from remoting.protocol.command import Command
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+from tests.unit.broker.harness import Bench
+
+LATENCY = 0.001
+"""Seconds one way."""
+
+CONNECT_PAUSE = 0.2
+"""What a refused connection takes."""
+
+
+class LoopClock:
+    """The loop's clock, also as wall-clock time."""
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(asyncio.get_running_loop().time() * 1000)
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class SimulatedBroker:
+    """One broker: its processors, and what is wrong with it."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self._root = root
+        self._boots = 0
+        self.address = f"{name}:10911"
+        self.up = True
+        self.answers: dict[int, int] = {}
+        """Response codes to give instead of doing what is asked, by request code."""
+        self.silent: set[int] = set()
+        """Request codes that are never answered."""
+        self.seen: list[tuple[float, int, str]] = []
+        """When which request came from which client."""
+        self.links: list[Link] = []
+        self.topics: dict[str, int] = {}
+        self.boot()
+
+    def boot(self) -> None:
+        """Start with an empty memory; topics and committed offsets are on disk."""
+        before = getattr(self, "bench", None)
+        self._boots += 1
+        self.bench = Bench(self._root / f"{self.name}-{self._boots}", broker_name=self.name)
+        self._synced = self.bench.clock.monotonic() - asyncio.get_running_loop().time()
+        for topic, queues in self.topics.items():
+            self.bench.topic(topic, queues)
+        if before is not None:
+            self.bench.state.offsets.table.update(before.state.offsets.table)
+            before.close()
+
+    def topic(self, name: str, queues: int) -> None:
+        self.topics[name] = queues
+        self.bench.topic(name, queues)
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.bench.state.offsets.commit(group, queue.topic, queue.queue_id, offset)
+
+    def committed(self, group: str, queue: MessageQueue) -> int:
+        return self.bench.state.offsets.query(group, queue.topic, queue.queue_id)
+
+    def lock_owner(self, group: str, queue: MessageQueue) -> str | None:
+        return self.bench.state.locks.owner(group, queue, self.now_ms())
+
+    def now_ms(self) -> int:
+        clock = self.bench.clock
+        clock.advance(
+            max(0.0, asyncio.get_running_loop().time() + self._synced - clock.monotonic())
+        )
+        return clock.now_ms()
+
+    def crash(self) -> None:
+        self.up = False
+        for link in list(self.links):
+            link.close()
+
+    def restart(self) -> None:
+        self.crash()
+        self.boot()
+        self.up = True
+
+    def scan(self) -> None:
+        """End memberships that have expired."""
+        self.now_ms()
+        self.bench.processors.clients.scan()
+
+    def count(self, code: int, since: float = 0.0) -> int:
+        return sum(seen == code and when >= since for when, seen, _ in self.seen)
+
+
+class Link:
+    """A client's connection to a broker, both ends in one."""
+
+    def __init__(self, client: SimulatedClient, broker: SimulatedBroker) -> None:
+        self.client = client
+        self.broker = broker
+        self.context: Any = None
+        self.closed = False
+        self.remote = (client.client_id.partition("@")[0], 5000)
+        self.remote_text = f"{self.remote[0]}:5000"
+        broker.links.append(self)
+
+    async def request(self, command: Command, *, timeout: float) -> Command:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._request(command)
+        except TimeoutError:
+            raise RequestTimeout(self.broker.address, command.code, timeout) from None
+
+    def request_nowait(self, command: Command, *, timeout: float) -> asyncio.Future[Command]:
+        # A task's first step comes later, but a connection sends in the order of the calls.
+        return asyncio.ensure_future(self.request(command, timeout=timeout))
+
+    async def _request(self, command: Command) -> Command:
+        await asyncio.sleep(LATENCY)
+        broker = self.broker
+        if self.closed or not broker.up:
+            raise ConnectionLost(broker.address, "gone")
+        broker.seen.append((asyncio.get_running_loop().time(), command.code, self.client.client_id))
+        if command.code in broker.silent or self.client.cut_off:
+            await asyncio.Event().wait()
+        broker.now_ms()
+        if command.code in broker.answers:
+            answer: Command | None = command.reply(broker.answers[command.code], "as told")
+        else:
+            answer = broker.bench.answer(command, self)
+        assert answer is not None
+        await asyncio.sleep(LATENCY)
+        if self.closed:
+            raise ConnectionLost(broker.address, "gone")
+        return answer
+
+    def send_oneway(self, command: Command) -> None:
+        """The broker tells the client something."""
+        if not self.client.cut_off:
+            asyncio.get_running_loop().call_later(LATENCY, self._told, command)
+
+    def _told(self, command: Command) -> None:
+        if not self.closed:
+            self.client.told(command)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.broker.links.remove(self)
+            self.broker.bench.processors.clients.closed(self)
+
+    def abort(self, _: str) -> None:
+        self.close()
+
+
+class _Pool:
+    """A client's connections."""
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self._client = client
+        self.links: dict[str, Link] = {}
+
+    def connected(self, address: str) -> Link | None:
+        link = self.links.get(address)
+        return None if link is None or link.closed else link
+
+    async def get(self, address: str) -> Link:
+        link = self.connected(address)
+        if link is None:
+            broker = self._client.world.at(address)
+            if broker is None or not broker.up or self._client.cut_off:
+                await asyncio.sleep(CONNECT_PAUSE)
+                raise ConnectFailed(address, "refused")
+            link = self.links[address] = Link(self._client, broker)
+        return link
+
+    async def request(self, address: str, command: Command, *, timeout: float) -> Command:
+        return await (await self.get(address)).request(command, timeout=timeout)
+
+
+class _Routes:
+    """What a name server that is always right says."""
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self._client = client
+        self.table = RouteTable()
+
+    async def to_read(self, topic: str) -> Route:
+        route = self._client.world.route(topic)
+        if self._client.world.name_server_down:
+            raise NoNameServer("no name server can be reached", topic=topic)
+        if route is None:
+            raise remote_error(ResponseCode.TOPIC_NOT_EXIST, "unknown", "the route", topic=topic)
+        self.table.put(route, 0.0)
+        return route
+
+    def suspect(self, topic: str) -> None:
+        """Nothing is cached here."""
+
+
+class SimulatedClient:
+    """What a member needs of an instance."""
+
+    def __init__(self, world: World, client_id: str) -> None:
+        self.world = world
+        self.client_id = client_id
+        self.cut_off = False
+        self.tasks = Supervisor(client_id)
+        self._clock = LoopClock()
+        self._members = Members()
+        self.pool = _Pool(self)
+        self.remote = Remote(self.pool, SerializeType.JSON, 5.0)  # type: ignore[arg-type] # ours
+        self.routes = _Routes(self)
+        self.heartbeats = Heartbeats(
+            client_id, self._members, self.remote, self.routes.table, FaultTable(), self.tasks, 30.0
+        )
+        self.tasks.spawn(self.heartbeats.run(), "heartbeats")
+
+    def heartbeat_soon(self) -> None:
+        self.heartbeats.soon()
+
+    def _join(self, member: Any) -> None:
+        self._members.join(member)
+
+    async def _leave(self, member: Any) -> None:
+        self._members.leave(member)
+        await self.heartbeats.say_goodbye(consumer_group=member.group)
+
+    def told(self, command: Command) -> None:
+        member = self._members.membership(group_of(command) or "")
+        if command.code in GROUP_REQUESTS and member is not None:
+            member.asked(command)
+
+    def route_changed(self, topic: str) -> None:
+        for member in self._members.memberships:
+            member.route_changed(topic)
+
+    async def crash(self, *, quietly: bool = False) -> None:
+        """The process is gone; ``quietly``: brokers don't see the connections end."""
+        await self.tasks.close()
+        self.cut_off = True
+        if not quietly:
+            for link in self.pool.links.values():
+                link.close()
+
+
+class World:
+    """Brokers and clients."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.brokers: dict[str, SimulatedBroker] = {}
+        self.clients: dict[str, SimulatedClient] = {}
+        self.consumers: dict[str, SimulatedConsumer] = {}
+        self.name_server_down = False
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for consumer in self.consumers.values():
+            if consumer.member is not None:
+                await consumer.member._tasks.close()
+        for client in self.clients.values():
+            await client.tasks.close()
+        for broker in self.brokers.values():
+            broker.bench.close()
+
+    def broker(self, name: str = "broker-a", **topics: int) -> SimulatedBroker:
+        broker = self.brokers[name] = SimulatedBroker(self._root, name)
+        for topic, queues in topics.items():
+            broker.topic(topic, queues)
+        return broker
+
+    def at(self, address: str) -> SimulatedBroker | None:
+        return next((one for one in self.brokers.values() if one.address == address), None)
+
+    def move(self, name: str, address: str) -> None:
+        """A broker has come back elsewhere."""
+        self.brokers[name].address = address
+        for client in self.clients.values():
+            for topic in self.brokers[name].topics:
+                client.route_changed(topic)
+
+    def route(self, topic: str) -> Route | None:
+        serving = [
+            (broker, config)
+            for broker in self.brokers.values()
+            if (config := broker.bench.state.topics.get(topic)) is not None
+        ]
+        if not serving:
+            return None
+        queues = sorted(
+            MessageQueue(topic, broker.name, number)
+            for broker, config in serving
+            for number in range(config.read_queue_nums)
+        )
+        return Route(
+            topic,
+            tuple(queues),
+            tuple(queues),
+            {broker.name: {0: broker.address} for broker, _ in serving},
+        )
+
+    def client(self, name: str) -> SimulatedClient:
+        client = self.clients[name] = SimulatedClient(self, name)
+        return client
+
+    def consumer(self, name: str, **options: Any) -> SimulatedConsumer:
+        consumer = self.consumers[name] = SimulatedConsumer(self.client(name), **options)
+        return consumer
+
+    def owners(self, topic: str) -> dict[str, list[int]]:
+        """Who reads which of a topic's queues, by their numbers."""
+        return {
+            name: sorted(queue.queue_id for queue in one.reading if queue.topic == topic)
+            for name, one in self.consumers.items()
+            if one.member is not None
+        }
+
+
+class SimulatedConsumer:
+    """The least that a consumer can be: it notes what it is told, and commits what a test sets."""
+
+    def __init__(
+        self,
+        client: SimulatedClient,
+        *,
+        group: str = "g",
+        topics: str | Iterable[str] | Mapping[str, str] = "T",
+        ordered: bool = False,
+        **options: Any,
+    ) -> None:
+        self.client = client
+        self.group = group
+        self.ordered = ordered
+        self.reading: dict[MessageQueue, Start] = {}
+        self.log: list[tuple[float, str, MessageQueue]] = []
+        self.events: list[Event] = []
+        self.progress: dict[MessageQueue, int] = {}
+        self.handler_takes = 0.0
+        self._offsets = Offsets(client)  # type: ignore[arg-type] # what it needs of an instance
+        if isinstance(topics, str):
+            topics = [topics]
+        if not isinstance(topics, Mapping):
+            topics = dict.fromkeys(topics, "*")
+        self.options: dict[str, Any] = {
+            "strategy": "AVG",
+            "model": "clustering",
+            "consume_type": ConsumeType.CONSUME_PASSIVELY,
+            "start_from": 0,
+            "exact": False,
+            "on_conflict": "reject",
+            "handover_timeout": 5.0,
+            **options,
+        }
+        self.topics = {topic: TagExpression.parse(text) for topic, text in topics.items()}
+        self.member: GroupMember | None = None
+
+    async def start(self) -> SimulatedConsumer:
+        self.member = GroupMember(
+            self.client,  # type: ignore[arg-type] # what it needs of an instance
+            self.group,
+            self,
+            subscriptions=self.topics,
+            tell=self.events.append,
+            offsets=self,
+            **self.options,
+        )
+        await self.member.start()
+        return self
+
+    async def stop(self, timeout: float = 1.0) -> None:
+        assert self.member is not None
+        await self.member.stop(deadline=asyncio.get_running_loop().time() + timeout)
+        self.member = None
+        await self.client.tasks.close()
+
+    async def crash(self, *, quietly: bool = False) -> None:
+        assert self.member is not None
+        await self.member._tasks.close()
+        self.member = None
+        self.reading.clear()
+        await self.client.crash(quietly=quietly)
+
+    # Assignee
+
+    def gained(self, queue: MessageQueue, start: Start) -> None:
+        assert queue not in self.reading
+        self.reading[queue] = start
+        self._note("gained", queue)
+
+    async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
+        await asyncio.sleep(min(self.handler_takes, deadline - asyncio.get_running_loop().time()))
+        if queue in self.progress:
+            await self.commit(queue, self.progress[queue])
+        del self.reading[queue]
+        self._note("lost", queue)
+
+    def locked(self, queue: MessageQueue, held: bool) -> None:
+        self._note("locked" if held else "unlocked", queue)
+
+    def _note(self, what: str, queue: MessageQueue) -> None:
+        self.log.append((asyncio.get_running_loop().time(), what, queue))
+
+    # OffsetStore
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        return await self._offsets.committed(queue, self.group)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        await self._offsets.commit(queue, self.group, offset)
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+__all__ = ["SimulatedBroker", "SimulatedConsumer", "Unavailable", "World"]
