@@ -190,7 +190,7 @@ class GroupWatch:
         if queues is None:
             return None
         wanted = self._queue(queue.topic, queue.queue_id)
-        return queue_rails.owner_by_average(wanted, queues, group.client_ids())
+        return queue_rails.owner_by_average(wanted, sorted(queues), sorted(group.ids))
 
     def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
         own = {

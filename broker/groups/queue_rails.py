@@ -48,20 +48,19 @@ def strategy_of(group: ConsumerGroup) -> str:
 
 
 def owner_by_average(
-    queue: MessageQueue, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    queue: MessageQueue, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> str | None:
     """Whom the strategy AVG gives a queue (cf. AllocateMessageQueueAveragely).
 
     Args:
         queue: the queue.
-        queues: all of its topic.
-        client_ids: of all members.
+        queues: all of its topic, in order.
+        members: the client ids of all members, in order.
     """
-    ordered, members = sorted(queues), sorted(set(client_ids))
-    if queue not in ordered or not members:
+    if queue not in queues or not members:
         return None
-    each, more = divmod(len(ordered), len(members))
-    index = ordered.index(queue)
+    each, more = divmod(len(queues), len(members))
+    index = queues.index(queue)
     if index < more * (each + 1):
         return members[index // (each + 1)]
     return members[more + (index - more * (each + 1)) // each]
