@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from client.admin.descriptions import Member, merged
 from client.admin.members import MemberAdmin
 from client.admin.offsets import OffsetAdmin
 from client.errors import NotOnline, UsageError
 from client.names import check_group, check_topic_name
 from client.places import Place, Position, milliseconds
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.offset import ResetOffsetRequestHeader
@@ -71,6 +73,8 @@ class Reset:
     Attributes:
         steps: each queue it is about.
         online: the client ids that were in the group, and are told.
+        unaware: those of them that don't listen: they pull queues of their own choice, go on where
+            they are, and commit that. Stop them first.
         applied: False: nothing was changed (``dry_run``).
     """
 
@@ -78,6 +82,7 @@ class Reset:
     topic: str
     steps: tuple[ResetStep, ...]
     online: tuple[str, ...]
+    unaware: tuple[str, ...]
     applied: bool
 
 
@@ -195,7 +200,7 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
         online = {
             name: part for name, part in zip(masters, parts, strict=True) if part.members and steps
         }
-        members = sorted({member.client_id for part in online.values() for member in part.members})
+        members = merged(order.group, online.values()).members
         done = list(steps)
         by_time = {name for name, part in online.items() if not part.complete}
         if by_time:
@@ -209,7 +214,14 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
                     done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
                 else:
                     await self._tell_offsets(masters[name], order, theirs)
-        return Reset(order.group, order.topic, tuple(done), tuple(members), applied=not dry_run)
+        return Reset(
+            group=order.group,
+            topic=order.topic,
+            steps=tuple(done),
+            online=tuple(member.client_id for member in members),
+            unaware=tuple(member.client_id for member in members if _chooses_itself(member)),
+            applied=not dry_run,
+        )
 
     async def _tell_time(self, address: str, order: _Order) -> dict[MessageQueue, int]:
         """Let an Apache broker reset its members; what it told them."""
@@ -242,6 +254,11 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             # They left meanwhile: the committed offsets are all there is.
             return {}
         return self._decode(ResetOffsetBody, answer, code, address).offset_table
+
+
+def _chooses_itself(member: Member) -> bool:
+    """Whether a member reads queues of its own choice: only a rebalance listens to brokers."""
+    return member.consume_type == ConsumeType.CONSUME_ACTIVELY and member.strategy is None
 
 
 def _check_known(queues: Collection[MessageQueue], known: Collection[MessageQueue]) -> None:

@@ -111,6 +111,7 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
                 "topic": done.topic,
                 "applied": done.applied,
                 "online": list(done.online),
+                "unaware": list(done.unaware),
                 "queues": [_row(step) for step in done.steps],
             }
         )
@@ -118,8 +119,15 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
     _show_steps(done.steps)
     verb = "moved" if done.applied else "would move"
     changed = sum(step.changes for step in done.steps)
-    told = f"; {len(done.online)} members are told" if done.online else "; nobody is online"
+    listening = len(done.online) - len(done.unaware)
+    told = f"; {listening} members are told" if done.online else "; nobody is online"
     click.echo(f"{verb} {changed} of {len(done.steps)} queues{told}", err=True)
+    if done.unaware:
+        click.echo(
+            "stop these first, they choose their queues themselves and go on where they are: "
+            f"{', '.join(done.unaware)}",
+            err=True,
+        )
 
 
 def _show_steps(steps: Sequence[client.ResetStep]) -> None:

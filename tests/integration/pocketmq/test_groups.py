@@ -101,6 +101,18 @@ def test_a_reset_moves_every_queue(
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == after
 
 
+def test_members_that_choose_their_queues_are_named_with_a_reset(
+    cli: CommandLine, server: StandaloneServer, topic: str, group: str
+) -> None:
+    with online(server, topic, group) as client_id:
+        arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
+        told = cli.json(*arguments, "--dry-run")
+        assert (told["online"], told["unaware"]) == ([client_id], [client_id])
+        stderr = cli.result(*arguments).stderr
+        assert "0 members are told" in stderr
+        assert "stop these first, they choose their queues themselves" in stderr
+
+
 def test_only_queues_without_an_offset_are_moved_when_that_is_asked_for(
     cli: CommandLine, topic: str, group: str
 ) -> None:
