@@ -122,15 +122,15 @@ class Pulls:
         header, accept = known.header, known.accept
         if not known.is_decided:
             accept = self._pulls.accept(HeldPull(_NO_COMMAND, turn.peer.connection, header))
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        state.pulled(group, topic, queue_id, turn.peer.connection)
         if known.commits and not state.stopping:
-            self._offsets.commit(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
+            self._offsets.commit(group, topic, queue_id, header.commit_offset)
         # It may ask for what has just been sent.
         turn.store()
         result = state.store.get(
-            header.topic,
-            header.queue_id,
+            topic,
+            queue_id,
             header.queue_offset,
             known.max_count,
             max_bytes=known.max_bytes,

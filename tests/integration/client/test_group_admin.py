@@ -115,6 +115,26 @@ async def test_one_message_is_skipped(cluster: Any, admin: client.Admin):
         await admin.skip("g", queue(0), messages=0)
 
 
+async def test_who_pulls_a_queue_owns_it(cluster: Any, admin: client.Admin):
+    async with client.Instance(cluster.nameserver) as mq:
+        consumer = mq.pull_consumer(group="g", start_from=client.FIRST)
+        consumer.assign([queue(0), queue(1)])
+        async with asyncio.timeout(10):
+            while not await admin.members("g"):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            await send(cluster, 3)
+            await send(cluster, 3, number=1)
+            while await admin.owners("g") != dict.fromkeys([queue(0), queue(1)], mq.client_id):
+                await consumer.get_many(10, timeout=0.1)
+        await admin.commit("g", {queue(0): 1, queue(1): 1})
+        lag = await admin.lag("g", owners=True)
+        assert {place.queue_id: state.owner for place, state in lag.queues.items()} == {
+            **dict.fromkeys([0, 1], mq.client_id),
+            **dict.fromkeys([2, 3]),
+        }
+    assert await admin.owners("g") == {}
+
+
 # Dead letters
 
 
