@@ -20,6 +20,8 @@ ALLOCATIONS = Path(__file__).parents[3] / "golden" / "allocations.json"
 
 def test_every_kind_has_a_title_and_a_place_in_the_docs():
     assert ANCHORS.keys() == TITLES.keys() == set(FindingKind)
+    page = (Path(__file__).parents[4] / "docs" / "consumer-groups.md").read_text()
+    assert [anchor for anchor in ANCHORS.values() if f'<a id="{anchor}">' not in page] == []
 
 
 @given(st.integers(1, 12), st.integers(1, 12))
