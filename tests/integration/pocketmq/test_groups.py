@@ -83,6 +83,25 @@ def test_members_are_listed_with_what_they_subscribe(
         assert f"subscriptions\t{topic}: *" in cli("group", "show", group)
 
 
+def test_members_that_contradict_each_other_are_told_everywhere(
+    cli: CommandLine, server: StandaloneServer, topic: str, group: str
+) -> None:
+    anchor = "docs/consumer-groups.md#one-group-one-subscription"
+    with online(server, topic, group), blocking.Instance(server.nameserver) as other:
+        consumer = other.pull_consumer(group=group)
+        consumer.assign(consumer.queues(topic), tags="paid")
+        consumer.get_many(1, timeout=1.0)
+        (problem,) = cli.json("group", "show", group)["problems"]
+        assert (problem["problem"], problem["docs"]) == ("subscription", anchor)
+        assert other.client_id in problem["members"]
+        told = cli.json("doctor", "--group", group)["findings"]
+        (finding,) = [one for one in told if one["check"] == "subscriptions"]
+        assert finding["verdict"] == "warning"
+        assert finding["remedy"] == f"see {anchor}"
+        everything = cli.json("doctor")["findings"]
+        assert finding in everything
+
+
 @pytest.mark.parametrize(
     ("to", "after"), [("earliest", 0), ("latest", 3), ("2", 2), ("-1h", 0), ("9", 3)]
 )
