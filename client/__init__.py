@@ -5,6 +5,11 @@
     async with client.Producer("127.0.0.1:9876", group="orders") as producer:
         receipt = await producer.send("orders", b"...", tag="paid", keys=["o-1"])
 
+    async with client.PushConsumer(
+        "127.0.0.1:9876", group="billing", subscribe={"orders": "*"}, handler=bill
+    ) as consumer:
+        await consumer.run()
+
     async with client.PullConsumer("127.0.0.1:9876", group="audit") as consumer:
         consumer.assign(await consumer.queues("orders"))
         for message in await consumer.get_many(500, timeout=1.0):
@@ -28,12 +33,19 @@ if TYPE_CHECKING:
     from client.admin.descriptions import GroupDescription, Member
     from client.admin.lag import Lag, QueueLag
     from client.admin.resets import Reset, ResetStep
+    from client.consumer.interceptors import Interceptor
+    from client.consumer.options import Orderly, Tags
+    from client.consumer.outcome import COMMIT, ROLLBACK, Decision
     from client.consumer.pull import PullConsumer
+    from client.consumer.push import PushConsumer
     from client.consumer.received import ReceivedMessage
     from client.errors import (
+        AlreadySettled,
         BrokerUnreachable,
         BufferFull,
         ConsumerStopped,
+        DeadLetter,
+        GroupConflict,
         GroupNotFound,
         MessageIllegal,
         NoNameServer,
@@ -47,6 +59,7 @@ if TYPE_CHECKING:
         PocketMQError,
         RemoteError,
         RequestTimeout,
+        RetryLater,
         SendError,
         ServiceNotAvailable,
         SubscriptionInvalid,
@@ -71,12 +84,19 @@ _MODULES = {
     "client.admin.descriptions": ("GroupDescription", "Member"),
     "client.admin.lag": ("Lag", "QueueLag"),
     "client.admin.resets": ("Reset", "ResetStep"),
+    "client.consumer.interceptors": ("Interceptor",),
+    "client.consumer.options": ("Orderly", "Tags"),
+    "client.consumer.outcome": ("COMMIT", "ROLLBACK", "Decision"),
     "client.consumer.pull": ("PullConsumer",),
+    "client.consumer.push": ("PushConsumer",),
     "client.consumer.received": ("ReceivedMessage",),
     "client.errors": (
+        "AlreadySettled",
         "BrokerUnreachable",
         "BufferFull",
         "ConsumerStopped",
+        "DeadLetter",
+        "GroupConflict",
         "GroupNotFound",
         "MessageIllegal",
         "NoNameServer",
@@ -90,6 +110,7 @@ _MODULES = {
         "PocketMQError",
         "RemoteError",
         "RequestTimeout",
+        "RetryLater",
         "SendError",
         "ServiceNotAvailable",
         "SubscriptionInvalid",
@@ -112,19 +133,26 @@ _SUBMODULES = frozenset({"blocking", "serde"})
 
 __all__ = [
     "BEGIN",
+    "COMMIT",
     "END",
     "FIRST",
     "LAST",
+    "ROLLBACK",
     "Admin",
+    "AlreadySettled",
     "BrokerInfo",
     "BrokerUnreachable",
     "BufferFull",
     "ConsumerStopped",
+    "DeadLetter",
     "DeadMessage",
+    "Decision",
     "Event",
+    "GroupConflict",
     "GroupDescription",
     "GroupNotFound",
     "Instance",
+    "Interceptor",
     "Lag",
     "Member",
     "Message",
@@ -138,12 +166,14 @@ __all__ = [
     "NotOnline",
     "NotSupported",
     "OffsetMoved",
+    "Orderly",
     "Outcome",
     "PhysicalOffset",
     "Place",
     "PocketMQError",
     "Producer",
     "PullConsumer",
+    "PushConsumer",
     "QueueLag",
     "QueueOffset",
     "QueueResumed",
@@ -155,11 +185,13 @@ __all__ = [
     "RequestTimeout",
     "Reset",
     "ResetStep",
+    "RetryLater",
     "SendError",
     "SendStatus",
     "ServiceNotAvailable",
     "SubscriptionInvalid",
     "SystemBusy",
+    "Tags",
     "TopicNotFound",
     "Unavailable",
     "UnreadableMessage",

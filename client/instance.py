@@ -41,7 +41,9 @@ from remoting.tasks import Supervisor
 if TYPE_CHECKING:
     from client.admin import Admin
     from client.config import ConsumerArguments, ProducerArguments
+    from client.consumer.options import Handler, PushArguments, Subscribe
     from client.consumer.pull import PullConsumer
+    from client.consumer.push import PushConsumer
     from client.producer.producer import Producer
 
 T = TypeVar("T")
@@ -101,7 +103,7 @@ class Instance(Generic[T]):
         self._life = Lifecycle("instance")
         self._clock = SystemClock()
         self._members = Members()
-        self._parts: list[Producer[Any] | PullConsumer[Any]] = []
+        self._parts: list[Producer[Any] | PullConsumer[Any] | PushConsumer[Any]] = []
         self._client_id = ""
 
     @classmethod
@@ -245,6 +247,43 @@ class Instance(Generic[T]):
         consumer = PullConsumer._of(self, group, serde or self._serde, options)
         consumer._open()
         return consumer
+
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[T]: ...
+
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[V] | None = None,
+        serde: Serde[V],
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[V]: ...
+
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None = None,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[Any]:
+        """A push consumer that shares this instance; it begins with ``start`` or ``async with``."""
+        from client.consumer.push import PushConsumer  # noqa: PLC0415 - they make each other
+
+        self._life.check()
+        return PushConsumer._of(self, group, subscribe, handler, serde or self._serde, options)
 
     def admin(self) -> Admin:
         """An admin that shares this instance."""

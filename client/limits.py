@@ -106,9 +106,6 @@ MAX_TIME_WALK: Final = 10_000
 CONCURRENCY: Final = 20
 """Handlers of a push consumer that run at the same time (cf. consumeThreadMin)."""
 
-HANDOVER_TIMEOUT: Final = 5.0
-"""What handlers get to finish when their queue goes to another member."""
-
 CONSUME_TIMEOUT: Final = 15 * 60.0
 """What a handler gets for its messages (cf. consumeTimeout)."""
 
@@ -137,9 +134,6 @@ BLOCKED_LOOP: Final = 1.0
 KEPT_PAUSE: Final = 5.0
 """A message that can't be sent back is handled again after so long (cf. submitConsumeRequestLater).
 """
-
-LOCK_LIFE: Final = 30.0
-"""How long a queue's lock counts after its last renewal (cf. REBALANCE_LOCK_MAX_LIVE_TIME)."""
 
 MAX_TURN: Final = 60.0
 """One queue's messages in a row before other queues get the worker

@@ -15,5 +15,6 @@ from client.blocking.admin import Admin
 from client.blocking.consumer import PullConsumer
 from client.blocking.instance import Instance
 from client.blocking.producer import Producer
+from client.blocking.push import PushConsumer
 
-__all__ = ["Admin", "Instance", "Producer", "PullConsumer"]
+__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer"]

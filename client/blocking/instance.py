@@ -9,8 +9,10 @@ from client import instance as waiting
 from client.blocking.admin import Admin
 from client.blocking.consumer import PullConsumer
 from client.blocking.producer import Producer
+from client.blocking.push import PushConsumer
 from client.blocking.thread import LoopThread, Owner
 from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
+from client.consumer.options import Handler, PushArguments, Subscribe
 from client.producer.producer import DEFAULT_GROUP
 from client.serde import Serde
 
@@ -117,6 +119,45 @@ class Instance(Owner, Generic[T]):
         return PullConsumer._of(
             thread.call(lambda: make(group=group, serde=serde, **options)), thread
         )
+
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[T]: ...
+
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[V] | None = None,
+        serde: Serde[V],
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[V]: ...
+
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None = None,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[Any]:
+        """A push consumer that shares this instance; it begins with ``start`` or ``with``."""
+        thread = self._loop()
+        make: Any = self._inner.push_consumer
+        inner = thread.call(
+            lambda: make(group=group, subscribe=subscribe, handler=handler, serde=serde, **options)
+        )
+        return PushConsumer._of(inner, thread)
 
     def admin(self) -> Admin:
         """An admin that shares this instance."""

@@ -49,7 +49,7 @@ MIN_HOLD: Final = 0.02
 UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-"""The broker lacks what heartbeats tell: one is sent at once."""
+"""The broker lacks what heartbeats tell."""
 
 
 class PullOptions(Protocol):
@@ -98,6 +98,10 @@ class Owner(Protocol):
 
     def refused(self, queue: MessageQueue, error: RemoteError) -> None:
         """The broker refuses to be read from."""
+        ...
+
+    async def forgotten(self, address: str) -> None:
+        """A broker doesn't know of the group or its subscription: it has to be told."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -188,7 +192,7 @@ class Fetcher(Generic[T, S]):
             return
         if code not in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
             if code in UNKNOWN_TO_BROKER:
-                self._instance.heartbeat_soon()
+                await self._owner.forgotten(address)
             raise remote_error(
                 code,
                 answer.remark,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from client.consumer.fetcher import Fetcher
@@ -43,7 +43,7 @@ class Held(Generic[T]):
     Attributes:
         shut: nothing of it may be handed out now (orderly: it rests, or has no lock).
         in_row: it stands in the row.
-        busy: runs that are being handled, and whose outcomes are being carried out.
+        handling: runs that somebody has, or whose outcomes are being carried out.
         in_hand: offsets of messages in a ``with`` block.
         on_outcome: told of each outcome at once, where no handler's end brings it.
         committing: its offsets may go to the store (not while an orderly queue has no lock).
@@ -54,7 +54,7 @@ class Held(Generic[T]):
         self.queue = queue
         self.shut = False
         self.in_row = False
-        self.busy = 0
+        self.handling: set[Run[ReceivedMessage[T]]] = set()
         self.in_hand: set[int] = set()
         self.on_outcome: Callable[[Held[T], Run[ReceivedMessage[T]]], None] | None = None
         self.committing = True
@@ -115,15 +115,6 @@ class Held(Generic[T]):
 
     # Waiting for it to be quiet
 
-    def began(self) -> None:
-        """One more run is being handled."""
-        self.busy += 1
-
-    def ended(self) -> None:
-        """One less is."""
-        self.busy -= 1
-        self.changed()
-
     def changed(self) -> None:
         """Let those in ``until`` look again."""
         for future in self._changed:
@@ -154,6 +145,7 @@ class Intake(Generic[T]):
 
     Attributes:
         on_ready: called when something can be taken.
+        on_forgotten: called with the address of a broker that doesn't know of the group.
     """
 
     def __init__(
@@ -173,7 +165,8 @@ class Intake(Generic[T]):
         self._tasks = tasks
         self._store = store
         self.tell = tell
-        self.on_ready: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[], None]
+        self.on_forgotten: Callable[[str], Awaitable[None]]
         self.suspended = False
         self._held: dict[MessageQueue, Held[T]] = {}
         self._row: deque[Held[T]] = deque()
@@ -199,7 +192,7 @@ class Intake(Generic[T]):
         process_queue.start(start.offset)
         process_queue.paused = self.suspended
         held: Held[T] = Held(process_queue, self._group)
-        held.told = start.offset if start.reason == "stored" else None
+        held.told = start.offset if start.reason in {"stored", "reset"} else None
         self._held[queue] = held
         self._fetch(held, expression)
         return held
@@ -218,6 +211,14 @@ class Intake(Generic[T]):
             progress=(lambda: self._progress(held)) if self._options.shared else None,
         )
         held.fetching = self._tasks.spawn(held.fetcher.run(), f"reading {held.queue.queue}")
+
+    def subscribe(self, topic: str, expression: TagExpression) -> None:
+        """Read other messages of a topic's queues from their next pull on."""
+        for held in self._held.values():
+            if held.queue.queue.topic == topic and not held.queue.dropped:
+                # A pull that is on its way leaves out what only the new expression wants.
+                held.fetching.cancel()
+                self._fetch(held, expression)
 
     def restart(self, held: Held[T], offset: int) -> None:
         """Go on with a queue at another place; what was read ahead is forgotten."""
@@ -328,6 +329,10 @@ class Intake(Generic[T]):
 
     def refused(self, queue: MessageQueue, error: RemoteError) -> None:
         """A broker refuses to be read from: told of as a waiting queue, and tried again."""
+
+    async def forgotten(self, address: str) -> None:
+        """A broker doesn't know of the group."""
+        await self.on_forgotten(address)
 
 
 async def _started(queue: MessageQueue) -> NoReturn:

@@ -87,6 +87,12 @@ class Decision(Enum):
 COMMIT: Final = Decision.COMMIT
 ROLLBACK: Final = Decision.ROLLBACK
 
+OPEN: Final = Outcome(Verdict.DONE, None, "not committed yet")
+"""The handler of ``Orderly(auto_commit=False)`` returned without a decision."""
+
+TAKEN_BACK: Final = Outcome(Verdict.RETRY, None, "the handler took it back")
+"""It returned ``ROLLBACK``."""
+
 
 class Settler(Protocol):
     """Where the outcome of a message goes. Callable from any thread."""

@@ -15,6 +15,7 @@ from client import blocking
 PAIRS = [
     (client.Producer, blocking.Producer),
     (client.PullConsumer, blocking.PullConsumer),
+    (client.PushConsumer, blocking.PushConsumer),
     (client.Admin, blocking.Admin),
     (client.Instance, blocking.Instance),
 ]

@@ -1,0 +1,161 @@
+"""``client.PushConsumer`` for threads."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+from client.blocking.thread import LoopThread, Owner
+from client.config import Addresses
+from client.consumer import push as waiting
+from client.consumer.options import Handler, PushArguments, Subscribe, Tags
+from client.consumer.received import ReceivedMessage
+from client.lifecycle import State
+from client.limits import CLOSE_TIMEOUT
+from client.places import Duration
+from client.serde import Serde
+from remoting.protocol.queue import MessageQueue
+
+T = TypeVar("T")
+
+
+class PushConsumer(Owner, Generic[T]):
+    """See ``client.PushConsumer``: every method is the same and blocks.
+
+    A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
+    ``for message in consumer: with message: ...`` takes messages from any number of threads.
+    """
+
+    @overload
+    def __init__(
+        self: PushConsumer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[bytes] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: Serde[T],
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None = None,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[PushArguments],
+    ) -> None:
+        make: Any = waiting.PushConsumer
+        inner = make(
+            nameservers, group=group, subscribe=subscribe, handler=handler, serde=serde, **options
+        )
+        self._inner: waiting.PushConsumer[T] = inner
+        self._thread: LoopThread | None = None
+        self._owns_thread = True
+
+    @classmethod
+    def _of(cls, inner: waiting.PushConsumer[T], thread: LoopThread) -> PushConsumer[T]:
+        consumer: PushConsumer[T] = cls.__new__(cls)
+        consumer._inner = inner
+        consumer._thread = thread
+        consumer._owns_thread = False
+        return consumer
+
+    @property
+    def _part(self) -> waiting.PushConsumer[T]:
+        return self._inner
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close(self._inner.__aexit__(exc_type, exc, traceback))
+
+    def run(self) -> None:
+        """Serve until ``stop``, SIGTERM (unless the application handles it) or a failure."""
+        thread = self._loop()
+        with _on_terminate(lambda: thread.call_soon(self._inner._ask_to_stop)):
+            self._run(self._inner.run())
+
+    def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """Stop fetching, let handlers finish, commit, give queues back, leave the group."""
+        self._close(self._inner.stop(timeout))
+
+    def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """The same as ``stop``."""
+        self.stop(timeout)
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues it owns at the moment, sorted; its group's retry queues are among them."""
+        return self._loop().call(lambda: self._inner.assigned)
+
+    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+        """Consume a topic too, or other messages of it."""
+        self._loop().call(self._inner.subscribe, topic, tags)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        self._loop().call(self._inner.unsubscribe, topic)
+
+    def suspend(self) -> None:
+        """Fetch nothing and start no handler until ``resume``."""
+        self._loop().call(self._inner.suspend)
+
+    def resume(self) -> None:
+        """Go on after ``suspend``."""
+        self._loop().call(self._inner.resume)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReceivedMessage[T]:
+        if self._inner._life.state is State.CLOSED and self._inner._failure is None:
+            raise StopIteration
+        try:
+            return self._run(self._inner.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+@contextmanager
+def _on_terminate(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at SIGTERM, if this thread may handle signals and nobody else does."""
+    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        stop()
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

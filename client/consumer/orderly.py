@@ -1,0 +1,364 @@
+"""Handling each queue's messages in order, one at a time (cf. ConsumeMessageOrderlyService).
+
+Over all members of the group that is what the queue's lock is for: no handler starts without it.
+Here it is the queue's lane: while a worker has a queue nobody else takes from it. A message that
+fails is not sent back, for others would overtake it; its queue rests and the message comes again.
+After ``max_retries`` it is dead-lettered, or stops the consumer, or blocks its queue, as
+``Orderly`` says. From the third failure on the queue counts as blocked, and is told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from client.consumer.concurrent import FAILURES
+from client.consumer.crew import TIMED_OUT, AsyncHandler, Crew
+from client.consumer.intake import Held, Intake
+from client.consumer.lanes import Lane, Lanes
+from client.consumer.options import Orderly, PushOptions
+from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, Outcome, Verdict, outcome_of
+from client.consumer.process_queue import Run
+from client.consumer.received import ReceivedMessage
+from client.consumer.send_back import Returns
+from client.errors import ConsumerStopped
+from client.events import QueueBlocked
+from client.limits import KEPT_PAUSE, MAX_TURN, RUN_MESSAGES, WARN_FAILURES
+from remoting.log import Log
+from remoting.protocol.bodies.description import BlockedQueue
+from remoting.tasks import Supervisor
+
+T = TypeVar("T")
+
+_log = Log("client")
+
+MAX_TOLD_ERROR: Final = 500
+"""Characters of an error that heartbeats tell."""
+
+
+class InOrder(Generic[T]):
+    """The orderly way of one consumer.
+
+    Args:
+        handler: None when messages are iterated over.
+        cancels: whether a handler that takes too long can be cancelled.
+        returns: where dead letters go.
+        lanes: the state of the queues, and their locks.
+        now_ms: the wall clock.
+        on_blocked: called when a queue becomes blocked.
+        kept_pause: seconds a queue rests when a dead letter could not be put aside.
+    """
+
+    def __init__(
+        self,
+        intake: Intake[T],
+        options: PushOptions,
+        order: Orderly,
+        tasks: Supervisor,
+        group: str,
+        handler: AsyncHandler | None,
+        returns: Returns,
+        lanes: Lanes[T],
+        *,
+        cancels: bool,
+        now_ms: Callable[[], int],
+        on_blocked: Callable[[], None],
+        kept_pause: float = KEPT_PAUSE,
+    ) -> None:
+        self._intake = intake
+        self._order = order
+        self._group = group
+        self._handler = handler
+        self._returns = returns
+        self._lanes = lanes
+        self._now_ms = now_ms
+        self._on_blocked = on_blocked
+        self._kept_pause = kept_pause
+        self._loop = asyncio.get_running_loop()
+        self._batches = options.batch_size > 1
+        alone = self._batches or not order.auto_commit
+        self._most = options.batch_size if alone else RUN_MESSAGES
+        self.crew: Crew[T] = Crew(
+            intake,
+            tasks,
+            group,
+            size=options.concurrency,
+            timeout=options.consume_timeout,
+            cancels=cancels,
+            manual=not order.auto_commit,
+            turn=self._whole if alone else self._each,
+            give_up=self.give_up if handler is None else self._wait_for_handler,
+        )
+
+    def gained(self, held: Held[T]) -> None:
+        """A queue has come, with its lock."""
+        self._lanes.gained(held)
+
+    def lost(self, held: Held[T]) -> None:
+        """A queue has gone."""
+        self._lanes.lost(held)
+
+    def locked(self, held: Held[T], holds: bool) -> None:
+        """The lock of a queue was lost, or got again."""
+        self._lanes.locked(held, holds)
+
+    def take(self, held: Held[T]) -> Run[ReceivedMessage[T]] | None:
+        """A message for iteration; None: not now. The next has to wait for its outcome."""
+        return held.queue.take(1) if self._lanes.take(held) is not None else None
+
+    async def give_up(self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: Outcome) -> None:
+        """Carry out an outcome in iteration, and go on with the queue."""
+        await self.conclude(held, run, outcome)
+        self._lanes.release(held)
+
+    async def _wait_for_handler(
+        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: Outcome
+    ) -> None:
+        """A handler's time is over: its messages may not come again before it has ended."""
+
+    @property
+    def blocked(self) -> list[BlockedQueue]:
+        """The queues that a failing message stops, as heartbeats tell of them."""
+        return [
+            BlockedQueue(
+                group=self._group,
+                topic=lane.blocked.queue.topic,
+                queue_id=lane.blocked.queue.queue_id,
+                broker=lane.blocked.queue.broker_name,
+                offset=lane.blocked.offset,
+                msg_id=lane.blocked.message_id,
+                since_ms=lane.since_ms,
+                error=repr(lane.blocked.error)[:MAX_TOLD_ERROR],
+            )
+            for lane in self._lanes
+            if lane.blocked is not None
+        ]
+
+    def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+        """A message of iteration is done with."""
+        lane = self._lanes.find(held)
+        if lane is not None:
+            self._recovered(held, lane, run.messages[0])
+        held.queue.finish(run)
+        self._intake.settled(held)
+        held.handling.discard(run)
+        held.changed()
+        self._lanes.release(held)
+
+    # Turns of workers
+
+    async def _each(self, held: Held[T]) -> bool:
+        lane = self._lanes.take(held)
+        if lane is None:
+            return False
+        waited = await self._one_by_one(held, lane, held.queue.take(self._most))
+        self._lanes.release(held)
+        return waited
+
+    async def _one_by_one(self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]]) -> bool:
+        queue, handler, waited = held.queue, self._handler, False
+        outcomes, failures = queue.outcomes, queue.failures
+        assert handler is not None
+        began = self._loop.time()
+        for at, message in enumerate(run.messages, run.start):
+            run.at = at
+            if waited and not self._goes_on(held, lane, run, began):
+                queue.cut(run, at - run.start)
+                queue.give_back(run)
+                return True
+            try:
+                work = handler(message)
+                waits_for = work.send(None)
+            except StopIteration as end:
+                if end.value is None and not outcomes and not failures:
+                    continue
+                outcome = self.crew.returned(end.value)
+            except FAILURES as error:
+                outcome = outcome_of(error)
+            else:
+                waited = True
+                queue.cut(run, at - run.start)
+                self._intake.settled(held)
+                self.crew.kept_loop(self._loop.time() - began)
+                held.handling.add(run)
+                outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
+                if outcome is DONE and not outcomes and not failures:
+                    held.handling.discard(run)
+                    held.changed()
+                    continue
+            if outcome is DONE and outcomes.get(message.offset, DONE) is DONE:
+                self._recovered(held, lane, message)
+                continue
+            queue.cut(run, at - run.start)
+            queue.give_back(run, keep=1)
+            await self.conclude(held, run, outcome)
+            return True
+        queue.finish(run)
+        self._intake.settled(held)
+        if not waited:
+            self.crew.kept_loop(self._loop.time() - began)
+        return waited
+
+    def _goes_on(
+        self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], began: float
+    ) -> bool:
+        return (
+            run in held.queue.active
+            and self._lanes.may_start(held, lane)
+            and self._loop.time() - began < MAX_TURN
+        )
+
+    def _recovered(self, held: Held[T], lane: Lane[T], message: ReceivedMessage[T]) -> None:
+        """A message is done, which may have failed before."""
+        held.queue.outcomes.pop(message.offset, None)
+        if held.queue.failures.pop(message.offset, 0) and lane.blocked is not None:
+            _log.info("queue goes on", queue=str(message.queue), offset=message.offset)
+            lane.blocked = None
+
+    async def _whole(self, held: Held[T]) -> bool:
+        """One call for the run as it is: batches, and handlers that commit by themselves."""
+        lane, handler, queue = self._lanes.take(held), self._handler, held.queue
+        assert handler is not None
+        if lane is None:
+            return False
+        began = self._loop.time()
+        run = queue.take(self._most)
+        held.handling.add(run)
+        waited = False
+        try:
+            work = handler(list(run.messages) if self._batches else run.messages[0])
+            waits_for = work.send(None)
+        except StopIteration as end:
+            outcome = self.crew.returned(end.value)
+        except FAILURES as error:
+            outcome = outcome_of(error)
+        else:
+            waited = True
+            outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
+        if not waited:
+            self.crew.kept_loop(self._loop.time() - began)
+        await self._decided(held, lane, run, outcome)
+        self._lanes.release(held)
+        return waited
+
+    async def _decided(
+        self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], outcome: Outcome
+    ) -> None:
+        queue = held.queue
+        if outcome is OPEN and not queue.outcomes:
+            lane.open.append(run)
+            held.handling.discard(run)
+            if queue.full and not queue.waiting:
+                _log.warning(
+                    "queue waits for a commit: the handler has to return COMMIT sooner",
+                    group=self._group,
+                    queue=str(queue.queue),
+                    messages=queue.messages,
+                )
+        elif outcome is TAKEN_BACK:
+            for one in (run, *lane.open):
+                queue.give_back(one)
+            lane.open.clear()
+            held.handling.discard(run)
+            self._lanes.rest(held, lane, self._order.rest(1))
+        else:
+            if outcome.verdict is Verdict.DONE:
+                for one in lane.open:
+                    queue.finish(one)
+                lane.open.clear()
+            await self.conclude(held, run, outcome)
+        held.changed()
+
+    # Outcomes
+
+    async def conclude(self, held: Held[T], run: Run[ReceivedMessage[T]], shared: Outcome) -> None:
+        """Carry out what became of a run's messages.
+
+        Args:
+            shared: the outcome of those that weren't settled by themselves.
+
+        Raises:
+            ConsumerStopped: ``on_exhausted="stop"``.
+        """
+        queue, lane = held.queue, self._lanes.find(held)
+        if run not in queue.active or lane is None:
+            return
+        held.handling.add(run)
+        kept: set[int] = set()
+        rest = 0.0
+        for message in run.messages:
+            outcome = queue.outcomes.get(message.offset, shared)
+            failed = outcome.verdict is not Verdict.DONE
+            pause = await self._failed(held, lane, message, outcome) if failed else None
+            if pause is None:
+                self._recovered(held, lane, message)
+            else:
+                queue.outcomes.pop(message.offset, None)
+                kept.add(message.offset)
+                rest = max(rest, pause)
+        if len(kept) == len(run):
+            queue.give_back(run)
+        else:
+            for single in queue.keep_only(run, kept):
+                queue.give_back(single)
+        self._intake.settled(held)
+        held.handling.discard(run)
+        held.changed()
+        if kept:
+            self._lanes.rest(held, lane, rest)
+
+    async def _failed(
+        self, held: Held[T], lane: Lane[T], message: ReceivedMessage[T], outcome: Outcome
+    ) -> float | None:
+        """What a failure means: seconds to rest, or None: the message is put aside."""
+        order = self._order
+        tried = message.retries
+        bury = outcome.verdict is Verdict.DEAD_LETTER
+        exhausted = order.max_retries is not None and tried >= order.max_retries
+        if bury or (exhausted and order.on_exhausted == "dead_letter"):
+            given_up = Outcome(Verdict.DEAD_LETTER, None, outcome.reason, outcome.error)
+            aside = await self._returns.carry_out(message, given_up)
+            return None if aside else self._kept_pause
+        failures = held.queue.failures.get(message.offset, 0) + 1
+        held.queue.failures[message.offset] = failures
+        self._report(lane, message, failures, outcome)
+        if exhausted and order.on_exhausted == "stop":
+            raise ConsumerStopped(
+                f"the message at offset {message.offset} failed {tried + 1} times: "
+                f"{outcome.reason}",
+                queue=message.queue,
+                group=self._group,
+                hint="mend the handler, or skip the message with `pocketmq group skip`",
+            ) from outcome.error
+        return order.rest(failures) if outcome.delay is None else outcome.delay
+
+    def _report(
+        self, lane: Lane[T], message: ReceivedMessage[T], failures: int, outcome: Outcome
+    ) -> None:
+        facts = {
+            "group": self._group,
+            "queue": str(message.queue),
+            "offset": message.offset,
+            "id": message.id,
+            "failures": failures,
+            "why": outcome.reason,
+        }
+        if failures < WARN_FAILURES:
+            _log.info("message failed, its queue rests", **facts)
+            return
+        _log.warning(
+            "queue is blocked by a failing message",
+            **facts,
+            docs=QueueBlocked.docs,
+            exc_info=outcome.error,
+        )
+        first = lane.blocked is None
+        if first:
+            lane.since_ms = self._now_ms()
+        lane.blocked = QueueBlocked(
+            message.queue, message.offset, message.id, failures, outcome.error
+        )
+        self._intake.tell(lane.blocked)
+        if first:
+            self._on_blocked()

@@ -1,0 +1,362 @@
+"""The push consumer: a member of a group whose messages come to a handler, or to ``async for``.
+
+What it is made of: the ``GroupMember`` says which queues are its own, the ``Intake`` reads them, a
+way (``Concurrent`` or ``InOrder``) hands messages to the handler and carries out what became of
+them. This object only ties them together, from ``start`` to ``stop``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+
+from client.config import Addresses, check_arguments
+from client.consumer.engine import Engine
+from client.consumer.options import (
+    Handler,
+    PushArguments,
+    PushOptions,
+    Subscribe,
+    Tags,
+    expression_of,
+    subscriptions_of,
+)
+from client.consumer.received import ReceivedMessage
+from client.consumer.stop_signal import on_terminate
+from client.errors import ConsumerStopped, UsageError
+from client.lifecycle import Lifecycle, State
+from client.limits import CLOSE_TIMEOUT
+from client.names import check_group
+from client.places import Duration, seconds
+from client.serde import Serde, raw
+from remoting.log import Log
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+T = TypeVar("T")
+
+_log = Log("client")
+
+_ALL = TagExpression.parse("*")
+
+
+class PushConsumer(Generic[T]):
+    """Consumes with its group: ``async with PushConsumer(..., group="billing", handler=bill)``.
+
+    A handler that returns is done with its message; one that raises gets it again later. Without a
+    handler it is iterated over: ``async for message in consumer``.
+
+    Args:
+        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        group: which it is a member of.
+        subscribe: the topics, and which messages of each.
+        handler: ``async def`` runs on the loop, ``def`` in a thread.
+        serde: turns bodies into ``message.value``; without one values are bytes.
+        options: see ``client.consumer.options.PushOptions`` and ``ClientOptions``.
+
+    Raises:
+        UsageError: an argument is wrong, or no name server is given.
+    """
+
+    @overload
+    def __init__(
+        self: PushConsumer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[bytes] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: Serde[T],
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None = None,
+        serde: Serde[Any] | None = None,
+        **options: Unpack[PushArguments],
+    ) -> None:
+        from client.instance import Instance  # noqa: PLC0415 - they make each other
+
+        self._prepare(group, subscribe, handler, cast("Serde[T]", serde or raw), options)
+        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
+        self._owns_instance = True
+
+    @classmethod
+    def _of(
+        cls,
+        instance: Instance[Any],
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None,
+        serde: Serde[T],
+        options: Mapping[str, Any],
+    ) -> PushConsumer[T]:
+        """A consumer that shares an instance, which is open."""
+        consumer: PushConsumer[T] = cls.__new__(cls)
+        consumer._prepare(group, subscribe, handler, serde, options)
+        consumer._instance = instance
+        consumer._owns_instance = False
+        return consumer
+
+    def _prepare(
+        self,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[Any] | None,
+        serde: Serde[T],
+        options: Mapping[str, Any],
+    ) -> None:
+        check_group(group)
+        check_arguments("PushConsumer", options, PushArguments)
+        self.group = group
+        self._subscribed = subscriptions_of(subscribe, group)
+        self._handler = handler
+        self._serde = serde
+        self._options = PushOptions.gather(options)
+        _check_handler(handler, self._options, options, group)
+        self._life = Lifecycle("consumer")
+        self._failure: BaseException | None = None
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        if exc is None and self._failure is not None:
+            raise self._stopped()
+
+    async def start(self) -> None:
+        """Join the group; the first messages may be in the handler before this returns.
+
+        Raises:
+            GroupConflict: another member of the group differs in what all have to agree on.
+            Unavailable: no name server can be reached.
+            UsageError: the local offsets can't be used.
+        """
+        self._life.check_process()
+        if self._life.state is State.CLOSED:
+            self._life.check()
+        if self._life.state is State.OPEN:
+            return
+        if self._owns_instance:
+            await self._instance.start()
+        try:
+            await self._join()
+        except BaseException:
+            if self._owns_instance:
+                await self._instance.close()
+            raise
+
+    async def _join(self) -> None:
+        self._instance._life.check()
+        self._ended = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._engine: Engine[T] = Engine(
+            self._instance,
+            self.group,
+            self._subscribed,
+            self._handler,
+            self._serde,
+            self._options,
+            self._died,
+        )
+        self._life.state = State.OPEN
+        self._instance._parts.append(self)
+        try:
+            await self._engine.start()
+        except BaseException:
+            await self._close(0.0)
+            raise
+
+    async def run(self) -> None:
+        """Serve until ``stop``, SIGTERM (unless the application handles it) or a failure.
+
+        Raises:
+            ConsumerStopped: a background task died; its cause says of what.
+        """
+        self._life.check()
+        if self._handler is None:
+            raise UsageError(
+                "the consumer has no handler to run",
+                group=self.group,
+                hint="give it one, or iterate: async for message in consumer",
+            )
+        with on_terminate(self._ask_to_stop):
+            await self._ended.wait()
+        await self.stop()
+        if self._failure is not None:
+            raise self._stopped()
+
+    def _ask_to_stop(self) -> None:
+        self._ended.set()
+
+    async def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """Stop fetching, let handlers finish, commit, give queues back, leave the group.
+
+        What isn't finished in time comes again, to whoever has the queue then. Called by a handler
+        it only begins, for it would wait for itself.
+
+        Args:
+            timeout: seconds for running handlers.
+        """
+        if self._life.state is not State.OPEN or self._life.forked:
+            return
+        limit = seconds(timeout)
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(limit), name=f"stop {self.group}")
+        if not self._engine.inside:
+            await asyncio.shield(self._closing)
+
+    async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        """The same as ``stop``.
+
+        Args:
+            timeout: seconds for running handlers.
+        """
+        await self.stop(timeout)
+
+    async def _close(self, timeout: float) -> None:
+        self._life.state = State.CLOSED
+        self._ended.set()
+        try:
+            await self._engine.stop(timeout)
+        finally:
+            self._instance._parts.remove(self)
+            if self._owns_instance:
+                await self._instance.close()
+
+    def _died(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._ended.set()
+
+    def _stopped(self) -> ConsumerStopped:
+        if self._failure is None:
+            return ConsumerStopped("the consumer is closed", group=self.group)
+        if isinstance(self._failure, ConsumerStopped):
+            return self._failure
+        stopped = ConsumerStopped(
+            f"a background task of the consumer died: {self._failure!r}", group=self.group
+        )
+        stopped.__cause__ = self._failure
+        return stopped
+
+    # Topics and queues
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues it owns at the moment, sorted; its group's retry queues are among them."""
+        self._life.check()
+        return sorted(self._engine.member.owned)
+
+    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+        """Consume a topic too, or other messages of it. Other members have to do the same.
+
+        Raises:
+            UsageError: this is no topic's name, or names no tag.
+        """
+        self._life.check()
+        self._engine.subscribe(topic, expression_of(topic, tags, self.group))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+        self._life.check()
+        self._engine.member.unsubscribe(topic)
+
+    def suspend(self) -> None:
+        """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
+        self._life.check()
+        self._engine.suspend()
+
+    def resume(self) -> None:
+        """Go on after ``suspend``."""
+        self._life.check()
+        self._engine.resume()
+
+    # Iteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage[T]:
+        """The next message; iteration ends when the consumer is stopped.
+
+        Raises:
+            ConsumerStopped: a background task died.
+            UsageError: the consumer has a handler.
+        """
+        if self._handler is not None:
+            raise UsageError(
+                "the consumer has a handler, which gets the messages",
+                group=self.group,
+                hint="await run(), or make it without handler",
+            )
+        self._life.check_process()
+        if self._life.state is State.NEW:
+            self._life.check()
+        while True:
+            if self._failure is not None:
+                raise self._stopped()
+            if self._life.state is State.CLOSED:
+                raise StopAsyncIteration
+            message = self._engine.iteration.take()
+            if message is not None:
+                return message
+            await self._engine.iteration.wait()
+
+
+def _check_handler(
+    handler: object, options: PushOptions, given: Mapping[str, Any], group: str
+) -> None:
+    """Raises UsageError for options that contradict each other."""
+    if handler is not None and not callable(handler):
+        raise UsageError(f"the handler can't be {handler!r}", group=group, hint="give a function")
+    if options.order is not None and "max_retries" in given:
+        raise UsageError(
+            "with order= the retries are said there",
+            group=group,
+            hint="e.g. order=client.Orderly(max_retries=2)",
+        )
+    if handler is not None:
+        return
+    if options.batch_size > 1 or options.interceptors:
+        raise UsageError(
+            "batch_size and interceptors need a handler",
+            group=group,
+            hint="give handler=, or leave them out to iterate message by message",
+        )
+    if options.order is not None and not options.order.auto_commit:
+        raise UsageError(
+            "auto_commit=False needs a handler, which returns COMMIT or ROLLBACK",
+            group=group,
+            hint="give handler=; when iterating, a message is committed by its ack()",
+        )
