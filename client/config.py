@@ -10,11 +10,11 @@ that names the nearest one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypedDict
 
 from client import limits
 from client.errors import UsageError
@@ -23,6 +23,10 @@ from client.places import Duration, Place, Position, seconds
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
+
+if TYPE_CHECKING:
+    from client.rebalance.strategies import Strategy
+    from remoting.protocol.queue import MessageQueue
 
 Addresses: TypeAlias = str | Sequence[str]
 """``host:port``, several separated by semicolons, or a sequence of them."""
@@ -73,6 +77,12 @@ class ConsumerArguments(ClientArguments, total=False):
     pull_messages: int
     suspend: Duration
     on_event: EventHandler | None
+    strategy: str | Strategy
+    exact: bool
+    on_conflict: Literal["reject", "warn", "allow"]
+    handover_timeout: Duration
+    on_gained: Callable[[MessageQueue], None] | None
+    on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +209,17 @@ class ConsumerOptions(Options):
         prefetch_messages, prefetch_bytes: read ahead per queue at most so much.
         pull_messages: asked for with one pull.
         suspend: how long the broker may hold a pull that finds nothing.
-        on_event: is told of moved offsets and of queues that can't be read.
+        on_event: is told of moved offsets, of queues that can't be read, and of what happens to
+            the group.
+        strategy: after ``subscribe``: how the members share the queues, by name or as an object.
+        exact: after ``subscribe``: ``start_from`` holds for young queues too, for which brokers
+            would have a new group start at 0.
+        on_conflict: after ``subscribe``: what to do when this member contradicts the others.
+        handover_timeout: after ``subscribe``: what the application gets to be done with the
+            messages of a queue that goes to another member.
+        on_gained: is called with each queue that ``subscribe`` brings, before its messages come.
+        on_lost: is called with each queue that goes to another member, when no more of its messages
+            are handed out and before its offset can't be committed any more; ``async`` or not.
     """
 
     SECTION: ClassVar[str] = "consumer"
@@ -212,12 +232,22 @@ class ConsumerOptions(Options):
     pull_messages: int = limits.PULL_MESSAGES
     suspend: float = limits.PULL_SUSPEND
     on_event: EventHandler | None = None
+    strategy: str | Strategy = "AVG"
+    exact: bool = False
+    on_conflict: Literal["reject", "warn", "allow"] = "reject"
+    handover_timeout: float = limits.HANDOVER_TIMEOUT
+    on_gained: Callable[[MessageQueue], None] | None = None
+    on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.start_from, Place | datetime | int):
             raise UsageError(
                 f"start_from can't be {self.start_from!r}",
                 hint="use client.FIRST, client.LAST, an offset or a datetime",
+            )
+        if self.on_conflict not in {"reject", "warn", "allow"}:
+            raise UsageError(
+                f"on_conflict can't be {self.on_conflict!r}", hint="use reject, warn or allow"
             )
         positive(self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages")
 

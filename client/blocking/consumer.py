@@ -121,6 +121,8 @@ class PullConsumer(Owner, Generic[T]):
             raise StopIteration from None
 
     queues = Blocking(waiting.PullConsumer.queues)
+    subscribe = Blocking(waiting.PullConsumer.subscribe)
+    unsubscribe = Blocking(waiting.PullConsumer.unsubscribe)
     seek = Blocking(waiting.PullConsumer.seek)
     position = Blocking(waiting.PullConsumer.position)
     committed = Blocking(waiting.PullConsumer.committed)

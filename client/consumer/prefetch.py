@@ -81,6 +81,13 @@ class Prefetch(Generic[M]):
         self.settled = None
         self._started_at = offset
 
+    def rewind(self) -> None:
+        """Drop what waits; it is to be read again. What was handed out stays so."""
+        self._chunks.clear()
+        self.messages = 0
+        self.bytes = 0
+        self.next_pull = self.position
+
     def put(self, messages: Sequence[M], size: int, end: int) -> None:
         """An answer came; ``end`` is where the next pull begins.
 

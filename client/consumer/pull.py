@@ -1,19 +1,21 @@
-"""The pull consumer: queues of one's own choice, read ahead and handed out on demand.
+"""The pull consumer: queues read ahead and handed out on demand.
 
-It is a member of its group only as far as its heartbeats and committed offsets go: which queues it
-reads is the application's decision (cf. DefaultLitePullConsumer.assign).
+Which queues is either the application's own decision (``assign``), then it is a member of its group
+only as far as heartbeats and committed offsets go; or the members of the group share them
+(``subscribe``). (cf. DefaultLitePullConsumer)
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-from client.backoff import Backoff
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
+from client.consumer.commits import Commits
+from client.consumer.group_reading import GroupReading
+from client.consumer.options import Tags, expression_of
 from client.consumer.reader import Reader
 from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped, PocketMQError, UsageError
@@ -120,7 +122,7 @@ class PullConsumer(Generic[T]):
             raise self._stopped()
 
     async def start(self) -> None:
-        """Get ready; reading begins with ``assign``."""
+        """Get ready; reading begins with ``assign`` or ``subscribe``."""
         self._life.check_process()
         if self._life.state is State.CLOSED:
             self._life.check()
@@ -137,12 +139,24 @@ class PullConsumer(Generic[T]):
         self._reader: Reader[T] = Reader(
             self._instance, self.group, self._options, self._serde, self._tasks, self._find_start
         )
-        self._committed: dict[MessageQueue, int] = {}
+        self._commits = Commits(self._offsets, self._reader, self.group)
         self._failure: BaseException | None = None
+        self._group_reading = GroupReading(
+            self._instance,
+            self.group,
+            self._reader,
+            self._options,
+            self._commits.forget,
+            self._died,
+        )
+        self._version_ms = 0
+        self._closing = False
         self._instance._register_consumer(self, self._subscriptions)
         self._life.state = State.OPEN
         if self._options.auto_commit:
-            self._tasks.spawn(self._commit_by_time(), "automatic commits")
+            self._tasks.spawn(
+                self._commits.by_time(self._options.auto_commit_period), "automatic commits"
+            )
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Stop reading, commit if ``auto_commit``, leave the group.
@@ -153,17 +167,20 @@ class PullConsumer(Generic[T]):
         await self._close(seconds(timeout), clean=True)
 
     async def _close(self, timeout: float, *, clean: bool) -> None:
-        if self._life.state is not State.OPEN or self._life.forked:
+        if self._life.state is not State.OPEN or self._life.forked or self._closing:
             return
+        self._closing = True
+        if clean and self._options.auto_commit:
+            self._reader.settle()
+        # Still open: on_lost may commit.
+        await self._group_reading.close(timeout)
         self._life.state = State.CLOSED
         self._reader.wake()
         await self._tasks.close()
         try:
             if self._options.auto_commit:
-                if clean:
-                    self._reader.settle()
                 async with asyncio.timeout(timeout):
-                    await self._commit_settled()
+                    await self._commits.settled()
         except (PocketMQError, TimeoutError) as error:
             _log.warning("last commit failed", group=self.group, error=str(error) or "timed out")
         finally:
@@ -214,15 +231,57 @@ class PullConsumer(Generic[T]):
             tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
 
         Raises:
-            UsageError: ``tags`` names no tag.
+            UsageError: ``tags`` names no tag, or topics are subscribed.
         """
         self._life.check()
         try:
             expression = TagExpression.parse(tags)
         except ValueError as error:
             raise UsageError(str(error), group=self.group) from None
+        if self._group_reading.active:
+            raise UsageError(
+                "this consumer shares its queues with its group",
+                group=self.group,
+                hint="unsubscribe all topics first, or use a second consumer",
+            )
         self._reader.assign(queues, expression)
+        self._version_ms = self._instance._clock.now_ms()
         self._instance.heartbeat_soon()
+
+    async def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+        """Read this member's share of a topic's queues, which the group's members divide.
+
+        The share changes as members come and go; ``on_gained`` and ``on_lost`` tell. When this
+        returns the first division is done, and the share's messages come as soon as its previous
+        owners have let go. Subscribing a topic again changes the tags.
+
+        Args:
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
+                for all.
+
+        Raises:
+            UsageError: ``topic`` or ``tags`` can't be such, or queues are assigned.
+            GroupConflict: the other members of the group are not alike.
+            NoNameServer: none can be reached.
+        """
+        self._life.check()
+        expression = expression_of(topic, tags, self.group)
+        if self._reader.queues and not self._group_reading.active:
+            raise UsageError(
+                "this consumer reads queues of its own choice",
+                group=self.group,
+                hint="assign([]) first, or use a second consumer",
+            )
+        await self._group_reading.subscribe(topic, expression)
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer: its queues are given back to the group.
+
+        Raises:
+            UsageError: the topic isn't subscribed.
+        """
+        self._life.check()
+        await self._group_reading.unsubscribe(topic)
 
     async def _find_start(self, queue: MessageQueue) -> int:
         committed = await self._offsets.committed(queue, self.group)
@@ -321,7 +380,7 @@ class PullConsumer(Generic[T]):
             raise refusal
 
     def _subscriptions(self) -> list[SubscriptionData]:
-        return self._reader.subscriptions(self._instance._clock.now_ms())
+        return self._reader.subscriptions(self._version_ms)
 
     # Offsets
 
@@ -358,39 +417,18 @@ class PullConsumer(Generic[T]):
             offsets: the next offset wanted of each queue; by default all that was handed out.
 
         Raises:
+            UsageError: another member of the group has the queue.
             Unavailable, RemoteError: a broker did not take it; others may have.
         """
         self._life.check()
         if offsets is None:
-            offsets = self._uncommitted(self._reader.positions())
-        await self._commit(offsets)
-
-    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        outcomes = await asyncio.gather(
-            *(self._offsets.commit(queue, self.group, at) for queue, at in offsets.items()),
-            return_exceptions=True,
-        )
-        for (queue, offset), outcome in zip(offsets.items(), outcomes, strict=True):
-            if outcome is None:
-                self._committed[queue] = offset
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
-
-    def _uncommitted(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
-        return {q: at for q, at in offsets.items() if self._committed.get(q) != at}
-
-    async def _commit_settled(self) -> None:
-        await self._commit(self._uncommitted(self._reader.settled()))
-
-    async def _commit_by_time(self) -> None:
-        backoff = Backoff(random.Random())  # noqa: S311 - spreads load
-        while True:
-            await asyncio.sleep(self._options.auto_commit_period)
-            try:
-                await self._commit_settled()
-            except PocketMQError as error:
-                _log.warning("automatic commit failed", group=self.group, error=str(error))
-                await asyncio.sleep(backoff.next())
-            else:
-                backoff.reset()
+            await self._commits.handed_out()
+            return
+        if self._group_reading.active and (lost := offsets.keys() - set(self._reader.queues)):
+            raise UsageError(
+                "another member of the group has this queue now",
+                queue=min(lost),
+                group=self.group,
+                hint="commit in on_lost what is done by then",
+            )
+        await self._commits.commit(offsets)

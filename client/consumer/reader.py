@@ -67,6 +67,8 @@ class Reader(Generic[T]):
         self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
         self._waiters: set[asyncio.Future[None]] = set()
         self._refusals: dict[MessageQueue, RemoteError] = {}
+        self._halted: set[MessageQueue] = set()
+        self._finishing: list[tuple[Prefetch[ReceivedMessage[T]], asyncio.Future[None]]] = []
 
     # Which queues
 
@@ -77,17 +79,56 @@ class Reader(Generic[T]):
 
     def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
         """The state of one. Raises UsageError when it isn't assigned."""
-        return self._fetcher(queue).sink
+        return self._fetchers[queue].sink if queue in self._halted else self._fetcher(queue).sink
 
     def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
         """Read these and no others; one that was read with the same tags goes on."""
         wanted = dict.fromkeys(queues)
         for queue in list(self._fetchers):
             if queue not in wanted or self._fetchers[queue].expression != expression:
-                self._drop(queue)
+                self.drop(queue)
         for queue in wanted:
             if queue not in self._fetchers:
                 self._add(queue, expression)
+
+    def add(self, queue: MessageQueue, expression: TagExpression, offset: int) -> None:
+        """Read one more, from ``offset`` on."""
+        self._add(queue, expression)
+        self._fetchers[queue].sink.start(offset)
+
+    def filter(self, queue: MessageQueue, expression: TagExpression) -> None:
+        """Hand out other messages from here on; what was read ahead is dropped."""
+        sink = self._fetcher(queue).sink
+        self._running[queue].cancel()
+        if sink in self._ready:
+            self._ready.remove(sink)
+        sink.rewind()
+        self._fetch(sink, expression)
+
+    def halt(self, queue: MessageQueue) -> None:
+        """Read and hand out nothing more of one; how far it is stays known until ``drop``."""
+        if queue not in self._halted:
+            sink = self._fetcher(queue).sink
+            self._halted.add(queue)
+            self._running[queue].cancel()
+            sink.paused = True
+            if sink in self._ready:
+                self._ready.remove(sink)
+
+    async def finished(self, queue: MessageQueue, deadline: float) -> None:
+        """Until the application is done with what it was given of one, or a time of the loop."""
+        sink = self._fetchers[queue].sink
+        if sink not in self._handed_out:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._finishing.append((sink, done))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await done
+        except TimeoutError:
+            pass
+        finally:
+            self._finishing.remove((sink, done))
 
     def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
         prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
@@ -96,22 +137,27 @@ class Reader(Generic[T]):
             max_messages=self._options.prefetch_messages,
             max_bytes=self._options.prefetch_bytes,
         )
-        self._fetchers[queue] = Fetcher(
+        self._fetch(prefetch, expression)
+
+    def _fetch(self, sink: Prefetch[ReceivedMessage[T]], expression: TagExpression) -> None:
+        self._fetchers[sink.queue] = Fetcher(
             self._instance,
             self._group,
-            prefetch,
+            sink,
             expression,
             self._options,
             self._serde,
             self,
             self._find_start,
         )
-        self._run(queue)
+        self._run(sink.queue)
 
     def _run(self, queue: MessageQueue) -> None:
         self._running[queue] = self._tasks.spawn(self._fetchers[queue].run(), f"reading {queue}")
 
-    def _drop(self, queue: MessageQueue) -> None:
+    def drop(self, queue: MessageQueue) -> None:
+        """Read one no longer."""
+        self._halted.discard(queue)
         prefetch = self._fetchers.pop(queue).sink
         self._running.pop(queue).cancel()
         self._forget(prefetch)
@@ -124,6 +170,8 @@ class Reader(Generic[T]):
             self._handed_out.remove(prefetch)
 
     def _fetcher(self, queue: MessageQueue) -> Fetcher[T, Prefetch[ReceivedMessage[T]]]:
+        if queue in self._halted:
+            raise UsageError("the queue goes to another member", queue=queue, group=self._group)
         try:
             return self._fetchers[queue]
         except KeyError:
@@ -224,6 +272,9 @@ class Reader(Generic[T]):
         for prefetch in self._handed_out:
             prefetch.settle()
         self._handed_out.clear()
+        for _, done in self._finishing:
+            if not done.done():
+                done.set_result(None)
 
     def positions(self) -> dict[MessageQueue, int]:
         """Where each queue is that was read from: all before was handed out, or not wanted."""
@@ -259,6 +310,10 @@ class Reader(Generic[T]):
         """A broker refuses to be read from."""
         self._refusals[queue] = error
         self.wake()
+
+    async def forgotten(self, _: str) -> None:
+        """A broker has to be told of the group."""
+        self._instance.heartbeat_soon()
 
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""

@@ -63,7 +63,7 @@ class GroupMember:
     Args:
         instance: which has been started.
         assignee: is told which queues to read.
-        subscriptions: topic -> which messages of it. The retry topic joins them by itself.
+        subscriptions: topic -> which messages of it.
         strategy: by name or as an object.
         model: ``clustering``: the members share the queues. ``broadcasting``: each reads all.
         consume_type: what brokers tell others about it.
@@ -72,6 +72,7 @@ class GroupMember:
         handover_timeout: seconds that an unordered queue's new owner waits for the previous one.
         tell: is given every event.
         offsets: where the group's progress is kept.
+        retry: whether the group's retry topic is subscribed too, when the members share the queues.
         blocked: gives the queues that a failing message stops, for the heartbeats.
         on_failure: hears of a background task that died: nothing goes on from then.
 
@@ -95,6 +96,7 @@ class GroupMember:
         handover_timeout: float,
         tell: Callable[[Event], None],
         offsets: OffsetStore,
+        retry: bool = True,
         blocked: Callable[[], list[BlockedQueue]] = list,
         on_failure: Callable[[str, BaseException], None] | None = None,
     ) -> None:
@@ -108,7 +110,7 @@ class GroupMember:
         self._start_from = start_from
         self._tell = tell
         self._subscriptions = Subscribed(
-            group, subscriptions, instance._clock.now_ms, retry=self._shared
+            group, subscriptions, instance._clock.now_ms, retry=retry and self._shared
         )
         self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
         self._hand_over = HandOver(
@@ -134,6 +136,7 @@ class GroupMember:
         self._wake = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._rounds: asyncio.Task[None] | None = None
+        self._joined = False
 
     # What brokers are told
 
@@ -182,6 +185,7 @@ class GroupMember:
             _log.warning("members differ", group=self.group, conflict=str(conflict))
             self._tell(MembersDiffer(self.group, conflict))
         self._instance._join(self)
+        self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
 
@@ -197,7 +201,9 @@ class GroupMember:
         self._end_waiting(self._waiters)
         await self._hand_over.give_up_all(deadline)
         await self._tasks.close()
-        await self._instance._leave(self)
+        if self._joined:
+            self._joined = False
+            await self._instance._leave(self)
 
     async def _addresses(self) -> list[str]:
         """All brokers of the topics' routes."""

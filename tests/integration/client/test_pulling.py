@@ -164,7 +164,7 @@ async def test_automatic_commits_leave_out_what_is_in_hand(cluster: Any, produce
         consumer.assign([queue(0)])
         await take(consumer, 2)
         await consumer.get_many(2, timeout=5)
-        await until(lambda: consumer._committed.get(queue(0)) == 2)
+        await until(lambda: consumer._commits.committed.get(queue(0)) == 2)
         assert (await consumer.committed())[queue(0)] == 2
     async with client.Admin(cluster.nameserver) as admin:
         assert (await admin.committed("g", "T"))[queue(0)] == 4

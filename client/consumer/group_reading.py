@@ -1,0 +1,192 @@
+"""A pull consumer's queues when it shares them with the other members of its group.
+
+A queue that is lost is first no longer handed out. Then the application gets its time: ``on_lost``
+is called, and with automatic commits its next call for messages says that it is done with what it
+has. Then the offset is committed, and the queue forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client.config import ConsumerOptions
+from client.consumer.offset_store import BrokerOffsets
+from client.consumer.reader import Reader
+from client.errors import ConsumerStopped, UsageError
+from client.rebalance.member import GroupMember
+from client.rebalance.starts import Start
+from remoting.log import Log
+from remoting.protocol.bodies.heartbeat import ConsumeType
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from client.instance import Instance
+
+_log = Log("client")
+
+
+class GroupReading:
+    """The membership of one pull consumer.
+
+    Args:
+        forgotten: hears of queues that are no longer read.
+        on_failure: hears of a background task that died.
+    """
+
+    ordered = False
+
+    def __init__(
+        self,
+        instance: Instance[Any],
+        group: str,
+        reader: Reader[Any],
+        options: ConsumerOptions,
+        forgotten: Callable[[MessageQueue], None],
+        on_failure: Callable[[str, BaseException], None],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._reader = reader
+        self._options = options
+        self._forgotten = forgotten
+        self._on_failure = on_failure
+        self._offsets = BrokerOffsets(instance, group)
+        self._member: GroupMember | None = None
+        self._topics: dict[str, TagExpression] = {}
+        self._changing = asyncio.Lock()
+        self._patient = True
+
+    @property
+    def active(self) -> bool:
+        """Whether any topic is subscribed."""
+        return bool(self._topics)
+
+    async def subscribe(self, topic: str, expression: TagExpression) -> None:
+        """Read this member's share of a topic; the first round is over when this returns."""
+        async with self._changing:
+            if not self._patient:
+                raise ConsumerStopped("the consumer is being closed", group=self._group)
+            before = self._topics.get(topic)
+            self._topics[topic] = expression
+            try:
+                await self._subscribe(topic, expression)
+            except BaseException:
+                if before is None:
+                    del self._topics[topic]
+                else:
+                    self._topics[topic] = before
+                raise
+            for queue in self._of(topic) if before is not None else ():
+                self._reader.filter(queue, expression)
+
+    async def _subscribe(self, topic: str, expression: TagExpression) -> None:
+        if self._member is not None:
+            self._member.subscribe(topic, expression)
+            await self._member.settled()
+            return
+        member = self._make({topic: expression})
+        try:
+            await member.start()
+        except BaseException:
+            await member.stop(deadline=0.0)
+            raise
+        self._member = member
+
+    def _make(self, subscriptions: dict[str, TagExpression]) -> GroupMember:
+        options = self._options
+        return GroupMember(
+            self._instance,
+            self._group,
+            self,
+            subscriptions=subscriptions,
+            strategy=options.strategy,
+            model="clustering",
+            consume_type=ConsumeType.CONSUME_ACTIVELY,
+            start_from=options.start_from,
+            exact=options.exact,
+            on_conflict=options.on_conflict,
+            handover_timeout=options.handover_timeout,
+            tell=self._reader.tell,
+            offsets=self._offsets,
+            retry=False,
+            on_failure=self._on_failure,
+        )
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer; nothing of it is handed out when this returns."""
+        async with self._changing:
+            if self._topics.pop(topic, None) is None or self._member is None:
+                raise UsageError("the topic is not subscribed", topic=topic, group=self._group)
+            for queue in self._of(topic):
+                self._reader.halt(queue)
+            if self._topics:
+                self._member.unsubscribe(topic)
+                await self._member.settled()
+            else:
+                await self._stop(self._options.handover_timeout)
+
+    async def close(self, timeout: float) -> None:
+        """Give back all queues and leave the group; the application takes no more."""
+        self._patient = False
+        async with self._changing:
+            self._topics.clear()
+            await self._stop(timeout)
+
+    async def _stop(self, timeout: float) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await member.stop(deadline=asyncio.get_running_loop().time() + timeout)
+
+    def _of(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self._reader.queues if queue.topic == topic]
+
+    # What the member tells (see ``Assignee``)
+
+    def gained(self, queue: MessageQueue, start: Start) -> None:
+        """Read from ``start`` on."""
+        expression = self._topics.get(queue.topic)
+        if expression is None:
+            return
+        if self._options.on_gained is not None:
+            try:
+                self._options.on_gained(queue)
+            except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
+                _log.exception("on_gained failed", group=self._group, queue=str(queue))
+        self._reader.add(queue, expression, start.offset)
+
+    async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
+        """Let the application be done with it, commit, forget."""
+        if queue not in self._reader.queues:
+            return
+        self._reader.halt(queue)
+        try:
+            await self._tell_lost(queue, deadline)
+            if self._options.auto_commit:
+                if self._patient:
+                    await self._reader.finished(queue, deadline)
+                offset = self._reader.settled().get(queue)
+                if offset is not None:
+                    await self._offsets.commit(queue, offset)
+        finally:
+            self._reader.drop(queue)
+            self._forgotten(queue)
+
+    async def _tell_lost(self, queue: MessageQueue, deadline: float) -> None:
+        if self._options.on_lost is None:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                telling = self._options.on_lost(queue)
+                if inspect.isawaitable(telling):
+                    await telling
+        except TimeoutError:
+            _log.warning("on_lost took too long", group=self._group, queue=str(queue))
+        except Exception:  # noqa: BLE001 - the application's fault must not keep the queue
+            _log.exception("on_lost failed", group=self._group, queue=str(queue))
+
+    def locked(self, queue: MessageQueue, held: bool) -> None:
+        """Its messages are handed out with or without a lock."""

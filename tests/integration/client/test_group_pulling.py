@@ -1,0 +1,254 @@
+"""Pull consumers that share queues with their group, at a broker of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import client
+from client import blocking
+from client.errors import GroupConflict
+from client.events import QueueGained, QueueLost
+from pocketmq import testing
+
+
+@pytest.fixture
+async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
+    async with client.Producer(cluster.nameserver) as made:
+        yield made
+
+
+async def fill(
+    producer: client.Producer[bytes], count: int, first: int = 0, tag: str | None = None
+) -> None:
+    await producer.send_many(
+        [client.Message("T", b"%d" % n, tag=tag) for n in range(first, first + count)]
+    )
+
+
+async def drain(consumer: client.PullConsumer[bytes], into: list[bytes]) -> None:
+    while True:
+        into += [message.body for message in await consumer.get_many(50)]
+        await asyncio.sleep(0)
+
+
+def queue(number: int) -> client.MessageQueue:
+    return client.MessageQueue("T", "broker-a", number)
+
+
+async def test_one_member_reads_everything_and_starts_within_a_second(cluster: Any, producer: Any):
+    await fill(producer, 100)
+    loop = asyncio.get_running_loop()
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        began = loop.time()
+        await consumer.subscribe("T")
+        got: list[bytes] = []
+        while len(got) < 100:
+            got += [message.body for message in await consumer.get_many(100, timeout=5)]
+            assert loop.time() - began < 5
+        assert consumer.assigned == [queue(number) for number in range(4)]
+    assert sorted(got, key=int) == [b"%d" % number for number in range(100)]
+
+
+async def test_members_share_the_queues_and_clean_joins_and_leaves_repeat_nothing(
+    cluster: Any, producer: Any, until: Any
+):
+    got: list[bytes] = []
+    options = {"group": "g", "auto_commit": True, "auto_commit_period": 0.2}
+    async with client.PullConsumer(cluster.nameserver, **options) as one:
+        await one.subscribe("T")
+        reading = [asyncio.create_task(drain(one, got))]
+        await fill(producer, 500)
+        async with client.PullConsumer(cluster.nameserver, **options) as two:
+            await two.subscribe("T")
+            reading.append(asyncio.create_task(drain(two, got)))
+            await fill(producer, 500, 500)
+            await until(lambda: (len(one.assigned), len(two.assigned)) == (2, 2))
+            await fill(producer, 500, 1000)
+            await until(lambda: len(got) >= 1500)
+            reading[1].cancel()
+            await asyncio.wait([reading[1]])
+        await until(lambda: len(one.assigned) == 4)
+        await fill(producer, 500, 1500)
+        await until(lambda: len(got) >= 2000)
+        reading[0].cancel()
+        await asyncio.wait([reading[0]])
+    assert sorted(got, key=int) == [b"%d" % number for number in range(2000)]
+
+
+async def test_listeners_hear_of_queues_and_may_commit_at_the_last_moment(
+    cluster: Any, producer: Any, until: Any
+):
+    await fill(producer, 80)
+    gained: list[client.MessageQueue] = []
+    lost: list[client.MessageQueue] = []
+    events: list[Any] = []
+
+    async def commit(which: client.MessageQueue) -> None:
+        await one.commit({which: await one.position(which)})
+        lost.append(which)
+
+    one = client.PullConsumer(
+        cluster.nameserver,
+        group="g",
+        on_gained=gained.append,
+        on_lost=commit,
+        on_event=events.append,
+    )
+    async with one:
+        await one.subscribe("T")
+        got = 0
+        while got < 80:
+            got += len(await one.get_many(100, timeout=5))
+        assert sorted(gained) == [queue(number) for number in range(4)]
+        async with client.PullConsumer(cluster.nameserver, group="g") as two:
+            await two.subscribe("T")
+            await until(lambda: len(two.assigned) == 2)
+            assert sorted(lost) == two.assigned
+            assert await two.get_many(100, timeout=0.3) == []
+            with pytest.raises(client.UsageError, match="another member"):
+                await one.commit({lost[0]: 0})
+    assert {event.queue for event in events if isinstance(event, QueueLost)} == set(gained)
+    starts = [event.start.text for event in events if isinstance(event, QueueGained)]
+    assert all(text.startswith("fallback 0: ") for text in starts)
+
+
+async def test_what_was_not_committed_comes_again_to_the_next_owner(cluster: Any, producer: Any):
+    await fill(producer, 40)
+    async with client.PullConsumer(cluster.nameserver, group="g") as one:
+        await one.subscribe("T")
+        assert await one.get_many(10, timeout=5)
+    async with client.PullConsumer(cluster.nameserver, group="g") as two:
+        await two.subscribe("T")
+        got = 0
+        while got < 40:
+            batch = await two.get_many(100, timeout=5)
+            assert batch
+            got += len(batch)
+        assert got == 40
+
+
+async def test_other_tags_count_from_the_next_message_handed_out(cluster: Any, producer: Any):
+    await fill(producer, 20, tag="a")
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        await consumer.subscribe("T", "a")
+        got = 0
+        while got < 20:
+            got += len(await consumer.get_many(100, timeout=5))
+        await consumer.subscribe("T", "b")
+        await fill(producer, 20, 20, tag="a")
+        await fill(producer, 20, 40, tag="b")
+        bodies: list[bytes] = []
+        while len(bodies) < 20:
+            batch = await consumer.get_many(100, timeout=5)
+            assert batch
+            bodies += [message.body for message in batch]
+    assert sorted(bodies, key=int) == [b"%d" % number for number in range(40, 60)]
+
+
+async def test_unsubscribing_gives_the_queues_back_and_then_queues_can_be_assigned(
+    cluster: Any, producer: Any
+):
+    await fill(producer, 20)
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        with pytest.raises(client.UsageError, match="not subscribed"):
+            await consumer.unsubscribe("T")
+        await consumer.subscribe("T")
+        with pytest.raises(client.UsageError, match="shares its queues"):
+            consumer.assign([queue(0)])
+        await consumer.unsubscribe("T")
+        assert consumer.assigned == []
+        assert await consumer.get_many(10, timeout=0.1) == []
+        broker = cluster.brokers["broker-a"]
+        assert "g" not in broker.state.consumers.groups
+        consumer.assign([queue(0)])
+        with pytest.raises(client.UsageError, match="queues of its own choice"):
+            await consumer.subscribe("T")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"strategy": "STIKY"}, "did you mean 'STICKY'"),
+        ({"on_conflict": "shout"}, "use reject, warn or allow"),
+    ],
+)
+async def test_wrong_options_of_the_group_mode_are_named(cluster: Any, options: Any, sentence: str):
+    with pytest.raises(client.UsageError, match=sentence):
+        async with client.PullConsumer(cluster.nameserver, group="g", **options) as consumer:
+            await consumer.subscribe("T")
+
+
+async def test_members_with_other_tags_are_refused_by_name(cluster: Any):
+    async with (
+        client.PullConsumer(cluster.nameserver, group="g") as one,
+        client.PullConsumer(cluster.nameserver, group="g") as two,
+    ):
+        await one.subscribe("T", "a")
+        with pytest.raises(GroupConflict) as raised:
+            await two.subscribe("T", "b")
+        ids = {one._instance.client_id, two._instance.client_id}
+        assert set(raised.value.members) == ids
+        await two.subscribe("T", "a")
+
+
+async def test_a_consumer_that_has_nothing_to_do_yet_takes_nothing_from_others(
+    cluster: Any, until: Any
+):
+    async with (
+        client.PullConsumer(cluster.nameserver, group="g") as one,
+        client.PullConsumer(cluster.nameserver, group="g") as idle,
+    ):
+        await one.subscribe("T")
+        await idle.queues("T")
+        await idle.committed([queue(0)])
+        await until(lambda: len(one.assigned) == 4)
+        group = cluster.brokers["broker-a"].state.consumers.groups["g"]
+        assert set(group.subscriptions) == {"T"}
+        assert len(group.members) == 1
+
+
+async def test_a_broker_restart_is_survived(cluster: Any, producer: Any, until: Any):
+    got: list[bytes] = []
+    async with client.PullConsumer(cluster.nameserver, group="g", auto_commit=True) as consumer:
+        await consumer.subscribe("T")
+        reading = asyncio.create_task(drain(consumer, got))
+        await fill(producer, 50)
+        await until(lambda: len(got) == 50)
+        await cluster.stop()
+        await cluster.add()
+        await fill(producer, 50, 50)
+        await until(lambda: len(got) == 100, 30)
+        await until(lambda: len(consumer.assigned) == 4)
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert sorted(got, key=int) == [b"%d" % number for number in range(100)]
+
+
+async def test_sticky_members_agree_by_the_locks_at_the_broker(cluster: Any, until: Any):
+    events: list[Any] = []
+    options = {"group": "g", "strategy": "STICKY"}
+    async with client.PullConsumer(cluster.nameserver, on_event=events.append, **options) as one:
+        await one.subscribe("T")
+        await until(lambda: len(one.assigned) == 4)
+        for _ in range(2):
+            async with client.PullConsumer(cluster.nameserver, **options) as two:
+                await two.subscribe("T")
+                await until(lambda: (len(one.assigned), len(two.assigned)) == (2, 2))
+            await until(lambda: len(one.assigned) == 4)
+        lost = [event.queue for event in events if isinstance(event, QueueLost)]
+        assert lost[:2] == lost[2:4]
+
+
+def test_the_blocking_consumer_subscribes_too():
+    with testing.broker() as server, blocking.Producer(server.nameserver) as producer:
+        producer.send("B", b"x")
+        with blocking.PullConsumer(server.nameserver, group="g") as consumer:
+            consumer.subscribe("B")
+            [message] = consumer.get_many(10, timeout=5)
+            assert message.body == b"x"
+            consumer.unsubscribe("B")
+            assert consumer.assigned == []
