@@ -12,6 +12,9 @@ from structlog.testing import capture_logs
 from broker.app import Broker
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
+from pocketmq.loop_monitor import Stalls
+from pocketmq.metrics_page import Page
+from pocketmq.request_times import RequestTimes
 from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.pool import ConnectionPool
@@ -153,6 +156,24 @@ async def test_a_member_of_ours_is_refused_and_a_foreign_one_is_not(
     ]
     (conflict,) = (await describe(first)).conflicts
     assert conflict.members == ["b", "a"]
+
+
+async def test_what_is_wrong_is_a_metric(broker: Broker, connect: Connect) -> None:
+    first, second = await connect(broker), await connect(broker)
+    await join(first, "a")
+    await second.ask(beat("b", "x", **{ON_CONFLICT: "reject"}))
+    await second.ask(beat("b", "x"))
+    page = Page([], [broker], RequestTimes(), Stalls())
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in page.collect()
+        for sample in metric.samples
+    }
+    assert found["pocketmq_group_findings", "g", "subscription"] == 1
+    assert found["pocketmq_group_finding_seconds", "g", "subscription"] >= 0
+    assert found["pocketmq_group_findings_begun_total", "subscription"] == 1
+    assert found["pocketmq_group_findings_begun_total", "clientId"] == 0
+    assert found["pocketmq_members_refused_total",] == 1
 
 
 async def test_pulls_of_members_are_known(broker: Broker, connect: Connect) -> None:
