@@ -152,7 +152,7 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             raise UsageError(f"messages can't be {messages}", queue=queue, group=group)
         await self.group_config(group)
         _check_known([queue], await self.queues(queue.topic))
-        at = await self._stored(group, queue)
+        at = await self._next_wanted(group, queue)
         if at is None:
             raise UsageError(
                 "the group has committed nothing in this queue, so no message of it is next",
@@ -160,7 +160,7 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
                 group=group,
                 hint="reset the queue to the offset you want",
             )
-        step = await self._step(group, queue, max(at, 0) + messages)
+        step = await self._step(group, queue, at + messages)
         if step.after <= at:
             raise UsageError(
                 f"there is no message to skip: the queue ends at {step.end}",
@@ -189,6 +189,14 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
         address = (await self._masters_of(queue.topic))[queue.broker_name]
         table = await self.all_offsets(address)
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
+
+    async def _next_wanted(self, group: str, queue: MessageQueue) -> int | None:
+        """The offset a group is at; a member's word that it is stuck is newer than its commit."""
+        stored = await self._stored(group, queue)
+        for state in (await self.describe_group(group)).queues:
+            if state.queue == queue and state.blocked is not None:
+                return max(stored or 0, state.blocked.offset)
+        return stored
 
     async def _carry_out(
         self, order: _Order, steps: Sequence[ResetStep], *, dry_run: bool

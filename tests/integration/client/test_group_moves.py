@@ -1,0 +1,173 @@
+"""Moving a group whose consumers run, and its dead letters' way there and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import client
+
+
+class Seen:
+    """A handler that remembers what it was given, and refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.refused: set[bytes] = set()
+        self.came = asyncio.Event()
+
+    async def __call__(self, message: client.ReceivedMessage[bytes]) -> None:
+        self.bodies.append(message.body)
+        self.came.set()
+        if message.body in self.refused:
+            raise client.DeadLetter("no such account")
+
+    async def until(self, count: int) -> list[bytes]:
+        async with asyncio.timeout(15):
+            while len(self.bodies) < count:
+                self.came.clear()
+                await self.came.wait()
+        return self.bodies
+
+
+@pytest.fixture
+async def admin(cluster: Any) -> AsyncIterator[client.Admin]:
+    async with client.Admin(cluster.nameserver) as made:
+        await made.create_group("g")
+        yield made
+
+
+def queue(number: int = 0) -> client.MessageQueue:
+    return client.MessageQueue("T", "broker-a", number)
+
+
+def consumer(cluster: Any, seen: Seen, **options: Any) -> client.PushConsumer[bytes]:
+    return client.PushConsumer(
+        cluster.nameserver,
+        group="g",
+        subscribe={"T": "*"},
+        handler=seen,
+        start_from=client.FIRST,
+        **options,
+    )
+
+
+async def send(cluster: Any, first: int, last: int) -> None:
+    async with client.Producer(cluster.nameserver) as producer:
+        for number in range(first, last):
+            await producer.send("T", b"%d" % number, queue=queue())
+
+
+@pytest.mark.parametrize("order", [None, client.Orderly()], ids=["concurrent", "ordered"])
+async def test_a_running_group_goes_on_where_it_was_moved(
+    cluster: Any, admin: client.Admin, order: client.Orderly | None
+):
+    await send(cluster, 0, 10)
+    seen = Seen()
+    async with consumer(cluster, seen, order=order) as running:
+        await seen.until(10)
+        seen.bodies.clear()
+        done = await admin.reset("g", "T", to=7, queues=[queue()])
+        assert len(done.online) == 1
+        assert done.unaware == ()
+        assert sorted(await seen.until(3)) == [b"7", b"8", b"9"]
+        seen.bodies.clear()
+        await send(cluster, 10, 11)
+        assert await seen.until(1) == [b"10"]
+        assert (await admin.lag("g", owners=True)).queues[queue()].owner in done.online
+        del running
+    assert (await admin.committed("g", "T"))[queue()] == 11
+
+
+async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.Admin):
+    await send(cluster, 0, 3)
+    seen, gate = Seen(), asyncio.Event()
+
+    async def stuck(message: client.ReceivedMessage[bytes]) -> None:
+        await seen(message)
+        if message.body == b"0":
+            await gate.wait()
+
+    def told(event: client.Event) -> None:
+        if isinstance(event, client.QueueLost):
+            gate.set()
+
+    async with client.PushConsumer(
+        cluster.nameserver,
+        group="g",
+        subscribe={"T": "*"},
+        handler=stuck,
+        start_from=client.FIRST,
+        concurrency=1,
+        handover_timeout=0.1,
+        on_event=told,
+    ):
+        await seen.until(1)
+        await admin.reset("g", "T", to=client.END, queues=[queue()])
+        await send(cluster, 3, 4)
+        async with asyncio.timeout(10):
+            while seen.bodies[-1] != b"3":
+                seen.came.clear()
+                await seen.came.wait()
+        assert seen.bodies == [b"0", b"3"]
+    assert (await admin.committed("g", "T"))[queue()] == 4
+
+
+async def blocked(admin: client.Admin) -> list[Any]:
+    states = (await admin.describe_group("g")).queues
+    return [state.blocked for state in states if state.blocked is not None]
+
+
+async def test_an_ordered_queue_is_moved_past_a_message_that_blocks_it(
+    cluster: Any, admin: client.Admin
+):
+    await send(cluster, 0, 3)
+    seen = Seen()
+
+    async def handler(message: client.ReceivedMessage[bytes]) -> None:
+        await seen(message)
+        if message.body == b"1":
+            raise ValueError("never")
+
+    async with client.PushConsumer(
+        cluster.nameserver,
+        group="g",
+        subscribe={"T": "*"},
+        handler=handler,
+        start_from=client.FIRST,
+        order=client.Orderly(max_retries=None, suspend=0.05, max_suspend=0.05),
+    ):
+        async with asyncio.timeout(15):
+            while not (found := await blocked(admin)):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        (stop,) = found
+        assert (stop.offset, "never" in stop.error) == (1, True)
+        skipped = await admin.skip("g", queue())
+        assert [step.after for step in skipped.steps] == [2]
+        async with asyncio.timeout(15):
+            while b"2" not in seen.bodies:
+                seen.came.clear()
+                await seen.came.wait()
+        assert await blocked(admin) == []
+
+
+async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: client.Admin):
+    seen = Seen()
+    seen.refused.add(b"1")
+    async with consumer(cluster, seen):
+        await send(cluster, 0, 3)
+        await seen.until(3)
+        async with asyncio.timeout(15):
+            while not (letters := await admin.dead_letters("g")):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
+        assert [(one.topic, one.body, one.retries) for one in letters] == [("T", b"1", 1)]
+        seen.refused.clear()
+        done = await admin.redrive("g")
+        assert [one.message.id for one in done.sent] == [letters[0].id]
+        await seen.until(4)
+        assert seen.bodies.count(b"1") == 2
+    assert await admin.dead_letters("g") == []
+    assert (await admin.redrive("g")).sent == ()
