@@ -58,6 +58,10 @@ class Membership(Protocol):
         """A topic has other queues or brokers now."""
         ...
 
+    def connected(self, address: str) -> None:
+        """There is a new connection to a broker, which may have forgotten everything."""
+        ...
+
 
 class Members:
     """The groups of one client's producers and consumers.

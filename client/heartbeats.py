@@ -52,6 +52,7 @@ class Heartbeats:
         self.period = period
         self._wake = asyncio.Event()
         self._doubted: set[str] = set()
+        self._reconnected_at: dict[str, float] = {}
         self._beating: dict[str, asyncio.Task[None]] = {}
 
     # Connections
@@ -74,13 +75,23 @@ class Heartbeats:
             raise ConnectFailed(address, f"no connection within {timeout:.1f} s") from None
         if connection.context is not self:
             connection.context = self
+            again = address in self._reconnected_at
+            now = asyncio.get_running_loop().time()
+            self._reconnected_at[address] = now if again else float("-inf")
             if not self._members.empty:
                 for heartbeat in self._members.heartbeats(self._client_id):
                     future = connection.request_nowait(
                         self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
                     )
                     future.add_done_callback(_read)
+            for member in self._members.memberships:
+                member.connected(address)
         return connection
+
+    def back_for(self, address: str) -> float:
+        """Seconds since a broker was connected to again; infinity: there was no break."""
+        now = asyncio.get_running_loop().time()
+        return now - self._reconnected_at.get(address, float("-inf"))
 
     def doubt(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""

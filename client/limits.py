@@ -177,3 +177,6 @@ LOCK_RETRY_SLOW: Final = 1.0
 
 START_RETRY_MAX: Final = 5.0
 """The longest pause between attempts to find out where a queue begins."""
+
+RESTART_GRACE: Final = 3.0
+"""After connecting to a broker again, members it doesn't know may still be on their way back."""

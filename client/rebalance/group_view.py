@@ -1,16 +1,18 @@
 """What a member finds out about its group: who is in it, and who holds which queue.
 
 Brokers can disagree about the members for a moment. So all members ask the same broker about a
-topic, the first by name that answers, and not any as RocketMQ's clients do.
+topic, the first by name that answers, and not any as RocketMQ's clients do. And a broker that
+had to be connected to again may have restarted: it gets a moment to hear of the other members.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, remote_error
+from client.limits import RESTART_GRACE
 from client.rebalance.rebalancer import View
 from client.routes import Route
 from remoting.log import Log
@@ -36,11 +38,15 @@ class GroupView:
     """What brokers tell about one group.
 
     An object serves one round: what one broker has answered serves all topics.
+
+    Args:
+        before: the members as of the round before.
     """
 
-    def __init__(self, instance: Instance[Any], group: str) -> None:
+    def __init__(self, instance: Instance[Any], group: str, before: Collection[str]) -> None:
         self._instance = instance
         self._group = group
+        self._before = frozenset(before)
         self._lists: dict[str, asyncio.Task[tuple[str, ...]]] = {}
         self._owners: dict[str, asyncio.Task[Mapping[MessageQueue, str] | None]] = {}
 
@@ -98,6 +104,10 @@ class GroupView:
         if self._instance.client_id not in members:
             _log.info("not in the group's list, a heartbeat goes first", broker=address)
             await self._instance.heartbeats.now(address)
+            members = await self._ask(address)
+        rest = RESTART_GRACE - self._instance.heartbeats.back_for(address)
+        if rest > 0 and not self._before <= {*members}:
+            await asyncio.sleep(rest)
             members = await self._ask(address)
         # Java sorts by UTF-16 units, and all members have to sort alike.
         return tuple(sorted(set(members), key=lambda one: one.encode("utf-16-be", "replace")))

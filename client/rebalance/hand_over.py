@@ -106,6 +106,10 @@ class HandOver:
         """Whether the queue's lock is surely held."""
         return self._locks.holds(queue)
 
+    def connected(self, address: str) -> None:
+        """There is a new connection to a broker."""
+        self._locks.doubt(address)
+
     def change(self, wanted: Collection[MessageQueue]) -> None:
         """Come to own these queues, and no others."""
         self._wanted = frozenset(wanted)

@@ -65,6 +65,11 @@ class Leases:
             if lease.due <= now or (renew and lease.held)
         ]
 
+    def doubt(self, now: float) -> None:
+        """The broker may have forgotten: everything is asked for now."""
+        for lease in self._leases.values():
+            lease.due = now
+
     def answered(
         self, asked: Iterable[MessageQueue], granted: Collection[MessageQueue], now: float
     ) -> dict[MessageQueue, bool]:

@@ -272,6 +272,10 @@ class GroupMember:
         if self._subscriptions.expression(topic) is not None:
             self._wake.set()
 
+    def connected(self, address: str) -> None:
+        """There is a new connection to a broker."""
+        self._hand_over.connected(address)
+
     # Rounds
 
     @property
@@ -316,7 +320,7 @@ class GroupMember:
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""
         waiters, self._waiters = self._waiters, []
-        view = GroupView(self._instance, self.group)
+        view = GroupView(self._instance, self.group, self._members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
         views: dict[str, View | None] = {}

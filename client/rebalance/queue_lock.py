@@ -111,6 +111,14 @@ class QueueLocks:
             broker.leases.drop(queue)
             broker.wake.set()
 
+    def doubt(self, address: str) -> None:
+        """A broker may have restarted: take its locks again before others do."""
+        table = self._instance.routes.table.brokers()
+        for name, broker in self._brokers.items():
+            if len(broker.leases) and address in table.get(name, {}).values():
+                broker.leases.doubt(self._loop.time())
+                broker.wake.set()
+
     def _run(self, name: str, broker: _Broker) -> None:
         broker.wake.set()
         if broker.task is None or broker.task.done():

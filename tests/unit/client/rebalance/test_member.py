@@ -505,3 +505,29 @@ def reset(offsets: dict[MessageQueue, int]) -> Command:
         body=encode(ResetOffsetBody(offset_table=offsets)),
         oneway=True,
     )
+
+
+@virtual
+async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everything(
+    tmp_path: Path,
+):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a", ordered=True).start()
+        two = await cluster.consumer("b", ordered=True).start()
+        await asyncio.sleep(5)
+        broker.restart()
+        await one.client.heartbeats.connect(broker.address, 1.0)
+        one.member.rebalance_soon()
+        await asyncio.sleep(0.1)
+        assert broker.lock_owner("g", queue(0)) == "a"
+        assert broker.lock_owner("g", queue(3)) is None
+        await asyncio.sleep(1.0)
+        await two.client.heartbeats.connect(broker.address, 1.0)
+        await asyncio.sleep(30)
+        assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
+        assert one.told(LockLost) == two.told(LockLost) == []
+        assert broker.lock_owner("g", queue(3)) == "b"
+        await two.stop()
+        await asyncio.sleep(1)
+        assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
