@@ -113,7 +113,7 @@ class HandOver:
     def change(self, wanted: Collection[MessageQueue]) -> None:
         """Come to own these queues, and no others."""
         self._wanted = frozenset(wanted)
-        for queue in self.held - self._wanted:
+        for queue in sorted(self.held - self._wanted):
             self._give_up(queue, self._loop.time() + self._drain_timeout)
         for queue in sorted(self._wanted - self.held):
             if queue not in self._giving_up:
@@ -129,7 +129,7 @@ class HandOver:
     async def give_up_all(self, deadline: float) -> None:
         """Give up everything; what isn't finished in time is left to the end of its lock."""
         self._wanted = frozenset()
-        for queue in self.held:
+        for queue in sorted(self.held):
             self._give_up(queue, deadline)
         if self._giving_up:
             left = max(0.0, deadline + LOST_GRACE - self._loop.time())
