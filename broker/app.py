@@ -263,6 +263,7 @@ class Broker:
         directory = self.store.paths.root / CONFIG_DIRECTORY
         self._delays = Delays(self.config, self.store, self._clock, self.state.counters)
         self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
+        self.state.delay_offsets = self._delays.offsets
 
     def _check_offsets(self) -> None:
         if self._tables.lost_offsets and self.store.end_offset > 0:

@@ -14,6 +14,7 @@ from broker.rates import Rates
 from broker.state import BrokerState
 from remoting.protocol.codes import VERSION
 from remoting.protocol.message.view import RecordView
+from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.protocol.versions import name_of
 
 _POOLS: Final = {
@@ -49,6 +50,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         "pullThreadPoolQueueSize": str(len(state.long_polls)),
         **_about(state),
         **_messages(state, rates),
+        **_delays(state),
         **_disk(state),
     }
 
@@ -87,6 +89,16 @@ def _messages(state: BrokerState, rates: Rates) -> dict[str, str]:
         "msgGetTotalTodayNow": str(counters.messages_pulled),
         "msgGetTotalTodayMorning": str(days.today_morning.transferred),
         "msgGetTotalYesterdayMorning": str(days.yesterday_morning.transferred),
+    }
+
+
+def _delays(state: BrokerState) -> dict[str, str]:
+    store, delivered = state.store, state.delay_offsets
+    return {
+        f"scheduleMessageOffset_{queue_id + 1}": (
+            f"{delivered.get(queue_id + 1, 0)},{store.max_offset(SCHEDULE_TOPIC, queue_id)}"
+        )
+        for queue_id in store.queue_ids(SCHEDULE_TOPIC)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -96,6 +96,8 @@ class BrokerState:
     spread: TopicSpread | None = None
     """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
+    delay_offsets: Mapping[int, int] = field(default_factory=dict)
+    """Of each delay level that has delivered some the next message; a view of what is true now."""
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     stopping: bool = False

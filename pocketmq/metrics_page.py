@@ -25,6 +25,7 @@ from broker.store.stats import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
 from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
 from remoting.protocol.bodies.description import FindingKind
+from remoting.protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from broker.app import Broker
@@ -72,6 +73,7 @@ class Page(Collector):
             yield from _routes(name_server)
         for broker in self._brokers:
             yield from _messages(broker)
+            yield from _delays(broker)
             yield from _store(broker)
             yield from _tables(broker)
             yield from _consumer_groups(broker)
@@ -166,10 +168,12 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         "pocketmq_sends_failed", "Send requests that stored nothing.", value=counters.sends_failed
     )
     yield CounterMetricFamily(
-        "pocketmq_messages_out", "Messages handed to consumers.", value=stats.got_messages
+        "pocketmq_messages_out", "Messages handed to consumers.", value=counters.messages_pulled
     )
     yield CounterMetricFamily(
-        "pocketmq_messages_out_bytes", "Bytes of the records handed out.", value=stats.got_bytes
+        "pocketmq_messages_out_bytes",
+        "Bytes of the records handed out.",
+        value=counters.bytes_pulled,
     )
     pulls = CounterMetricFamily(
         "pocketmq_pulls", "Pull requests by what became of them.", labels=["outcome"]
@@ -188,6 +192,33 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         "Requests with a code that is not served.",
         value=counters.requests_not_supported,
     )
+
+
+def _delays(broker: Broker) -> Iterator[Metric]:
+    counters, store = broker.state.counters, broker.store
+    for name, text, value in (
+        ("delayed", "Messages sent with a delay.", counters.messages_delayed),
+        (
+            "delivered_late",
+            "Delayed messages and retries delivered.",
+            counters.messages_delivered_late,
+        ),
+        (
+            "sent_back",
+            "Messages that consumers sent back for a retry.",
+            counters.messages_sent_back,
+        ),
+        ("dead_lettered", "Messages given up.", counters.messages_dead_lettered),
+    ):
+        yield CounterMetricFamily(f"pocketmq_messages_{name}", text, value=value)
+    waiting = GaugeMetricFamily(
+        "pocketmq_messages_waiting", "Messages that wait for their delay.", labels=["level"]
+    )
+    for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+        delivered = broker.state.delay_offsets.get(queue_id + 1, 0)
+        count = store.max_offset(SCHEDULE_TOPIC, queue_id) - delivered
+        waiting.add_metric([str(queue_id + 1)], count)
+    yield waiting
 
 
 def _store(broker: Broker) -> Iterator[Metric]:

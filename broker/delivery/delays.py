@@ -31,6 +31,9 @@ class Delays:
         store: open.
         clock: the time.
         counters: what is told how many were delivered.
+
+    Attributes:
+        offsets: of each level that has delivered some the next message; once it is open.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Delays:
         self._store = store
         self._clock = clock
         self._counters = counters
+        self.offsets: Mapping[int, int] = {}
         self._progress: DeliveryProgress
         self._deliverer: Deliverer
 
@@ -75,6 +79,7 @@ class Delays:
         )
         self._deliverer.open()
         self._progress.delivered()
+        self.offsets = schedule.offsets
 
     def arrived(self, queue_id: int, due_ms: int) -> None:
         """A message has come into a queue of the schedule topic."""

@@ -1,4 +1,4 @@
-"""What a broker and its topics and groups hold: codes 26, 28, 202 and 208."""
+"""What a broker and its topics and groups hold: codes 26, 28, 45, 202 and 208."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from broker.rates import Rates
 from broker.runtime_info import runtime_info
 from broker.state import BrokerState
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.offsets import DelayOffsetSerializeWrapper
 from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
 from remoting.protocol.bodies.tables import KVTable
 from remoting.protocol.bodies.topic import TopicConfig
@@ -45,6 +46,11 @@ class FigureProcessor:
     def runtime(self, command: Command, _: Connection) -> Command:
         """GET_BROKER_RUNTIME_INFO: the table that administration tools print."""
         return command.reply(body=encode(KVTable(table=runtime_info(self._state, self._rates))))
+
+    def delay_offsets(self, command: Command, _: Connection) -> Command:
+        """GET_ALL_DELAY_OFFSET: of each delay level the next message to deliver."""
+        table = dict(self._state.delay_offsets)
+        return command.reply(body=encode(DelayOffsetSerializeWrapper(offset_table=table)))
 
     def topic_stats(self, command: Command, _: Connection) -> Command:
         """GET_TOPIC_STATS_INFO: what each queue of a topic holds."""

@@ -122,6 +122,7 @@ class Processors:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups.consumed_by,
             RequestCode.GET_BROKER_CONFIG: self.figures.broker_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.figures.runtime,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.figures.delay_offsets,
             RequestCode.GET_TOPIC_STATS_INFO: self.figures.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.figures.consume_stats,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.relays.running_info,

@@ -373,6 +373,19 @@ def test_runtime_information_is_true(bench):
     assert "GiB" in table["commitLogDirCapacity"] or "MiB" in table["commitLogDirCapacity"]
 
 
+def test_what_waits_in_delay_levels_is_told(bench):
+    bench.topic("T")
+    for _ in range(3):
+        bench.send("T", properties="DELAY\x012")
+    bench.send("T", properties="DELAY\x013")
+    bench.state.delay_offsets = {2: 1}
+    table = runtime(bench)
+    assert table["scheduleMessageOffset_2"] == "1,3"
+    assert table["scheduleMessageOffset_3"] == "0,1"
+    reply = bench.must(Command.request(RequestCode.GET_ALL_DELAY_OFFSET))
+    assert bytes(reply.body) == b'{"offsetTable":{2:1}}'
+
+
 def test_connections_of_others_are_told_apart(bench):
     other = FakeConnection(6666)
     bench.subscribe("g", "T")

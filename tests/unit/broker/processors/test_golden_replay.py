@@ -23,7 +23,6 @@ NOT_SERVED_YET = frozenset(
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.VIEW_MESSAGE_BY_ID,
         RequestCode.END_TRANSACTION,
-        RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
