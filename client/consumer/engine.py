@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from client.consumer.broadcast import LocalOffsets, default_file
 from client.consumer.concurrent import Concurrent
@@ -25,8 +25,10 @@ from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.events import Event
 from client.rebalance.member import GroupMember, Start
+from client.rebalance.running_info import Running
 from client.serde import Serde
 from remoting.log import Log
+from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
@@ -41,6 +43,9 @@ T = TypeVar("T")
 _log = Log("client")
 
 _ALL = TagExpression.parse("*")
+
+ENDLESS_TIMES: Final = -1
+"""How RocketMQ's ``maxReconsumeTimes`` of an ordered consumer says: for ever."""
 
 
 class Engine(Generic[T]):
@@ -103,6 +108,7 @@ class Engine(Generic[T]):
             tell=self._tell,
             offsets=self._store,
             blocked=self._blocked,
+            running=self._running,
             on_failure=self._died,
         )
 
@@ -197,6 +203,28 @@ class Engine(Generic[T]):
 
     def _blocked(self) -> list[BlockedQueue]:
         return self._way.blocked if isinstance(self._way, InOrder) else []
+
+    def _running(self) -> Running:
+        options, order = self._options, self._options.order
+        retries = options.max_retries if order is None else order.max_retries
+        return Running(
+            settings={
+                "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
+                "consumeMessageBatchMaxSize": str(options.batch_size),
+                "maxReconsumeTimes": str(ENDLESS_TIMES if retries is None else retries),
+                "pullThresholdForQueue": str(options.prefetch_messages),
+                "consumeConcurrentlyMaxSpan": str(options.max_span),
+            },
+            queues={
+                held.queue.queue: ProcessQueueInfo(
+                    commit_offset=held.queue.commit_point or 0,
+                    cached_msg_count=held.queue.messages,
+                    cached_msg_size_in_mib=held.queue.bytes >> 20,
+                    locked=self.member.holds_lock(held.queue.queue),
+                )
+                for held in self._intake
+            },
+        )
 
     # Reading
 

@@ -27,8 +27,10 @@ from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.places import Position
 from client.rebalance.conflicts import Policy, join
 from client.rebalance.group_view import GroupView
+from client.rebalance.group_watch import GroupWatch
 from client.rebalance.hand_over import Assignee, HandOver
 from client.rebalance.rebalancer import Difference, Rebalancer, View
+from client.rebalance.running_info import Running, consumer_status, running_info
 from client.rebalance.starts import OffsetStore, Start, Starts
 from client.rebalance.sticky import Sticky
 from client.rebalance.strategies import Strategy, strategy_named
@@ -74,6 +76,7 @@ class GroupMember:
         offsets: where the group's progress is kept.
         retry: whether the group's retry topic is subscribed too, when the members share the queues.
         blocked: gives the queues that a failing message stops, for the heartbeats.
+        running: gives what administrators may ask for.
         on_failure: hears of a background task that died: nothing goes on from then.
 
     Raises:
@@ -98,11 +101,15 @@ class GroupMember:
         offsets: OffsetStore,
         retry: bool = True,
         blocked: Callable[[], list[BlockedQueue]] = list,
+        running: Callable[[], Running] = Running,
         on_failure: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         self.group = group
         self.on_conflict: Policy = on_conflict
         self.blocked = blocked
+        self._running = running
+        self._ordered = assignee.ordered
+        self._made_ms = instance._clock.now_ms()
         self._instance = instance
         self._shared = model == "clustering"
         self._strategy = strategy_named(strategy)
@@ -127,6 +134,13 @@ class GroupMember:
         )
         self._rebalancer = Rebalancer(
             self._strategy if self._shared else None, instance.client_id, group
+        )
+        self._watch = GroupWatch(
+            instance,
+            group,
+            lambda: self._subscriptions.topics,
+            tell,
+            conflicts=on_conflict != "allow",
         )
         self._members: tuple[str, ...] = ()
         self._idle = False
@@ -188,6 +202,7 @@ class GroupMember:
         self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
+        self._tasks.spawn(self._watch.run(), "watching the group")
 
     async def stop(self, *, deadline: float) -> None:
         """Give up all queues and leave the group.
@@ -251,7 +266,21 @@ class GroupMember:
             self._wake.set()
         elif command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             self._reset(command)
+        elif command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            return consumer_status(command, self._running())
+        elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return command.reply(body=self._running_info())
         return None if command.is_oneway else command.reply()
+
+    def _running_info(self) -> bytes:
+        return running_info(
+            self.consumer_data(),
+            self._running(),
+            self.owned,
+            ordered=self._ordered,
+            name_servers=self._instance.name_servers.addresses,
+            started_ms=self._made_ms,
+        )
 
     def _reset(self, command: Command) -> None:
         try:
@@ -383,6 +412,7 @@ class GroupMember:
         if members != self._members:
             _log.info("group changed", group=self.group, members=len(members))
             self._members = members
+            self._watch.soon()
             self._tell(GroupChanged(self.group, members))
 
     def _report_idle(self, views: list[View], difference: Difference) -> None:

@@ -136,6 +136,44 @@ async def test_the_members_of_a_group_are_told_by_either_broker(there: There) ->
         assert members[0].language == "PYTHON"
 
 
+async def test_the_owner_of_each_queue_is_known_at_either_broker(there: There) -> None:
+    queues = await produce(there, "owned", [1, 1, 1, 1])
+    came = asyncio.Event()
+    left = QUEUES
+
+    async def handler(_: client.ReceivedMessage[bytes]) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            came.set()
+
+    async with client.PushConsumer(
+        there.nameserver,
+        group="owners",
+        subscribe={"owned": "*"},
+        handler=handler,
+        start_from=client.FIRST,
+    ):
+        async with asyncio.timeout(30):
+            await came.wait()
+        async with client.Admin(there.nameserver) as admin:
+            (member,) = await admin.members("owners")
+            owners = await admin.owners("owners")
+            assert {queue: owners[queue] for queue in queues} == dict.fromkeys(
+                queues, member.client_id
+            )
+            status = await asyncio.to_thread(
+                mqadmin, VERSION, there.home, there.nameserver, "consumerStatus", "-g", "owners"
+            )
+            assert member.client_id in status
+            moved = await admin.reset("owners", "owned", to=client.BEGIN)
+            left = QUEUES
+            came.clear()
+            async with asyncio.timeout(30):
+                await came.wait()
+            assert (moved.online, moved.unaware) == ((member.client_id,), ())
+
+
 def test_a_group_that_is_online_is_moved_as_far_as_its_broker_can(there: There) -> None:
     with blocking.Instance(there.nameserver) as mq:
         mq.admin().create_topic("busy", queues=1)

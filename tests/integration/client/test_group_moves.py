@@ -171,3 +171,21 @@ async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: clien
         assert seen.bodies.count(b"1") == 2
     assert await admin.dead_letters("g") == []
     assert (await admin.redrive("g")).sent == ()
+
+
+@pytest.mark.parametrize("retries", [3, None])
+async def test_a_member_tells_about_itself_through_its_broker(
+    cluster: Any, admin: client.Admin, retries: int | None
+):
+    await send(cluster, 0, 1)
+    seen = Seen()
+    async with consumer(cluster, seen, order=client.Orderly(max_retries=retries)):
+        await seen.until(1)
+        (member,) = await admin.members("g")
+        info = await admin.running_info("g", member.client_id)
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    assert info.properties["maxReconsumeTimes"] == str(-1 if retries is None else retries)
+    assert info.properties["PROP_NAMESERVER_ADDR"] == f"{cluster.nameserver};"
+    assert {one.topic for one in info.subscription_set} == {"T", "%RETRY%g"}
+    assert info.mq_table[queue()].locked
+    assert info.mq_table.keys() >= {queue(number) for number in range(4)}
