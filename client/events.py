@@ -83,7 +83,7 @@ class GroupChanged:
 
 @dataclass(frozen=True, slots=True)
 class MembersDiffer:
-    """This member and another one are not alike; it has joined nevertheless, as it was told to.
+    """Two members of the group are not alike in what all have to agree in.
 
     Attributes:
         group: theirs.
@@ -94,6 +94,28 @@ class MembersDiffer:
 
     group: str
     conflict: GroupConflict
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTrouble:
+    """A broker finds something wrong with the group; told once until it has passed.
+
+    Attributes:
+        group: which.
+        kind: what, e.g. ``unpulledQueue`` (``remoting.protocol.bodies.description.FindingKind``).
+        text: a sentence: what, with whom, and what to do.
+        members: the client ids it is about.
+        topic, queue_id: the queue it is about; None for the whole group or topic.
+        docs: where it is explained.
+    """
+
+    group: str
+    kind: str
+    text: str
+    members: tuple[str, ...]
+    topic: str | None
+    queue_id: int | None
+    docs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +268,7 @@ Event: TypeAlias = (
     | QueueLost
     | GroupChanged
     | MembersDiffer
+    | GroupTrouble
     | NoQueues
     | QueuesUnknown
     | RebalanceFailed

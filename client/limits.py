@@ -180,3 +180,9 @@ START_RETRY_MAX: Final = 5.0
 
 RESTART_GRACE: Final = 3.0
 """After connecting to a broker again, members it doesn't know may still be on their way back."""
+
+WATCH_FIRST: Final = 1.0
+"""A group has come to rest so long after a change; then brokers are asked what is wrong with it."""
+
+WATCH_PERIOD: Final = 30.0
+"""Between such questions while nothing changes."""

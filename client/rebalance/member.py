@@ -13,23 +13,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from client.errors import NoNameServer, PocketMQError, TopicNotFound
-from client.events import (
-    Event,
-    GroupChanged,
-    MembersDiffer,
-    NoQueues,
-    QueuesUnknown,
-    RebalanceFailed,
-    SubscriptionUnstable,
-)
+from client.errors import NoNameServer, PocketMQError
+from client.events import Event, MembersDiffer, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.places import Position
 from client.rebalance.conflicts import Policy, join
 from client.rebalance.group_view import GroupView
 from client.rebalance.group_watch import GroupWatch
 from client.rebalance.hand_over import Assignee, HandOver
-from client.rebalance.rebalancer import Difference, Rebalancer, View
+from client.rebalance.rebalancer import Rebalancer, View
+from client.rebalance.reports import Reports
 from client.rebalance.running_info import Running, consumer_status, running_info
 from client.rebalance.starts import OffsetStore, Start, Starts
 from client.rebalance.sticky import Sticky
@@ -45,7 +38,6 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression
-from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -142,10 +134,7 @@ class GroupMember:
             tell,
             conflicts=on_conflict != "allow",
         )
-        self._members: tuple[str, ...] = ()
-        self._idle = False
-        self._unknown: tuple[MessageQueue, ...] = ()
-        self._failing: dict[str, str] = {}
+        self._reports = Reports(group, tell, shared=self._shared)
         self._told: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -315,7 +304,7 @@ class GroupMember:
     @property
     def members(self) -> tuple[str, ...]:
         """The client ids of all members, as of the last round."""
-        return self._members
+        return self._reports.members
 
     def holds_lock(self, queue: MessageQueue) -> bool:
         """Whether this member surely holds a queue's lock."""
@@ -349,7 +338,7 @@ class GroupMember:
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""
         waiters, self._waiters = self._waiters, []
-        view = GroupView(self._instance, self.group, self._members)
+        view = GroupView(self._instance, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
         views: dict[str, View | None] = {}
@@ -361,7 +350,10 @@ class GroupMember:
         difference = self._rebalancer.difference(views, self._hand_over.held)
         failed.update(difference.failed)
         self._hand_over.change(difference.wanted)
-        self._report(views, difference, failed)
+        before = self._reports.members
+        self._reports.round_over(views, difference, failed)
+        if self._reports.members != before:
+            self._watch.soon()
         self._end_waiting(waiters)
         return not failed
 
@@ -379,54 +371,3 @@ class GroupMember:
             )
         except PocketMQError as error:
             return error
-
-    # What the application is told
-
-    def _report(
-        self,
-        views: Mapping[str, View | None],
-        difference: Difference,
-        failed: Mapping[str, PocketMQError],
-    ) -> None:
-        for topic, error in failed.items():
-            # A group's retry topic comes to be after its first member has come.
-            expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
-            if self._failing.get(topic) != str(error) and not expected:
-                _log.warning("not rebalanced", group=self.group, topic=topic, error=str(error))
-                self._tell(RebalanceFailed(self.group, topic, error))
-        self._failing = {topic: str(error) for topic, error in failed.items()}
-        if difference.unknown and difference.unknown != self._unknown:
-            _log.warning(
-                "the strategy names queues that don't exist",
-                group=self.group,
-                queues=", ".join(map(str, difference.unknown)),
-            )
-            self._tell(QueuesUnknown(self.group, difference.unknown))
-        self._unknown = difference.unknown
-        known = [view for view in views.values() if view is not None]
-        if self._shared and known:
-            self._report_members(known[0].members)
-            self._report_idle(known, difference)
-
-    def _report_members(self, members: tuple[str, ...]) -> None:
-        if members != self._members:
-            _log.info("group changed", group=self.group, members=len(members))
-            self._members = members
-            self._watch.soon()
-            self._tell(GroupChanged(self.group, members))
-
-    def _report_idle(self, views: list[View], difference: Difference) -> None:
-        queues = sum(
-            not queue.topic.startswith(RETRY_PREFIX) for view in views for queue in view.queues
-        )
-        own = any(not queue.topic.startswith(RETRY_PREFIX) for queue in difference.wanted)
-        if not own and not self._idle:
-            _log.warning(
-                "no queue for this member",
-                group=self.group,
-                members=len(self._members),
-                queues=queues,
-                docs=NoQueues.docs,
-            )
-            self._tell(NoQueues(self.group, len(self._members), queues))
-        self._idle = not own

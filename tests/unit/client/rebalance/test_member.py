@@ -13,6 +13,7 @@ import pytest
 from client.errors import GroupConflict, NoNameServer, UsageError
 from client.events import (
     GroupChanged,
+    GroupTrouble,
     LockLost,
     MembersDiffer,
     NoQueues,
@@ -531,3 +532,37 @@ async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everyth
         await two.stop()
         await asyncio.sleep(1)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
+
+
+@virtual
+async def test_what_our_broker_finds_wrong_is_told_to_the_members_once(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        one = await cluster.consumer("a", topics={"T": "x"}).start()
+        two = await cluster.consumer("b", topics={"T": "y"}, on_conflict="warn").start()
+        calm = await cluster.consumer("c", topics={"T": "y"}, on_conflict="allow").start()
+        await asyncio.sleep(100)
+        for consumer in (one, two):
+            [differ] = consumer.told(MembersDiffer)
+            assert differ.conflict.kind == "subscription"
+            assert "docs/consumer-groups.md#" in str(differ.conflict)
+        assert calm.told(MembersDiffer) == []
+
+
+@virtual
+async def test_a_broker_of_others_is_not_asked_again_what_it_does_not_know(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.answers[20010] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        await cluster.consumer("a").start()
+        await asyncio.sleep(100)
+        assert broker.count(20010) == 2
+
+
+@virtual
+async def test_idle_members_are_told_by_the_broker_too(tmp_path: Path):
+    async with world(tmp_path, T=1) as cluster:
+        one = await cluster.consumer("a").start()
+        await cluster.consumer("b").start()
+        await asyncio.sleep(40)
+        [trouble] = [event for event in one.told(GroupTrouble) if event.kind == "idleMembers"]
+        assert "2 members" in trouble.text

@@ -1,0 +1,91 @@
+"""What rounds tell the application: only what is new since the round before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from client.errors import PocketMQError, TopicNotFound
+from client.events import Event, GroupChanged, NoQueues, QueuesUnknown, RebalanceFailed
+from client.rebalance.rebalancer import Difference, View
+from remoting.log import Log
+from remoting.protocol.names import RETRY_PREFIX
+from remoting.protocol.queue import MessageQueue
+
+_log = Log("client")
+
+
+class Reports:
+    """The events and log lines of one member's rounds.
+
+    Args:
+        shared: the members share the queues.
+
+    Attributes:
+        members: the client ids of all members, as of the last round.
+    """
+
+    def __init__(self, group: str, tell: Callable[[Event], None], *, shared: bool) -> None:
+        self._group = group
+        self._tell = tell
+        self._shared = shared
+        self.members: tuple[str, ...] = ()
+        self._idle = False
+        self._unknown: tuple[MessageQueue, ...] = ()
+        self._failing: dict[str, str] = {}
+
+    def round_over(
+        self,
+        views: Mapping[str, View | None],
+        difference: Difference,
+        failed: Mapping[str, PocketMQError],
+    ) -> None:
+        """A round has come to this."""
+        self._report_failed(failed)
+        self._report_unknown(difference.unknown)
+        known = [view for view in views.values() if view is not None]
+        if self._shared and known:
+            self._report_members(known[0].members)
+            self._report_idle(known, difference)
+
+    def _report_failed(self, failed: Mapping[str, PocketMQError]) -> None:
+        for topic, error in failed.items():
+            # A group's retry topic comes to be after its first member has come.
+            expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
+            if self._failing.get(topic) != str(error) and not expected:
+                _log.warning("not rebalanced", group=self._group, topic=topic, error=str(error))
+                self._tell(RebalanceFailed(self._group, topic, error))
+        self._failing = {topic: str(error) for topic, error in failed.items()}
+
+    def _report_unknown(self, queues: tuple[MessageQueue, ...]) -> None:
+        if queues and queues != self._unknown:
+            _log.warning(
+                "the strategy names queues that don't exist",
+                group=self._group,
+                queues=", ".join(map(str, queues)),
+            )
+            self._tell(QueuesUnknown(self._group, queues))
+        self._unknown = queues
+
+    def _report_members(self, members: tuple[str, ...]) -> None:
+        if members != self.members:
+            _log.info("group changed", group=self._group, members=len(members))
+            self.members = members
+            self._tell(GroupChanged(self._group, members))
+
+    def _report_idle(self, views: list[View], difference: Difference) -> None:
+        queues = sum(not _is_retry(queue) for view in views for queue in view.queues)
+        own = any(not _is_retry(queue) for queue in difference.wanted)
+        if not own and not self._idle:
+            _log.warning(
+                "no queue for this member",
+                group=self._group,
+                members=len(self.members),
+                queues=queues,
+                docs=NoQueues.docs,
+            )
+            self._tell(NoQueues(self._group, len(self.members), queues))
+        self._idle = not own
+
+
+def _is_retry(queue: MessageQueue) -> bool:
+    return queue.topic.startswith(RETRY_PREFIX)
