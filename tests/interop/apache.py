@@ -268,6 +268,7 @@ def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
         text=True,
         timeout=JAVA_TIMEOUT,
         check=False,
+        cwd=home,  # some commands leave files where they are called
         env={**os.environ, "ROCKETMQ_HOME": str(home)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
