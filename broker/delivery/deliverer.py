@@ -23,7 +23,7 @@ from broker.delivery.delayed import delivered
 from broker.delivery.schedule import Schedule
 from broker.limits import DELIVERED_AT_ONCE, DELIVERED_BYTES_AT_ONCE
 from broker.store.errors import StoreError
-from broker.store.results import GetResult, GetStatus, PutStatus
+from broker.store.results import GetResult, GetStatus, PutResult, PutStatus
 from remoting.clock import Clock
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView, iter_records
@@ -191,7 +191,10 @@ class Deliverer:
         except ValueError as error:
             self._give_up(level, record, str(error))
             return True
-        result = self._store.put(message)
+        try:
+            result = self._store.put(message)
+        except OSError as error:
+            result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=str(error))
         if result.status in _FOR_GOOD:
             self._give_up(level, record, result.message)
             return True

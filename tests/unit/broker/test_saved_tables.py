@@ -159,3 +159,19 @@ def test_files_of_apaches_broker_are_read(tmp_path, golden):
     assert any(name.startswith("%RETRY%") for name in saved.topics.table)
     shutil.rmtree(config)
     assert tables(config).lost_offsets
+
+
+async def test_progress_of_delay_levels_is_written_in_rocketmqs_form(tmp_path):
+    saved = tables(tmp_path)
+    assert saved.delay_offsets is None
+    saved.save_delay_offsets({1: 5, 2: 1})
+    await saved.flush()
+    assert (tmp_path / "delayOffset.json").read_text() == '{\n\t"offsetTable":{1:5,2:1\n\t}\n}'
+    assert tables(tmp_path).delay_offsets == {1: 5, 2: 1}
+
+
+async def test_a_first_start_leaves_a_file_so_that_a_missing_one_means_a_lost_one(tmp_path):
+    first = tables(tmp_path)
+    first.save_all()
+    await first.flush()
+    assert tables(tmp_path).delay_offsets == {}

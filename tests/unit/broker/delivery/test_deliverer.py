@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from broker.delivery.progress import FILE_NAME
 from broker.state import BrokerCounters
 from broker.store import cold_reads, reader
 from broker.store.files import OsFiles
-from broker.store.message_store import MessageStore, PutStatus
+from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -313,6 +314,25 @@ async def test_a_full_disk_delays_and_loses_nothing(make: Callable[..., Late]) -
     files.full = False
     await late.pass_time(2)
     assert bodies(late.store, "New") == [b"%d" % number for number in range(5)]
+
+
+async def test_what_was_delivered_before_a_failure_is_not_delivered_again(
+    late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        late.send(b"%d" % number)
+    put, puts = late.store.put, count()
+
+    def failing(pending: PendingMessage) -> PutResult:
+        if next(puts) == 2:
+            raise OSError(12, "Cannot allocate memory")
+        return put(pending)
+
+    monkeypatch.setattr(late.store, "put", failing)
+    await late.pass_time(1)
+    assert bodies(late.store) == [b"0", b"1"]
+    await late.pass_time(1)
+    assert bodies(late.store) == [b"%d" % number for number in range(5)]
 
 
 async def test_a_message_that_has_no_way_back_is_named_and_passed_over(late: Late) -> None:

@@ -1,0 +1,91 @@
+"""Records and entries of long ago are read in a thread when somebody asks for single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store import cold_reads, reader
+from broker.store.errors import StoreError
+from broker.store.message_store import MessageStore
+from remoting.protocol.message.view import RecordView
+from tests.unit.broker.store.stores import message, opened
+from tests.unit.broker.store.test_cold_reads import SlowFiles
+
+TOPIC = "TopicTest"
+BODIES = [b"%d" % number * 300 for number in range(60)]
+
+
+@pytest.fixture
+def disk() -> SlowFiles:
+    return SlowFiles()
+
+
+@pytest.fixture
+def places() -> list[int]:
+    """Physical offsets of the messages."""
+    return []
+
+
+@pytest.fixture
+def store(
+    tmp_path: Path, disk: SlowFiles, places: list[int], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MessageStore]:
+    """A store whose messages are on the disk alone."""
+    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(cold_reads, "HOT_QUEUE_ENTRIES", 4)
+    before = opened(tmp_path)
+    places += [before.put(message(body, tag="a")).physical_offset for body in BODIES]
+    before.close()
+    store = opened(tmp_path, files=disk)
+    disk.cold = True
+    yield store
+    store.close()
+
+
+async def test_a_cold_record_is_read_in_a_thread(
+    store: MessageStore, disk: SlowFiles, places: list[int]
+) -> None:
+    for place, body in zip(places, BODIES, strict=True):
+        found = await store.record_patiently("me", place)
+        assert found is not None
+        assert RecordView(found).body == body
+    assert disk.threads
+    assert all(name.startswith("store-cold-read") for name in disk.threads)
+
+
+async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk: SlowFiles) -> None:
+    place = store.put(message(b"new")).physical_offset
+    found = await store.record_patiently("me", place)
+    assert found is not None
+    assert RecordView(found).body == b"new"
+    assert disk.threads == set()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1, 10**9])
+async def test_no_record_there(store: MessageStore, wrong: int) -> None:
+    assert await store.record_patiently("me", wrong) is None
+
+
+async def test_what_entries_carry_is_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
+    assert await store.tags_codes("me", TOPIC, 0, 0, 7) == [97] * 7
+    assert await store.tags_codes("me", TOPIC, 0, len(BODIES) - 2, 7) == [97] * 2
+    assert disk.threads
+
+
+@pytest.mark.parametrize("offset", [-1, len(BODIES)])
+async def test_entries_that_are_not_there(store: MessageStore, offset: int) -> None:
+    assert await store.tags_codes("me", TOPIC, 0, offset, 7) == []
+    assert await store.tags_codes("me", "Other", 0, 0, 7) == []
+
+
+async def test_a_disk_that_can_not_be_read_is_an_error(
+    store: MessageStore, disk: SlowFiles, places: list[int]
+) -> None:
+    disk.error = OSError(5, "Input/output error")
+    with pytest.raises(StoreError, match="Input/output error"):
+        await store.record_patiently("me", places[0])
+    with pytest.raises(StoreError, match="Input/output error"):
+        await store.tags_codes("me", TOPIC, 0, 0, 1)
