@@ -192,15 +192,16 @@ class Crew(Generic[T]):
         try:
             outcome = self.returned(await carry_on(work, waits_for))
         except asyncio.CancelledError as error:
-            if run.over:
-                task.uncancel()
-            elif task.cancelling():
+            # Of the requests to cancel this task one may be ours; any other is to end the worker.
+            if task.cancelling() > (run.over and self._cancels):
                 raise
             outcome = outcome_of(error)
         except Exception as error:  # noqa: BLE001 - the handler's, and its message's fate
             outcome = outcome_of(error)
         finally:
             self._calls.pop(run, None)
+            if run.over and self._cancels:
+                task.uncancel()
         return None if run.over else outcome
 
     def began(

@@ -146,8 +146,10 @@ class ProcessQueue(Generic[M]):
             messages: those that are wanted, in order.
             size: bytes that the whole answer keeps in memory.
         """
+        if self.dropped:
+            return
         self.next_pull = end
-        if not messages or self.dropped:
+        if not messages:
             return
         self._waiting.append(Run(self, Chunk(messages, size), 0, len(messages)))
         self.messages += len(messages)
@@ -256,6 +258,9 @@ class ProcessQueue(Generic[M]):
     def drop(self) -> None:
         """The queue is lost: forget what waits; what is being handled may come to its end."""
         self.dropped = True
+        if self._waiting:
+            # What waits is the next owner's to handle: the commit point must not pass over it.
+            self.next_pull = self._waiting[0].offset
         for span in self._waiting:
             self._release(span.chunk, len(span))
         self._waiting.clear()
@@ -265,11 +270,14 @@ class ProcessQueue(Generic[M]):
     @property
     def commit_point(self) -> int | None:
         """The lowest offset that is not settled; None before ``start``."""
-        lowest = self._waiting[0].offset if self._waiting else self.next_pull
+        lowest = self.next_pull
+        if lowest is None:
+            return None
+        if self._waiting:
+            lowest = min(lowest, self._waiting[0].offset)
         for run in self.active:
             offset = run.offset
-            if lowest is None or offset < lowest:
-                lowest = offset
+            lowest = min(lowest, offset)
         return lowest
 
     def run_of(self, offset: int) -> Run[M] | None:

@@ -153,6 +153,19 @@ def test_a_dropped_queue_forgets_what_waits_and_lets_what_is_handled_end():
     assert not queue.ready
 
 
+def test_a_dropped_queue_never_commits_what_it_forgot():
+    queue = made()
+    queue.put(numbered(0, 1, 2, 3), 30, 4)
+    first, second = queue.take(1), queue.take(1)
+    queue.drop()
+    queue.finish(first)
+    assert queue.commit_point == 1
+    queue.give_back(second)
+    assert queue.commit_point == 1
+    queue.put([], 0, 9)
+    assert queue.commit_point == 1
+
+
 def test_after_a_new_start_the_end_of_an_old_run_changes_nothing():
     queue = made()
     queue.put(numbered(0, 1, 2), 30, 3)

@@ -1,0 +1,503 @@
+"""What becomes of messages that are handled at once and in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from client.consumer.interceptors import Interceptor
+from client.consumer.outcome import Verdict
+from client.errors import AlreadySettled, DeadLetter, RetryLater
+from client.events import HandlerTimedOut, LoopBlocked
+from remoting.protocol.queue import MessageQueue
+from tests.unit.client.consuming import Works, eventually, recorder
+
+Make = Callable[..., Works]
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Make]:
+    made: list[Works] = []
+
+    def works(handler: Any, **options: Any) -> Works:
+        made.append(Works(handler, **options))
+        return made[-1]
+
+    yield works
+    for one in made:
+        await one.close()
+
+
+async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
+    tasks: set[Any] = set()
+    got: list[int] = []
+
+    async def handle(message: Any) -> None:
+        tasks.add(asyncio.current_task())
+        got.append(message.offset)
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, *range(200))
+    await eventually(lambda: held.queue.messages == 0)
+    assert got == list(range(200))
+    assert len(tasks) == 1
+    assert held.queue.commit_point == 200
+
+
+async def test_as_many_handlers_wait_as_concurrency_allows(make: Make):
+    running, most, release = 0, 0, asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+
+    works = make(handle, concurrency=7)
+    held = works.gain()
+    works.put(held, *range(20))
+    await eventually(lambda: running == 7)
+    release.set()
+    await eventually(lambda: held.queue.messages == 0)
+    assert most == 7
+
+
+async def test_the_commit_point_waits_for_the_slowest(make: Make):
+    release = asyncio.Event()
+
+    async def handle(message: Any) -> None:
+        if message.offset == 3:
+            await release.wait()
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, *range(10))
+    await eventually(lambda: held.queue.messages == 1)
+    assert held.queue.commit_point == 3
+    release.set()
+    await eventually(lambda: held.queue.commit_point == 10)
+
+
+async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
+    seen: list[str] = []
+
+    async def handle(message: Any) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            seen.append("timed out")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        seen.append("grouped")
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, 0)
+    await eventually(lambda: held.queue.messages == 0)
+    assert seen == ["timed out", "grouped"]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after waiting"])
+@pytest.mark.parametrize(
+    ("error", "verdict", "level"),
+    [
+        (ValueError("no"), Verdict.RETRY, 0),
+        (RetryLater(), Verdict.RETRY, 0),
+        (RetryLater(30), Verdict.RETRY, 4),
+        (RetryLater(31), Verdict.RETRY, 5),
+        (RetryLater(10**6), Verdict.RETRY, 18),
+        (DeadLetter("bad"), Verdict.DEAD_LETTER, -1),
+        (asyncio.CancelledError(), Verdict.RETRY, 0),
+    ],
+    ids=repr,
+)
+async def test_raising_sends_the_message_back_and_no_other(
+    make: Make, error: BaseException, verdict: Verdict, level: int, waits: bool
+):
+    got: list[int] = []
+
+    async def handle(message: Any) -> None:
+        if waits:
+            await asyncio.sleep(0)
+        if message.offset == 2:
+            raise error
+        got.append(message.offset)
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, *range(5))
+    await eventually(lambda: held.queue.messages == 0)
+    assert sorted(got) == [0, 1, 3, 4]
+    [(offset, outcome)] = works.shelf.returned
+    assert (offset, outcome.verdict, outcome.delay_level) == (2, verdict, level)
+
+
+async def test_a_message_that_can_not_be_sent_back_is_handled_again(make: Make):
+    got: list[tuple[int, int]] = []
+
+    async def handle(message: Any) -> None:
+        got.append((message.offset, message.retries))
+        if message.offset == 1 and len(got) < 6:
+            raise ValueError
+
+    works = make(handle)
+    works.shelf.works = False
+    held = works.gain()
+    works.put(held, 0, 1, 2)
+    await eventually(lambda: held.queue.messages == 0)
+    assert got[:3] == [(0, 0), (1, 0), (2, 0)]
+    assert got[3:] == [(1, 1), (1, 2), (1, 3)]
+    assert held.queue.commit_point == 3
+
+
+async def test_settling_within_the_handler_counts(make: Make):
+    async def handle(message: Any) -> None:
+        if message.offset == 0:
+            message.ack()
+            raise ValueError
+        if message.offset == 1:
+            message.retry_later(5)
+        if message.offset == 2:
+            message.dead_letter("why")
+        if message.offset == 3:
+            message.ack()
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, 0, 1, 2, 3, 4)
+    await eventually(lambda: held.queue.messages == 0)
+    levels = {offset: outcome.delay_level for offset, outcome in works.shelf.returned}
+    assert levels == {1: 2, 2: -1}
+    assert not held.queue.outcomes
+
+
+async def test_settling_twice_raises(make: Make):
+    late: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        for earlier in late:
+            with pytest.raises(AlreadySettled):
+                earlier.ack()
+        message.ack()
+        assert message.settled
+        with pytest.raises(AlreadySettled, match=r"has an outcome already \(queue T/a/0, group g"):
+            message.retry_later()
+        late.append(message)
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, 0, 1)
+    await eventually(lambda: held.queue.messages == 0)
+    assert not works.shelf.returned
+    with pytest.raises(AlreadySettled):
+        late[0].ack()
+
+
+async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[Any]) -> None:
+        batches.append([message.offset for message in messages])
+
+    works = make(handle, batch_size=32)
+    held = works.gain()
+    works.put(held, *range(70))
+    await eventually(lambda: held.queue.messages == 0)
+    assert [len(batch) for batch in batches] == [32, 32, 6]
+
+
+async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Make):
+    async def handle(messages: list[Any]) -> None:
+        await asyncio.sleep(0)
+        messages[0].ack()
+        messages[1].dead_letter()
+        raise ValueError
+
+    works = make(handle, batch_size=4)
+    held = works.gain()
+    works.put(held, 0, 1, 2, 3)
+    await eventually(lambda: held.queue.messages == 0)
+    verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
+    assert verdicts == {1: Verdict.DEAD_LETTER, 2: Verdict.RETRY, 3: Verdict.RETRY}
+
+
+async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: Make):
+    batches: list[list[int]] = []
+
+    async def handle(messages: list[Any]) -> None:
+        batches.append([message.offset for message in messages])
+        if len(batches) == 1:
+            messages[0].ack()
+            raise ValueError
+
+    works = make(handle, batch_size=3)
+    works.shelf.works = False
+    held = works.gain()
+    works.put(held, 0, 1, 2)
+    await eventually(lambda: held.queue.messages == 0)
+    assert batches == [[0, 1, 2], [1], [2]]
+
+
+async def test_changing_the_list_changes_nothing(make: Make):
+    async def handle(messages: list[Any]) -> None:
+        messages.clear()
+
+    works = make(handle, batch_size=3)
+    held = works.gain()
+    works.put(held, 0, 1, 2)
+    await eventually(lambda: held.queue.commit_point == 3)
+
+
+async def test_a_plain_function_runs_in_a_thread(make: Make):
+    threads: set[int] = set()
+
+    def handle(message: Any) -> None:
+        threads.add(threading.get_ident())
+        if message.offset == 1:
+            raise ValueError
+        if message.offset == 2:
+            message.dead_letter("no")
+
+    works = make(handle, concurrency=3)
+    held = works.gain()
+    works.put(held, *range(10))
+    await eventually(lambda: held.queue.messages == 0)
+    assert threading.get_ident() not in threads
+    assert len(threads) <= 3
+    assert sorted(works.returned()) == [1, 2]
+
+
+async def test_a_plain_function_that_gives_an_awaitable_has_it_awaited(make: Make):
+    got: list[int] = []
+    handle = recorder(got)
+
+    def give(message: Any) -> object:
+        return handle(message)
+
+    works = make(give)
+    held = works.gain()
+    works.put(held, 0, 1)
+    await eventually(lambda: held.queue.messages == 0)
+    assert sorted(got) == [0, 1]
+
+
+async def test_nonsense_returned_is_done_and_said_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+):
+    async def handle(_: Any) -> str:
+        return "RECONSUME_LATER"
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, *range(5))
+    await eventually(lambda: held.queue.messages == 0)
+    assert not works.shelf.returned
+    assert caplog.text.count("what the handler returns means nothing") == 1
+
+
+async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried(make: Make):
+    cancelled: list[int] = []
+    got: list[int] = []
+
+    async def handle(message: Any) -> None:
+        if message.offset == 0:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.offset)
+                raise
+        got.append(message.offset)
+
+    works = make(handle, concurrency=1, consume_timeout=0.02)
+    held = works.gain()
+    works.put(held, 0, 1)
+    await eventually(lambda: held.queue.messages == 0)
+    assert (cancelled, got, works.returned()) == ([0], [1], [0])
+    assert works.shelf.returned[0][1].delay_level == 3
+    [event] = works.events
+    assert isinstance(event, HandlerTimedOut)
+    assert (event.queue, event.offset, event.messages) == (held.queue.queue, 0, 1)
+
+
+async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(make: Make):
+    release = threading.Event()
+    got: list[int] = []
+
+    def handle(message: Any) -> None:
+        if message.offset == 0:
+            release.wait(10)
+            message.ack()
+        got.append(message.offset)
+
+    works = make(handle, concurrency=2, consume_timeout=0.02)
+    held = works.gain()
+    works.put(held, 0, 1)
+    try:
+        await eventually(lambda: held.queue.messages == 0)
+        assert (got, works.returned()) == ([1], [0])
+    finally:
+        release.set()
+
+
+async def test_a_handler_that_blocks_the_loop_is_told_of(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.0)
+    got: list[int] = []
+    works = make(recorder(got))
+    held = works.gain()
+    works.put(held, 0)
+    await eventually(lambda: held.queue.messages == 0)
+    assert isinstance(works.events[0], LoopBlocked)
+    assert "make it a plain def" in caplog.text
+
+
+async def test_queues_take_turns(make: Make):
+    got: list[str] = []
+
+    async def handle(message: Any) -> None:
+        got.append(message.topic)
+
+    works = make(handle)
+    helds = [works.gain(MessageQueue(name, "a", 0)) for name in ("A", "B")]
+    for held in helds:
+        works.put(held, *range(64))
+    await eventually(lambda: len(got) == 128)
+    assert set(got[:64]) == {"A", "B"}
+
+
+async def test_handlers_that_never_wait_let_the_rest_of_the_program_run(make: Make):
+    stop, beats = False, 0
+    works: Works
+
+    async def handle(message: Any) -> None:
+        if message.offset % 500 == 499 and not stop:
+            works.put(held, *range(message.offset + 1, message.offset + 501))
+
+    works = make(handle)
+    held = works.gain()
+    works.put(held, *range(500))
+    for beats in range(20):  # noqa: B007 - how often it came to the turn is what counts
+        await asyncio.sleep(0)
+    stop = True
+    await eventually(lambda: held.queue.messages == 0)
+    assert beats == 19
+
+
+async def test_room_that_comes_free_wakes_the_fetcher(make: Make):
+    got: list[int] = []
+    works = make(recorder(got))
+    held = works.gain()
+    held.fetcher.stalled = True
+    works.put(held, 0, 1)
+    await eventually(lambda: held.queue.messages == 0)
+    assert held.fetcher.woken > 0  # type: ignore[attr-defined] # it is the stub
+
+
+async def test_a_lost_queue_lets_its_handler_finish(make: Make):
+    release, started = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        started.set()
+        await release.wait()
+
+    works = make(handle, concurrency=1)
+    held = works.gain()
+    works.put(held, 0, 1, 2)
+    await started.wait()
+    works.intake.stop(held)
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.create_task(held.until(lambda: not held.handling, loop.time() + 10))
+    release.set()
+    assert await waiting
+    assert held.queue.commit_point == 1
+
+
+async def test_a_handler_that_outlives_its_queue_no_longer_counts(make: Make):
+    started = asyncio.Event()
+
+    async def handle(message: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            message.ack()
+
+    works = make(handle, concurrency=1)
+    held = works.gain()
+    works.put(held, 0)
+    await started.wait()
+    works.intake.stop(held)
+    loop = asyncio.get_running_loop()
+    assert not await held.until(lambda: not held.handling, loop.time())
+    assert works.way.crew.abandon(held) == 1
+    works.intake.forget(held)
+    await asyncio.sleep(0)
+    assert not works.shelf.returned
+    other = works.gain()
+    works.put(other, 0)
+
+
+async def test_suspended_nothing_is_handed_out_until_it_is_resumed(make: Make):
+    got: list[int] = []
+    works = make(recorder(got))
+    held = works.gain()
+    works.intake.suspend()
+    works.put(held, 0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert got == []
+    works.intake.resume()
+    await eventually(lambda: got == [0])
+
+
+async def test_interceptors_stand_around_the_handler_the_first_outermost(make: Make):
+    seen: list[Any] = []
+
+    class Around(Interceptor):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def handle(self, messages: Any, proceed: Any) -> None:
+            seen.append((self.name, [message.offset for message in messages]))
+            try:
+                await proceed()
+            except ValueError:
+                seen.append((self.name, "failed"))
+                raise
+
+    async def handle(message: Any) -> None:
+        seen.append("handler")
+        if message.offset == 1:
+            raise ValueError
+
+    works = make(handle, interceptors=[Around("a"), Around("b")])
+    held = works.gain()
+    works.put(held, 0)
+    await eventually(lambda: held.queue.messages == 0)
+    assert seen == [("a", [0]), ("b", [0]), "handler"]
+    seen.clear()
+    works.put(held, 1)
+    await eventually(lambda: held.queue.messages == 0)
+    assert seen[3:] == [("b", "failed"), ("a", "failed")]
+    assert works.returned() == [1]
+
+
+async def test_an_interceptor_may_skip_the_handler(make: Make):
+    class Skip(Interceptor):
+        async def handle(self, messages: Any, proceed: Any) -> None:
+            pass
+
+    got: list[int] = []
+    works = make(recorder(got), interceptors=[Skip()])
+    held = works.gain()
+    works.put(held, 0)
+    await eventually(lambda: held.queue.commit_point == 1)
+    assert got == []
