@@ -3,8 +3,12 @@
 One virtual array of bytes, cut into files of one length that are named after their first byte's
 offset. One thread, the loop's, appends: ``reserve`` finds the place (rolling to the next file
 behind a blank record when the space is not enough, extending the watermark when it is reached),
-the caller builds its records for that place, and ``store`` puts all of them there by one slice
-assignment. Between the two nothing else may append; a reservation that is not used costs nothing.
+the caller builds its records for that place, and ``store`` puts all of them there at once. Between
+the two nothing else may append; a reservation that is not used costs nothing.
+
+Little is stored through the map, into pages that the run-ahead thread has written; much is written,
+into pages that have only blocks: then neither zeros nor page faults, nor what it takes to write
+mapped pages back, are paid for.
 
 The next file is made ahead by the run-ahead thread. It stays out of ``files`` until the appender
 takes it, and it is removed at a clean stop, as RocketMQ does.
@@ -20,7 +24,7 @@ from typing import Final
 
 from broker.store.errors import StoreError
 from broker.store.files import Files
-from broker.store.limits import APPENDER_STEP_BYTES
+from broker.store.limits import APPENDER_STEP_BYTES, WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
 from remoting.protocol.disk.file_name import name_of, offset_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
@@ -35,6 +39,7 @@ class CommitLog:
         end: physical offset behind the last record.
         opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
+        takes_large: whether what was stored last was written, not stored through the map.
         wake_at: ``end`` from which on ``wake`` is called after a ``store``.
     """
 
@@ -50,6 +55,7 @@ class CommitLog:
         self.end = 0
         self.opened_tail = 0
         self.appended = 0
+        self.takes_large = False
         self.wake_at: float = NEVER
         self.wake: Callable[[], None] = lambda: None
 
@@ -110,7 +116,7 @@ class CommitLog:
             active = self._roll(active)
             used = 0
         if used + size > active.watermark:
-            active.extend(used + size, APPENDER_STEP_BYTES)
+            active.extend(used + size, APPENDER_STEP_BYTES, zeros=not self.takes_large)
         return active.start + used
 
     @property
@@ -130,7 +136,8 @@ class CommitLog:
         stop = start + len(data)
         # A store above the watermark may be SIGBUS, and would be zeroed later.
         assert stop <= active.watermark
-        active.view[start:stop] = data
+        self.takes_large = len(data) >= WRITTEN_FROM_BYTES
+        active.store(start, data, by_write=self.takes_large)
         self.end = position + len(data)
         self.appended += len(data)
         if self.end >= self.wake_at:

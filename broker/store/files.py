@@ -28,6 +28,7 @@ from broker.store import page_cache
 _datasync = getattr(os, "fdatasync", os.fsync)
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 Stamp = list[int]
@@ -48,6 +49,14 @@ class Region(Protocol):
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Write all of ``data`` at ``position``, allocating. Raises ``OSError``."""
+        ...
+
+    def allocate(self, position: int, length: int) -> bool:
+        """Give a range blocks, which read as zeros; False where only writing does that.
+
+        Raises:
+            OSError: there are none; some of the range may have got blocks.
+        """
         ...
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
@@ -172,6 +181,18 @@ class OsRegion:
             if more == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written += more
+
+    def allocate(self, position: int, length: int) -> bool:
+        """Give a range blocks."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        try:
+            os.posix_fallocate(self._descriptor, position, length)
+        except OSError as error:
+            if error.errno in _NOT_SERVED:
+                return False
+            raise
+        return True
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
         """Ranges that the file system has blocks for; all of it where that can't be asked."""
@@ -344,7 +365,7 @@ class OsFiles:
         finally:
             os.close(descriptor)
 
-    def open_mapped(self, path: Path, size: int, *, create: bool) -> OsRegion:
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         """Map a file of ``size`` bytes."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags, 0o644)

@@ -24,6 +24,12 @@ RUN_AHEAD_PAUSE_SECONDS: Final = 0.001
 RUN_AHEAD_MIN_FREE_BYTES: Final = 256 * 1024 * 1024
 """Below this nothing is allocated ahead: what is left belongs to messages and their queues."""
 
+ALLOCATE_STEP_BYTES: Final = 8 * 1024 * 1024
+"""The same where no pages are written, only blocks taken."""
+
+WRITTEN_FROM_BYTES: Final = 32 * 1024
+"""Records of a pass that are so many bytes are written, fewer are stored through the map."""
+
 APPENDER_STEP_BYTES: Final = 256 * 1024
 """What an appender allocates when it has reached the watermark itself."""
 

@@ -2,10 +2,10 @@
 
 A file has its full length from the start, but a page is only stored to through the map once the
 **watermark** has passed it: everything below the watermark has been written as zeros by ``write``,
-so it has blocks and a store can't fail (a store into a page without blocks on a full disk is
-SIGBUS, not an error). Who moves the watermark holds the file's lock from reading it until it is
-published, and nobody ever stores above it; so zeros never land on what was stored, whichever of
-the run-ahead thread and the appender is faster.
+or given blocks that read as zeros, so a store can't fail (a store into a page without blocks on a
+full disk is SIGBUS, not an error). Who moves the watermark holds the file's lock from reading it
+until it is published, and nobody ever stores above it; so zeros never land on what was stored,
+whichever of the run-ahead thread and the appender is faster.
 
 Files that are not pinned lose their map when too many are open and get it back on the next look.
 """
@@ -165,25 +165,48 @@ class MappedFile:
         """Drop the map; slices that were handed out stay good."""
         self._region = None
 
-    def extend(self, end: int, step: int) -> None:
-        """Move the watermark to ``end`` or further, in one step. Raises ``OSError``."""
+    def extend(self, end: int, step: int, *, zeros: bool = True) -> None:
+        """Move the watermark to ``end`` or further, in one step; see ``advance``."""
         with self._lock:
             if end > self.watermark:
                 target = min(self.size, max(end, self.watermark + step))
-                self._allocate(target)
+                self._allocate(target, zeros=zeros)
 
-    def advance(self, step: int) -> None:
-        """Move the watermark one step ahead, if the file has room for it. Raises ``OSError``."""
+    def advance(self, step: int, *, zeros: bool = True) -> None:
+        """Move the watermark one step ahead, if the file has room for it.
+
+        Args:
+            zeros: whether the pages are written, so that a store through the map finds them in
+                memory. Without, there are only blocks: enough for who writes.
+
+        Raises:
+            OSError: there is no space.
+        """
         with self._lock:
-            self._allocate(min(self.size, self.watermark + step))
+            self._allocate(min(self.size, self.watermark + step), zeros=zeros)
 
-    def _allocate(self, target: int) -> None:
+    def _allocate(self, target: int, *, zeros: bool) -> None:
         region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        length = target - self.watermark
+        if length > 0 and not zeros and region.allocate(self.watermark, length):
+            self.watermark = target
         while self.watermark < target:
             length = min(target - self.watermark, len(_ZEROS))
             region.write(self.watermark, _ZEROS[:length])
             # Published last: only now may an appender store there.
             self.watermark += length
+
+    def store(self, position: int, data: bytes | memoryview, *, by_write: bool) -> None:
+        """Store below the watermark, through the map or by a write: either sees the other's."""
+        if by_write and self._region is not None:
+            try:
+                self._region.write(position, data)
+            except OSError:
+                # There is room for it, so the map takes it; what ails the disk, a sync will tell.
+                pass
+            else:
+                return
+        self.view[position : position + len(data)] = data
 
     def write(self, position: int, data: bytes) -> None:
         """Write where a page may have no blocks. Raises ``OSError``."""

@@ -13,6 +13,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
 from broker.store.files import Files
 from broker.store.limits import (
+    ALLOCATE_STEP_BYTES,
     APPENDER_STEP_BYTES,
     NO_SPACE_RETRY_SECONDS,
     RUN_AHEAD_BYTES,
@@ -101,7 +102,10 @@ class RunAhead:
     def _advance(self, file: MappedFile, ready: int, target: int) -> bool:
         if ready >= target:
             return self._enough(ready, target)
-        file.advance(RUN_AHEAD_STEP_BYTES)
+        if self._log.takes_large:
+            file.advance(ALLOCATE_STEP_BYTES, zeros=False)
+        else:
+            file.advance(RUN_AHEAD_STEP_BYTES)
         return True
 
     def _enough(self, ready: int, target: int) -> bool:

@@ -103,6 +103,10 @@ class FailingRegion:
         self._disk.before_write(self._path)
         self._region.write(position, data)
 
+    def allocate(self, position: int, length: int) -> bool:
+        self._disk.before_write(self._path)
+        return self._region.allocate(position, length)
+
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
         return self._region.extents(position)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from broker.store import run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.disk_state import DiskState
-from broker.store.files import OsFiles
+from broker.store.files import OsFiles, OsRegion
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock
@@ -99,6 +101,58 @@ def test_many_records_go_in_by_one_assignment(tmp_path: Path) -> None:
     assert bytes(view) == b"a" * 100 + b"b" * 200
 
 
+def test_a_large_append_has_blocks_without_their_pages_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = OsRegion.write
+
+    def spy(region: OsRegion, position: int, data: bytes | memoryview) -> None:
+        writes.append(len(data))
+        write(region, position, data)
+
+    monkeypatch.setattr(OsRegion, "write", spy)
+    monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", 4096)
+    log = new_log(tmp_path)
+    append(log, b"a" * 4096)
+    assert writes == [FILE, 4096], "zeros for what might be small, then the records"
+    append(log, b"b" * 8192)
+    assert writes == [FILE, 4096, 8192]
+    assert bytes(log.slice(0, 12288) or b"") == b"a" * 4096 + b"b" * 8192
+
+
+def test_where_only_writing_takes_blocks_zeros_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int, position: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    file = new_file(tmp_path)
+    file.advance(8192, zeros=False)
+    assert file.watermark == 8192
+    assert allocated_bytes(file.path) == 8192
+
+
+def test_a_disk_without_space_gives_no_blocks(tmp_path: Path) -> None:
+    files = FailingFiles()
+    files.full = True
+    file = MappedFile(files, MappedFiles(16), new_file(tmp_path).path, 0, FILE, used=0)
+    with pytest.raises(OSError, match="No space"):
+        file.advance(8192, zeros=False)
+    assert file.watermark == 0
+
+
+def test_records_that_can_not_be_written_are_stored_through_the_map(tmp_path: Path) -> None:
+    files = FailingFiles()
+    file = MappedFile(files, MappedFiles(16), new_file(tmp_path).path, 0, FILE, used=0)
+    file.extend(8192, 0)
+    files.full = True
+    file.keep_mapped()
+    file.store(100, b"x" * 5000, by_write=True)
+    assert file.view[100:5100] == b"x" * 5000
+
+
 def test_an_idle_store_is_allocated_only_a_little_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +171,7 @@ def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
 ) -> None:
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_FIRST_BYTES", 8 * 1024)
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4 * 1024)
+    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 4 * 1024)
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_BYTES", 40 * 1024)
     log = new_log(tmp_path, 1024 * 1024)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
@@ -176,11 +231,14 @@ def test_a_roll_takes_the_file_that_was_made_ahead(tmp_path: Path) -> None:
     assert log.ahead()[1] is None
 
 
+@pytest.mark.parametrize("written_from", [1, 150, 10_000], ids=["written", "both", "mapped"])
 def test_the_thread_and_the_appender_race_over_many_rolls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_from: int
 ) -> None:
     """The appender goes just as fast as the thread; a zeroed record would be seen."""
+    monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", written_from)
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4096)
+    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 4096)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
     log = new_log(tmp_path)
     ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
