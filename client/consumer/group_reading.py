@@ -17,8 +17,10 @@ from client.consumer.offset_store import BrokerOffsets
 from client.consumer.reader import Reader
 from client.errors import ConsumerStopped, UsageError
 from client.rebalance.member import GroupMember
+from client.rebalance.running_info import Running
 from client.rebalance.starts import Start
 from remoting.log import Log
+from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -113,6 +115,7 @@ class GroupReading:
             tell=self._reader.tell,
             offsets=self._offsets,
             retry=False,
+            running=self._running,
             on_failure=self._on_failure,
         )
 
@@ -190,3 +193,18 @@ class GroupReading:
 
     def locked(self, queue: MessageQueue, held: bool) -> None:
         """Its messages are handed out with or without a lock."""
+
+    def _running(self) -> Running:
+        return Running(queues={queue: self._info(queue) for queue in self._reader.queues})
+
+    def _info(self, queue: MessageQueue) -> ProcessQueueInfo:
+        sink = self._reader.prefetch(queue)
+        position = sink.position or 0
+        return ProcessQueueInfo(
+            commit_offset=position if sink.settled is None else sink.settled,
+            cached_msg_min_offset=position,
+            cached_msg_max_offset=sink.next_pull or 0,
+            cached_msg_count=sink.messages,
+            cached_msg_size_in_mib=sink.bytes >> 20,
+            locked=self._member is not None and self._member.holds_lock(queue),
+        )

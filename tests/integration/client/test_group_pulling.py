@@ -13,6 +13,10 @@ from client import blocking
 from client.errors import GroupConflict
 from client.events import QueueGained, QueueLost
 from pocketmq import testing
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.clients import ConsumerRunningInfo
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
 
 
 @pytest.fixture
@@ -241,6 +245,22 @@ async def test_sticky_members_agree_by_the_locks_at_the_broker(cluster: Any, unt
             await until(lambda: len(one.assigned) == 4)
         lost = [event.queue for event in events if isinstance(event, QueueLost)]
         assert lost[:2] == lost[2:4]
+
+
+async def test_an_administrator_is_told_what_a_member_reads(cluster: Any, producer: Any):
+    await fill(producer, 40)
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        await consumer.subscribe("T")
+        got = 0
+        while got < 40:
+            got += len(await consumer.get_many(100, timeout=5))
+        member = consumer._group_reading._member
+        assert member is not None
+        request = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO)
+        info = decode(ConsumerRunningInfo, member.asked(request).body)
+        assert info.mq_table.keys() == set(consumer.assigned)
+        assert sum(one.commit_offset for one in info.mq_table.values()) == 40
+        assert all(one.locked for one in info.mq_table.values())
 
 
 def test_the_blocking_consumer_subscribes_too():
