@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from client.errors import PocketMQError
 from client.rebalance.sticky import Sticky
 from client.rebalance.strategies import Strategy
+from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 
 
@@ -106,12 +107,15 @@ class Rebalancer:
     def _together(
         self, strategy: Sticky, views: Mapping[str, View], held: Collection[MessageQueue]
     ) -> set[MessageQueue]:
-        """The share over all topics whose brokers name the same members."""
-        by_members: dict[tuple[str, ...], list[View]] = {}
-        for view in views.values():
-            by_members.setdefault(view.members, []).append(view)
+        """The share over all topics whose brokers name the same members.
+
+        A retry topic is shared out by itself: its queues are no work to be weighed against others.
+        """
+        by_members: dict[tuple[tuple[str, ...], bool], list[View]] = {}
+        for topic, view in views.items():
+            by_members.setdefault((view.members, topic.startswith(RETRY_PREFIX)), []).append(view)
         share: set[MessageQueue] = set()
-        for members, alike in by_members.items():
+        for (members, _), alike in by_members.items():
             owners = {queue: owner for view in alike for queue, owner in view.owners.items()}
             queues = [
                 queue

@@ -7,7 +7,7 @@ brokers can be down, silent or busy, clients can crash or be cut off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,8 @@ class Link:
         self.closed = False
         self.remote = (client.client_id.partition("@")[0], 5000)
         self.remote_text = f"{self.remote[0]}:5000"
+        self._opaque = 0
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
         broker.links.append(self)
 
     async def request(self, command: Command, *, timeout: float) -> Command:
@@ -152,12 +154,32 @@ class Link:
         if command.code in broker.answers:
             answer: Command | None = command.reply(broker.answers[command.code], "as told")
         else:
-            answer = broker.bench.answer(command, self)
+            answer = await self._served(command)
         assert answer is not None
         await asyncio.sleep(LATENCY)
         if self.closed:
             raise ConnectionLost(broker.address, "gone")
         return answer
+
+    async def _served(self, command: Command) -> Command:
+        """The broker's answer, given at once or sent later."""
+        self._opaque += 1
+        command.opaque = self._opaque
+        later = self._waiting[self._opaque] = asyncio.get_running_loop().create_future()
+        try:
+            return self.broker.bench.answer(command, self) or await later
+        finally:
+            del self._waiting[command.opaque]
+
+    def send(self, command: Command) -> None:
+        """The broker answers later, or in another way than by a handler's result."""
+        waiting = self._waiting.get(command.opaque)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(command)
+
+    def send_with_body(self, command: Command, body: Sequence[memoryview]) -> None:
+        command.body = b"".join(body)
+        self.send(command)
 
     def send_oneway(self, command: Command) -> None:
         """The broker tells the client something."""
