@@ -44,17 +44,26 @@ class Batches:
         self._answers = answers
         self._ids: dict[int, bytes] = {}
 
-    def put(self, target: Target, sent: str, body: bytes, born_ms: int, opaque: int | None) -> bool:
+    def put(
+        self,
+        target: Target,
+        sent: str,
+        buffer: bytes,
+        body_at: int,
+        end: int,
+        born_ms: int,
+        opaque: int | None,
+    ) -> bool:
         """Add a batch's messages and its answer; False: the general path has to do it."""
         text = sent.encode()
         # The bodies take less than the whole; so near the limit they are counted elsewhere.
-        if asks_for_more(text) or len(body) > self._max_body:
+        if asks_for_more(text) or end - body_at > self._max_body:
             return False
         waits = says_wait(text)
         text = join(text, self._cluster)
-        positions = self._put_columns(target, text, body, born_ms) or self._put_each(
-            target, text, body, born_ms
-        )
+        positions = self._put_columns(
+            target, text, buffer, body_at, end, born_ms
+        ) or self._put_each(target, text, buffer[body_at:end], born_ms)
         if positions is None:
             return False
         count = len(positions)
@@ -63,7 +72,7 @@ class Batches:
         target.run.room -= count
         turn = self._turn
         turn.messages += count
-        turn.message_bytes += len(body)
+        turn.message_bytes += end - body_at
         if opaque is not None:
             ids = self._ids_of(count) % tuple(positions)
             turn.answer_send(target.batch_answer, (ids, number, opaque), waits=waits)
@@ -79,13 +88,15 @@ class Batches:
 
     # without a loop
 
-    def _put_columns(self, target: Target, text: bytes, body: bytes, born_ms: int) -> range | None:
+    def _put_columns(
+        self, target: Target, text: bytes, buffer: bytes, body_at: int, end: int, born_ms: int
+    ) -> range | None:
         """Where the messages went; None when they are few, or not of one shape."""
-        shape = shape_of(body)
+        shape = shape_of(buffer, body_at, end)
         if shape is None or shape.messages < MIN_COLUMNS:
             return None
         columns = NUMPY.columns()
-        messages = None if columns is None else columns.messages_of(body, shape, text)
+        messages = None if columns is None else columns.messages_of(buffer, body_at, shape, text)
         if messages is None:
             return None
         bulk, run, count = self._bulk, target.run, shape.messages

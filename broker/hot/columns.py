@@ -35,11 +35,12 @@ _TAGS: Final = TAGS.encode() + NAME_END
 class Messages:
     """The messages of a batch, a row each."""
 
-    __slots__ = ("_body", "_properties", "_rows", "_shape", "_text")
+    __slots__ = ("_buffer", "_properties", "_rows", "_shape", "_start", "_text")
 
-    def __init__(self, body: bytes, shape: Shape, rows: _Bytes, text: bytes) -> None:
+    def __init__(self, buffer: bytes, start: int, shape: Shape, rows: _Bytes, text: bytes) -> None:
         """``text`` goes behind the properties of each, with its separator if one is needed."""
-        self._body = body
+        self._buffer = buffer
+        self._start = start
         self._shape = shape
         self._rows = rows
         self._text = text
@@ -87,20 +88,22 @@ class Messages:
         return records.reshape(-1).data
 
     def _crcs(self) -> list[int]:
-        body, length = self._body, self._shape.body_bytes
-        starts = range(HEAD_BYTES, len(body), self._shape.step)
-        return [crc32(body[start : start + length]) & _CRC_MASK for start in starts]
+        buffer, shape = self._buffer, self._shape
+        length, first = shape.body_bytes, self._start + HEAD_BYTES
+        starts = range(first, first + shape.messages * shape.step, shape.step)
+        return [crc32(buffer[start : start + length]) & _CRC_MASK for start in starts]
 
 
-def messages_of(body: bytes, shape: Shape, text: bytes) -> Messages | None:
+def messages_of(buffer: bytes, start: int, shape: Shape, text: bytes) -> Messages | None:
     """The messages of a batch if all have the ``shape`` of the first; else None.
 
     Args:
-        body: of the batch.
+        buffer: has the batch's body from ``start`` on.
         shape: of its first message, of which it is a multiple.
         text: goes behind the properties of each.
     """
-    rows = np.frombuffer(body, np.uint8).reshape(shape.messages, shape.step)
+    size = shape.messages * shape.step
+    rows = np.frombuffer(buffer, np.uint8, size, start).reshape(shape.messages, shape.step)
     length_at = HEAD_BYTES + shape.body_bytes
     for part in (_BODY_LENGTH, slice(length_at, length_at + 2)):
         if not (rows[:, part] == rows[0, part]).all():
@@ -112,7 +115,7 @@ def messages_of(body: bytes, shape: Shape, text: bytes) -> Messages | None:
         text = join(bytes(rows[0, -1:]), text)[1:]
     if shape.properties_bytes + len(text) > MAX_PROPERTIES_BYTES:
         return None
-    return Messages(body, shape, rows, text)
+    return Messages(buffer, start, shape, rows, text)
 
 
 def row_of(data: bytes) -> _Bytes:

@@ -27,15 +27,19 @@ class Shape(NamedTuple):
         return ELEMENT_FIXED_BYTES + self.body_bytes + self.properties_bytes
 
 
-def shape_of(body: bytes) -> Shape | None:
-    """The shape that all messages have if they have the first one's; None when they can't."""
-    size = len(body)
+def shape_of(buffer: bytes, start: int, end: int) -> Shape | None:
+    """The shape that all messages of a batch have if they have the first one's; None: they can't.
+
+    Args:
+        buffer: has the batch's body from ``start`` to ``end``.
+    """
+    size = end - start
     if size < ELEMENT_FIXED_BYTES:
         return None
-    _, body_bytes = _SHAPE.unpack_from(body)
+    _, body_bytes = _SHAPE.unpack_from(buffer, start)
     if ELEMENT_FIXED_BYTES + body_bytes > size:
         return None
-    (properties_bytes,) = _LENGTH.unpack_from(body, HEAD_BYTES + body_bytes)
+    (properties_bytes,) = _LENGTH.unpack_from(buffer, start + HEAD_BYTES + body_bytes)
     count, rest = divmod(size, ELEMENT_FIXED_BYTES + body_bytes + properties_bytes)
     if rest or count > MAX_BATCH_MESSAGES or properties_bytes > MAX_PROPERTIES_BYTES:
         return None

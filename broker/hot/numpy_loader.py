@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Columns(Protocol):
     """The module ``broker.hot.columns``."""
 
-    def messages_of(self, body: bytes, shape: Shape, text: bytes) -> Messages | None:
+    def messages_of(self, buffer: bytes, start: int, shape: Shape, text: bytes) -> Messages | None:
         """See there."""
         ...
 

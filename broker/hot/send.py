@@ -102,11 +102,10 @@ class Sends:
         if target is None or (fields.g != self._born_text and not self._see_born(fields.g)):
             return COLD
         opaque = None if flag else header.opaque
-        body = buffer[body_at:end]
         if target.batch:
-            born_ms = self._born_ms
-            return HEAVY if self._batches.put(target, fields.i, body, born_ms, opaque) else COLD
-        return LIGHT if self._one(target, fields.i, body, opaque) else COLD
+            done = self._batches.put(target, fields.i, buffer, body_at, end, self._born_ms, opaque)
+            return HEAVY if done else COLD
+        return LIGHT if self._one(target, fields.i, buffer[body_at:end], opaque) else COLD
 
     def _see_born(self, text: str) -> bool:
         born_ms = integer(text)
