@@ -183,7 +183,11 @@ class Concurrent(Generic[T]):
             return
         held.handling.add(run)
         messages = run.messages
-        kept = await self._unreturned(held, messages, shared)
+        try:
+            kept = await self._unreturned(held, messages, shared)
+        finally:
+            held.handling.discard(run)
+            held.changed()
         for message in messages:
             queue.outcomes.pop(message.offset, None)
             if message.offset not in kept:
@@ -192,8 +196,6 @@ class Concurrent(Generic[T]):
             queue.failures[single.offset] = queue.failures.get(single.offset, 0) + 1
             self._loop.call_later(self._kept_pause, self._again, held, single)
         self._intake.settled(held)
-        held.handling.discard(run)
-        held.changed()
 
     def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
         """A message of iteration is done with."""

@@ -285,28 +285,42 @@ class InOrder(Generic[T]):
         if run not in queue.active or lane is None:
             return
         held.handling.add(run)
-        kept: set[int] = set()
-        rest = 0.0
-        for message in run.messages:
-            outcome = queue.outcomes.get(message.offset, shared)
-            failed = outcome.verdict is not Verdict.DONE
-            pause = await self._failed(held, lane, message, outcome) if failed else None
-            if pause is None:
-                self._recovered(held, lane, message)
-            else:
-                queue.outcomes.pop(message.offset, None)
-                kept.add(message.offset)
-                rest = max(rest, pause)
+        try:
+            kept, rest = await self._carried_out(held, lane, run, shared)
+        finally:
+            held.handling.discard(run)
+            held.changed()
         if len(kept) == len(run):
             queue.give_back(run)
         else:
             for single in queue.keep_only(run, kept):
                 queue.give_back(single)
         self._intake.settled(held)
-        held.handling.discard(run)
-        held.changed()
         if kept:
             self._lanes.rest(held, lane, rest)
+
+    async def _carried_out(
+        self,
+        held: Held[T],
+        lane: Lane[T],
+        run: Run[ReceivedMessage[T]],
+        shared: Outcome,
+    ) -> tuple[set[int], float]:
+        """The offsets that have to come again, and after how many seconds."""
+        outcomes = held.queue.outcomes
+        kept: set[int] = set()
+        rest = 0.0
+        for message in run.messages:
+            outcome = outcomes.get(message.offset, shared)
+            failed = outcome.verdict is not Verdict.DONE
+            pause = await self._failed(held, lane, message, outcome) if failed else None
+            if pause is None:
+                self._recovered(held, lane, message)
+            else:
+                outcomes.pop(message.offset, None)
+                kept.add(message.offset)
+                rest = max(rest, pause)
+        return kept, rest
 
     async def _failed(
         self, held: Held[T], lane: Lane[T], message: ReceivedMessage[T], outcome: Outcome

@@ -1,0 +1,178 @@
+"""The ways back for a message whose handling failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client import serde
+from client.consumer.outcome import DONE, Outcome, Verdict, outcome_of
+from client.consumer.received import ReceivedMessage, messages_of
+from client.consumer.send_back import SendBack, Unshared
+from client.errors import DeadLetter, PocketMQError, RetryLater, UsageError, remote_error
+from client.events import MessageDeadLettered
+from client.routes import Route
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.headers.base import Header
+from remoting.protocol.message import properties
+from remoting.protocol.queue import MessageQueue
+from tests.unit.client.consuming import Shelf, record
+
+QUEUE = MessageQueue("T", "a", 0)
+BROKERS = {"a": {0: "1.1.1.1:1"}, "b": {0: "2.2.2.2:2"}}
+
+
+class Cluster:
+    """An instance whose brokers refuse what a test says."""
+
+    def __init__(self) -> None:
+        self.routes = self.remote = self
+        self.asked: list[tuple[str, int, Any, bytes]] = []
+        self.refused: set[tuple[str, int]] = set()
+
+    async def to_read(self, topic: str) -> Route:
+        return Route(topic, (), (), BROKERS)
+
+    async def to_write(self, topic: str, queues: int, timeout: float) -> Route:
+        queues_of = tuple(MessageQueue(topic, name, 0) for name in BROKERS)
+        return Route(topic, queues_of, (), BROKERS)
+
+    async def call(
+        self, address: str, code: int, header: Header, *, body: bytes = b"", **_: Any
+    ) -> None:
+        self.asked.append((address, code, header, body))
+        if (address, code) in self.refused:
+            raise remote_error(2, "busy", "the request")
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def events() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def back(cluster: Cluster, events: list[Any]) -> SendBack:
+    instance: Any = cluster
+    return SendBack(instance, "g", 16, events.append)
+
+
+def message(*, times: int = 0, text: bytes = b"") -> ReceivedMessage[bytes]:
+    shelf: Any = None
+    [made] = messages_of(record(7, QUEUE, times=times, properties=text), QUEUE, serde.raw, shelf)
+    return made
+
+
+RETRY = outcome_of(ValueError())
+BURY = outcome_of(DeadLetter("bad"))
+FIRST = ("1.1.1.1:1", RequestCode.CONSUMER_SEND_MSG_BACK)
+
+
+async def test_the_messages_own_broker_is_asked_to_deliver_it_again(back: Any, cluster: Cluster):
+    assert await back.carry_out(message(), outcome_of(RetryLater(30)))
+    [(address, code, header, _)] = cluster.asked
+    assert (address, code) == FIRST
+    assert (header.offset, header.group, header.delay_level) == (1007, "g", 4)
+    assert (header.origin_msg_id, header.origin_topic) == ("7", "T")
+    assert header.max_reconsume_times == 16
+
+
+async def test_a_dead_letter_is_delay_level_minus_one_and_told_of(
+    back: Any, cluster: Cluster, events: list[Any]
+):
+    assert await back.carry_out(message(), BURY)
+    assert cluster.asked[0][2].delay_level == -1
+    assert events == [MessageDeadLettered(QUEUE, 7, "7", "g", "bad")]
+
+
+async def test_the_retry_after_the_last_is_a_dead_letter_too(back: Any, events: list[Any]):
+    assert await back.carry_out(message(times=15), RETRY)
+    assert events == []
+    assert await back.carry_out(message(times=16), RETRY)
+    assert [event.reason for event in events] == ["ValueError()"]
+
+
+async def test_a_broker_that_refuses_is_gone_round_the_message_is_sent_anew(
+    back: Any, cluster: Cluster
+):
+    cluster.refused = {FIRST}
+    text = b"UNIQ_KEY\x01U\x02TAGS\x01x\x02TRAN_MSG\x01true"
+    assert await back.carry_out(message(times=2, text=text), RETRY)
+    address, code, header, body = cluster.asked[1]
+    assert (address, code) == ("2.2.2.2:2", RequestCode.SEND_MESSAGE_V2)
+    assert (header.topic, header.queue_id, body) == ("%RETRY%g", 0, b"7")
+    assert (header.reconsume_times, header.max_reconsume_times) == (3, 16)
+    assert properties.decode(header.properties.encode()) == {
+        "UNIQ_KEY": "U",
+        "TAGS": "x",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "U",
+        "DELAY": "5",
+    }
+
+
+async def test_sent_anew_a_dead_letter_has_more_retries_than_allowed_and_no_delay(
+    back: Any, cluster: Cluster
+):
+    cluster.refused = {FIRST}
+    assert await back.carry_out(message(), BURY)
+    header = cluster.asked[1][2]
+    assert header.reconsume_times == 17
+    assert "DELAY" not in properties.decode(header.properties.encode())
+
+
+async def test_its_own_broker_is_the_last_that_it_is_sent_to(back: Any, cluster: Cluster):
+    cluster.refused = {FIRST, ("2.2.2.2:2", RequestCode.SEND_MESSAGE_V2)}
+    assert await back.carry_out(message(), RETRY)
+    assert [address for address, *_ in cluster.asked] == ["1.1.1.1:1", "2.2.2.2:2", "1.1.1.1:1"]
+
+
+async def test_refused_by_all_it_is_kept_and_no_dead_letter_told_of(
+    back: Any, cluster: Cluster, events: list[Any]
+):
+    cluster.refused = {FIRST} | {
+        (ids[0], int(RequestCode.SEND_MESSAGE_V2)) for ids in BROKERS.values()
+    }
+    assert not await back.carry_out(message(), BURY)
+    assert events == []
+
+
+async def test_broadcasting_has_no_way_back(caplog: pytest.LogCaptureFixture):
+    assert await Unshared("g").carry_out(message(), RETRY)
+    assert "broadcasting has no retries" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("delay", "level"), [(None, 0), (0, 1), (1, 1), (1.5, 2), (59, 5), (7200, 18), (10**9, 18)]
+)
+def test_delays_are_rounded_up_to_a_level(delay: float | None, level: int):
+    assert Outcome(Verdict.RETRY, delay).delay_level == level
+
+
+def test_a_message_of_a_pull_consumer_has_no_outcome():
+    made = message()
+    assert made.settled
+    for settle in (made.ack, made.retry_later, made.dead_letter, made.__enter__):
+        with pytest.raises(UsageError, match="a message of a pull consumer has no outcome"):
+            settle()
+    assert made.retries == 0
+
+
+def test_a_message_that_was_sent_back_has_the_topic_it_came_from():
+    queue = MessageQueue("%RETRY%g", "a", 0)
+    text = b"UNIQ_KEY\x01U\x02RETRY_TOPIC\x01T"
+    settler: Any = Shelf()
+    [mine] = messages_of(record(7, queue, properties=text), queue, serde.raw, settler)
+    [pulled] = messages_of(record(7, queue, properties=text), queue, serde.raw)
+    assert (mine.topic, pulled.topic) == ("T", "%RETRY%g")
+    assert mine.queue == queue
+
+
+def test_outcomes_of_nothing_raised_and_of_errors():
+    assert DONE.verdict is Verdict.DONE
+    assert outcome_of(PocketMQError("x")).verdict is Verdict.RETRY
