@@ -167,7 +167,9 @@ class GroupMember:
         now = asyncio.get_running_loop().time()
         last = self._told.get(address)
         await self._instance.heartbeats.now(address)
-        if last is not None and 0 < now - last < self._instance.heartbeats.period:
+        if self._told.get(address) != last:
+            return  # another queue of this broker has asked for the same heartbeat
+        if last is not None and now - last < self._instance.heartbeats.period:
             _log.warning("subscription forgotten again", group=self.group, broker=address)
             self._tell(SubscriptionUnstable(self.group, address))
         self._told[address] = asyncio.get_running_loop().time()

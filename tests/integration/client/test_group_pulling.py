@@ -272,3 +272,72 @@ def test_the_blocking_consumer_subscribes_too():
             assert message.body == b"x"
             consumer.unsubscribe("B")
             assert consumer.assigned == []
+
+
+async def test_listeners_that_fail_or_hang_keep_no_queue(cluster: Any, until: Any):
+    def fail(which: client.MessageQueue) -> None:
+        raise ValueError(which)
+
+    async def hang(which: client.MessageQueue) -> None:
+        await asyncio.Event().wait()
+
+    one = client.PullConsumer(
+        cluster.nameserver, group="g", on_gained=fail, on_lost=hang, handover_timeout=0.1
+    )
+    two = client.PullConsumer(cluster.nameserver, group="g", on_lost=fail)
+    async with one, two:
+        await one.subscribe("T")
+        await until(lambda: len(one.assigned) == 4)
+        await two.subscribe("T")
+        await until(lambda: (len(one.assigned), len(two.assigned)) == (2, 2))
+        await one.close(timeout=0.1)
+        await until(lambda: len(two.assigned) == 4)
+
+
+async def test_a_queue_on_its_way_to_another_member_cannot_be_moved(
+    cluster: Any, producer: Any, until: Any
+):
+    await fill(producer, 40)
+    going: list[client.MessageQueue] = []
+    gone = asyncio.Event()
+
+    async def wait(which: client.MessageQueue) -> None:
+        going.append(which)
+        await gone.wait()
+
+    async with (
+        client.PullConsumer(cluster.nameserver, group="g", on_lost=wait) as one,
+        client.PullConsumer(cluster.nameserver, group="g") as two,
+    ):
+        await one.subscribe("T")
+        await until(lambda: len(one.assigned) == 4)
+        await two.subscribe("T")
+        await until(lambda: len(going) == 2)
+        with pytest.raises(client.UsageError, match="goes to another member"):
+            await one.seek(going[0], client.BEGIN)
+        with pytest.raises(client.UsageError, match="goes to another member"):
+            one.pause(going)
+        assert all(message.queue not in going for message in await one.get_many(100, timeout=1))
+        gone.set()
+        await until(lambda: sorted(going) == two.assigned)
+
+
+async def test_automatic_commits_wait_for_what_is_in_hand_when_a_queue_goes(
+    cluster: Any, producer: Any, until: Any
+):
+    await fill(producer, 40)
+    options = {"group": "g", "auto_commit": True, "handover_timeout": 10.0}
+    async with (
+        client.PullConsumer(cluster.nameserver, **options) as one,
+        client.PullConsumer(cluster.nameserver, **options) as two,
+    ):
+        await one.subscribe("T")
+        waiting = one._reader.prefetch
+        await until(lambda: sum(waiting(each).messages for each in one.assigned) == 40)
+        assert len(await one.get_many(100)) == 40
+        await two.subscribe("T")
+        assert await two.get_many(1, timeout=0.3) == []
+        assert two.assigned == []
+        assert await one.get_many(1, timeout=0.1) == []
+        await until(lambda: len(two.assigned) == 2)
+        assert await two.get_many(1, timeout=0.3) == []
