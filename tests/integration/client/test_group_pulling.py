@@ -325,7 +325,8 @@ async def test_a_queue_on_its_way_to_another_member_cannot_be_moved(
 async def test_automatic_commits_wait_for_what_is_in_hand_when_a_queue_goes(
     cluster: Any, producer: Any, until: Any
 ):
-    await fill(producer, 40)
+    for number in range(40):
+        await producer.send("T", b"%d" % number, queue=queue(number % 4))
     options = {"group": "g", "auto_commit": True, "handover_timeout": 10.0}
     async with (
         client.PullConsumer(cluster.nameserver, **options) as one,
