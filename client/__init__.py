@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from client.admin.descriptions import GroupDescription, Member
     from client.admin.lag import Lag, QueueLag
     from client.admin.resets import Reset, ResetStep
-    from client.consumer.interceptors import Interceptor
     from client.consumer.options import Orderly, Tags
     from client.consumer.outcome import COMMIT, ROLLBACK, Decision
     from client.consumer.pull import PullConsumer
@@ -90,6 +89,7 @@ if TYPE_CHECKING:
         SubscriptionUnstable,
     )
     from client.instance import Instance
+    from client.interceptors import Interceptor
     from client.message import Message
     from client.places import BEGIN, END, FIRST, LAST, Place
     from client.producer.producer import Producer
@@ -114,7 +114,7 @@ _MODULES = {
     "client.admin.descriptions": ("GroupDescription", "Member"),
     "client.admin.lag": ("Lag", "QueueLag"),
     "client.admin.resets": ("Reset", "ResetStep"),
-    "client.consumer.interceptors": ("Interceptor",),
+    "client.interceptors": ("Interceptor",),
     "client.consumer.options": ("Orderly", "Tags"),
     "client.consumer.outcome": ("COMMIT", "ROLLBACK", "Decision"),
     "client.consumer.pull": ("PullConsumer",),

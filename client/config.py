@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, Typed
 from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
+from client.interceptors import Interceptor
 from client.places import Duration, Place, Position, seconds
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
@@ -64,6 +65,7 @@ class ProducerArguments(ClientArguments, total=False):
     compress_over_bytes: int
     require_durable: bool
     default_queues: int
+    interceptors: Sequence[Interceptor]
 
 
 class ConsumerArguments(ClientArguments, total=False):
@@ -157,6 +159,8 @@ class ProducerOptions(Options):
         compress_over_bytes: bodies from this size are compressed.
         require_durable: raise ``NotDurable`` for a message stored less durably than configured.
         default_queues: queues a topic gets when a send creates it.
+        interceptors: around ``send``, ``send_nowait`` and each message of ``send_many``; batches
+            and messages without an acknowledgement go without.
     """
 
     SECTION: ClassVar[str] = "producer"
@@ -172,6 +176,7 @@ class ProducerOptions(Options):
     compress_over_bytes: int = limits.COMPRESS_OVER_BYTES
     require_durable: bool = False
     default_queues: int = limits.DEFAULT_TOPIC_QUEUES
+    interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
         if self.compress not in {None, "zlib", "lz4", "zstd"}:

@@ -98,7 +98,9 @@ class Concurrent(Generic[T]):
             except StopIteration as end:
                 if end.value is not None:
                     self.crew.returned(end.value)
-                if not outcomes or outcomes.get(message.offset, DONE) is DONE:
+                if not outcomes:
+                    continue
+                if outcomes.get(message.offset, DONE) is DONE:
                     outcomes.pop(message.offset, None)
                     continue
                 outcome = DONE

@@ -21,12 +21,12 @@ from types import coroutine
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from client.consumer.intake import Held, Intake
-from client.consumer.interceptors import Interceptor, around_handler
 from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, Decision, Outcome, Verdict, outcome_of
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.threads import HandlerThreads
 from client.events import HandlerTimedOut, LoopBlocked
+from client.interceptors import Interceptor, around_handler
 from client.limits import BLOCKED_LOOP, COMPLAINT_PERIOD, SLICE
 from remoting.log import Log
 from remoting.tasks import Supervisor

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from client import limits
 from client.config import ClientArguments, Options, positive
-from client.consumer.interceptors import Interceptor
 from client.errors import UsageError
 from client.events import EventHandler
+from client.interceptors import Interceptor
 from client.names import check_topic_name
 from client.places import Duration, Place, Position, seconds
 from remoting.protocol.message.tags import TagExpression

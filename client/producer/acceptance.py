@@ -99,12 +99,35 @@ class Acceptance(Generic[T]):
                 timeout=timeout,
             )
         if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
-            raise UsageError(
-                "a Message has its body and attributes itself",
-                topic=topic.topic,
-                hint="give either a Message, or topic, body and attributes",
-            )
+            raise _twice(topic.topic)
         return self._preparer.message(topic, timeout)
+
+    @staticmethod
+    def message_of(
+        topic: str | Message[T],
+        body: T | None,
+        tag: str | None,
+        keys: Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int,
+    ) -> Message[T]:
+        """What was given as one ``Message``. Raises UsageError."""
+        if not isinstance(topic, str):
+            if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
+                raise _twice(topic.topic)
+            return topic
+        return Message(
+            topic,
+            cast(T, body),
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level=delay_level,
+        )
 
     async def accept(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """The rest of the long way, as soon as there is room. Raises SendError."""
@@ -138,3 +161,11 @@ class Acceptance(Generic[T]):
         await self._intake.wait_for_room(items)
         self._intake.accept(items)
         return [cast("asyncio.Future[Receipt]", item.future) for item in items]
+
+
+def _twice(topic: str) -> UsageError:
+    return UsageError(
+        "a Message has its body and attributes itself",
+        topic=topic,
+        hint="give either a Message, or topic, body and attributes",
+    )

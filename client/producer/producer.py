@@ -17,6 +17,7 @@ from client.places import Duration, seconds
 from client.producer.acceptance import Acceptance
 from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
+from client.producer.intercepted import Intercepted
 from client.producer.preparer import Preparer
 from client.receipt import Receipt
 from client.serde import Serde, raw
@@ -143,6 +144,8 @@ class Producer(Generic[T]):
             self._options, self._serde, instance._ids.next, instance._clock.now_ms, self._loop.time
         )
         self._acceptance = Acceptance(preparer, self._intake)
+        around = self._options.interceptors
+        self._intercepted = Intercepted(self._acceptance, around) if around else None
         instance._register_producer(self)
         self._life.state = State.OPEN
 
@@ -218,6 +221,11 @@ class Producer(Generic[T]):
             SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
         """
         self._life.check()
+        if self._intercepted is not None:
+            message = self._acceptance.message_of(
+                topic, body, tag, keys, properties, sharding_key, queue, delay_level
+            )
+            return await self._intercepted.send(message, timeout)
         if not delay_level and timeout is None:
             future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
@@ -267,6 +275,12 @@ class Producer(Generic[T]):
             BufferFull: the bound of messages or bytes in flight is reached.
         """
         self._life.check()
+        if self._intercepted is not None:
+            message = self._acceptance.message_of(
+                topic, body, tag, keys, properties, sharding_key, queue, delay_level
+            )
+            sending = self._intercepted.send(message, timeout)
+            return self._tasks.spawn(sending, "an intercepted send", on_done=_noted)
         if not delay_level and timeout is None:
             future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
@@ -348,6 +362,8 @@ class Producer(Generic[T]):
             For each message, in order, its receipt or why it has none. It raises for none of them.
         """
         self._life.check()
+        if self._intercepted is not None:
+            return await self._intercepted.send_many(messages, timeout)
         plain = self._acceptance.plain_message
         waiting: list[asyncio.Future[Receipt] | SendError] = []
         for number, message in enumerate(messages, 1):
@@ -371,3 +387,7 @@ class Producer(Generic[T]):
         """Wait until every message accepted before is acknowledged or has failed."""
         self._life.check()
         await self._intake.flush()
+
+
+def _noted(_: asyncio.Task[Receipt]) -> None:
+    """Who called has the task, and its failure."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.consumer.interceptors import Interceptor
+from client.interceptors import Interceptor
 from client.consumer.outcome import Verdict
 from client.errors import AlreadySettled, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, LoopBlocked
