@@ -335,7 +335,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_dead(cluster: A
 async def test_a_silent_connection_is_found_out_and_replaced(
     fake: Any, monkeypatch: Any, until: Any
 ):
-    monkeypatch.setattr("client.instance.HEARTBEAT_TIMEOUT", 0.1)
+    monkeypatch.setattr("client.heartbeats.HEARTBEAT_TIMEOUT", 0.1)
     async with client.Producer(fake.address, timeout=0.2) as producer:
         await producer.send("T", b"1")
         silent = fake.seen[-1]

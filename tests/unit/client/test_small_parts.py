@@ -88,7 +88,8 @@ def test_a_heartbeat_names_each_group_once_with_all_subscriptions():
     second = lambda: [SubscriptionData(topic="B", sub_string="x")]  # noqa: E731
     members.add_consumer("c", first)
     members.add_consumer("c", second)
-    body = decode(HeartbeatData, members.heartbeat("id"))
+    [heartbeat] = members.heartbeats("id")
+    body = decode(HeartbeatData, heartbeat.body)
     assert body.client_id == "id"
     assert [producer.group_name for producer in body.producer_data_set] == ["p"]
     [consumer] = body.consumer_data_set
