@@ -135,6 +135,9 @@ KEPT_PAUSE: Final = 5.0
 """A message that can't be sent back is handled again after so long (cf. submitConsumeRequestLater).
 """
 
+CANCEL_TIMEOUT: Final = 1.0
+"""What a cancelled handler gets to end when its consumer stops, or loses an ordered queue."""
+
 MAX_TURN: Final = 60.0
 """One queue's messages in a row before other queues get the worker
 (cf. MAX_TIME_CONSUME_CONTINUOUSLY)."""

@@ -16,7 +16,7 @@ from client.consumer.options import Handler, PushArguments, Subscribe, Tags
 from client.consumer.received import ReceivedMessage
 from client.lifecycle import State
 from client.limits import CLOSE_TIMEOUT
-from client.places import Duration
+from client.places import Duration, seconds
 from client.serde import Serde
 from remoting.protocol.queue import MessageQueue
 
@@ -103,8 +103,15 @@ class PushConsumer(Owner, Generic[T]):
             self._run(self._inner.run())
 
     def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        """Stop fetching, let handlers finish, commit, give queues back, leave the group."""
-        self._close(self._inner.stop(timeout))
+        """Stop fetching, let handlers finish, commit, give queues back, leave the group.
+
+        Called by a handler it only begins, for it would wait for itself.
+        """
+        thread = self._thread
+        if thread is not None and not thread.stopped and self._inner._within_handler:
+            thread.call_soon(self._inner._begin_to_stop, seconds(timeout))
+        else:
+            self._close(self._inner.stop(timeout))
 
     def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """The same as ``stop``."""

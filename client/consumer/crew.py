@@ -145,8 +145,10 @@ class Crew(Generic[T]):
     @property
     def inside(self) -> bool:
         """Whether this runs within a handler."""
-        task = asyncio.current_task()
-        return task is not None and task in self._workers
+        try:
+            return asyncio.current_task() in self._workers
+        except RuntimeError:
+            return False  # another thread
 
     def wake(self) -> None:
         """There is something to handle."""
@@ -200,8 +202,11 @@ class Crew(Generic[T]):
             outcome = outcome_of(error)
         finally:
             self._calls.pop(run, None)
-            if run.over and self._cancels:
-                task.uncancel()
+            if run.over:
+                held.handling.discard(run)
+                held.changed()
+                if self._cancels:
+                    task.uncancel()
         return None if run.over else outcome
 
     def began(

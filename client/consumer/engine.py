@@ -24,6 +24,7 @@ from client.consumer.orderly import InOrder
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.events import Event
+from client.limits import CANCEL_TIMEOUT
 from client.rebalance.member import GroupMember, Start
 from client.rebalance.running_info import Running
 from client.serde import Serde
@@ -164,7 +165,7 @@ class Engine(Generic[T]):
     @property
     def inside(self) -> bool:
         """Whether this runs within a handler."""
-        return self._way.crew.inside
+        return self._way.crew.inside or (self._threads is not None and self._threads.inside)
 
     async def start(self) -> None:
         """Join the group and begin. Raises GroupConflict, Unavailable."""
@@ -179,7 +180,11 @@ class Engine(Generic[T]):
             await self.member.stop(deadline=self._loop.time() + timeout)
             await self._store.save()
         finally:
-            await self._tasks.close()
+            try:
+                async with asyncio.timeout(CANCEL_TIMEOUT):
+                    await self._tasks.close()
+            except TimeoutError:
+                _log.error("a handler ignores that it is cancelled", group=self._group)
             self._store.close()
             if self._threads is not None:
                 self._threads.close()
@@ -262,17 +267,24 @@ class Engine(Generic[T]):
         if held is None:
             return
         self._intake.stop(held)
-        if not await held.until(lambda: self._quiet(held), deadline):
-            abandoned = self._way.crew.abandon(held)
-            _log.warning(
-                "handlers didn't finish in time, their messages come again",
-                group=self._group,
-                queue=str(queue),
-                handlers=abandoned,
-            )
+        finished = await held.until(lambda: self._quiet(held), deadline)
         await self._intake.commit([held])
         self._way.lost(held)
         self._intake.forget(held)
+        if not finished:
+            await self._abandon(held)
+
+    async def _abandon(self, held: Held[T]) -> None:
+        """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""
+        _log.warning(
+            "handlers didn't finish in time, their messages come again",
+            group=self._group,
+            queue=str(held.queue.queue),
+            handlers=self._way.crew.abandon(held),
+        )
+        soon = self._loop.time() + CANCEL_TIMEOUT
+        if self.ordered and self._handler and not await held.until(lambda: not held.handling, soon):
+            raise TimeoutError
 
     def _quiet(self, held: Held[T]) -> bool:
         if self._handler is None and self._closing:

@@ -138,6 +138,7 @@ class PushConsumer(Generic[T]):
         _check_handler(handler, self._options, options, group)
         self._life = Lifecycle("consumer")
         self._failure: BaseException | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     # Life
 
@@ -180,7 +181,6 @@ class PushConsumer(Generic[T]):
     async def _join(self) -> None:
         self._instance._life.check()
         self._ended = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
         self._engine: Engine[T] = Engine(
             self._instance,
             self.group,
@@ -195,7 +195,7 @@ class PushConsumer(Generic[T]):
         try:
             await self._engine.start()
         except BaseException:
-            await self._close(0.0)
+            await self.stop(0.0)
             raise
 
     async def run(self) -> None:
@@ -229,13 +229,20 @@ class PushConsumer(Generic[T]):
         Args:
             timeout: seconds for running handlers.
         """
-        if self._life.state is not State.OPEN or self._life.forked:
+        if self._life.state is State.NEW or self._life.forked:
             return
-        limit = seconds(timeout)
+        closing = self._begin_to_stop(seconds(timeout))
+        if not self._within_handler:
+            await asyncio.shield(closing)
+
+    @property
+    def _within_handler(self) -> bool:
+        return self._life.state is not State.NEW and self._engine.inside
+
+    def _begin_to_stop(self, timeout: float) -> asyncio.Task[None]:
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(limit), name=f"stop {self.group}")
-        if not self._engine.inside:
-            await asyncio.shield(self._closing)
+            self._closing = asyncio.create_task(self._close(timeout), name=f"stop {self.group}")
+        return self._closing
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """The same as ``stop``.

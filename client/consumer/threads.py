@@ -32,6 +32,7 @@ class HandlerThreads:
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._threads = 0
         self._free = 0
+        self._idents: set[int] = set()
         self._loop = asyncio.get_running_loop()
 
     def call(self, function: Callable[[Any], object], argument: Any) -> asyncio.Future[object]:
@@ -47,12 +48,18 @@ class HandlerThreads:
         self._work.put((partial(context.run, function, argument), future))
         return future
 
+    @property
+    def inside(self) -> bool:
+        """Whether this runs in one of them."""
+        return threading.get_ident() in self._idents
+
     def close(self) -> None:
         """Let the threads end; those that are busy do after their call."""
         for _ in range(self._threads):
             self._work.put(None)
 
     def _serve(self) -> None:
+        self._idents.add(threading.get_ident())
         while (work := self._work.get()) is not None:
             function, future = work
             result: object = None

@@ -1,21 +1,19 @@
-"""Push consumers and a broker of ours."""
+"""Push consumers with handlers, and a broker of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import client
 from client import blocking
-from client.events import MessageDeadLettered, QueueGained
-
-Bodies = list[bytes]
+from client.events import MessageDeadLettered
+from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers
 
 
 @pytest.fixture
@@ -24,32 +22,22 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def fill(producer: client.Producer[bytes], count: int, first: int = 0, **more: Any) -> None:
-    results = await producer.send_many(
-        [client.Message("T", b"%d" % number, **more) for number in range(first, first + count)]
-    )
-    assert all(isinstance(result, client.Receipt) for result in results)
+PROGRAM = """
+import asyncio, sys
+import client
 
+async def handle(message):
+    print("got", flush=True)
 
-def numbers(count: int, first: int = 0) -> Bodies:
-    return [b"%d" % number for number in range(first, first + count)]
+async def main():
+    async with client.PushConsumer(
+        sys.argv[1], group="g", subscribe={"T": "*"}, handler=handle, start_from=client.FIRST
+    ) as consumer:
+        await consumer.run()
+    print("stopped", flush=True)
 
-
-def consumer(cluster: Any, handler: Any = None, **options: Any) -> client.PushConsumer[bytes]:
-    options = {"group": "g", "subscribe": {"T": "*"}, "start_from": client.FIRST, **options}
-    return client.PushConsumer(cluster.nameserver, handler=handler, **options)
-
-
-def collect(got: list[Any], what: Callable[[Any], Any] = lambda message: message.body) -> Any:
-    async def handle(message: Any) -> None:
-        got.append(what(message))
-
-    return handle
-
-
-async def lag(cluster: Any, group: str = "g") -> int:
-    async with client.Admin(cluster.nameserver) as admin:
-        return (await admin.lag(group)).total
+asyncio.run(main())
+"""
 
 
 async def test_every_message_comes_once_and_a_clean_stop_commits_all(
@@ -217,58 +205,6 @@ async def test_on_exhausted_stop_surfaces_from_run_and_from_the_block(cluster: A
     assert await lag(cluster) == 1
 
 
-async def test_members_share_the_queues_and_a_clean_hand_over_repeats_nothing(
-    cluster: Any, producer: Any, until: Any
-):
-    first: Bodies = []
-    second: Bodies = []
-
-    async def handle(message: Any) -> None:
-        await asyncio.sleep(0.001)
-        first.append(message.body)
-
-    one = consumer(cluster, handle)
-    await one.start()
-    await until(lambda: len(own(one)) == 4)
-    await fill(producer, 500)
-    async with consumer(cluster, collect(second)) as other:
-        await until(lambda: len(own(one)) == len(own(other)) == 2)
-        await fill(producer, 500, first=500)
-        await until(lambda: len(first) + len(second) >= 1000)
-        await one.stop()
-        await until(lambda: len(own(other)) == 4)
-        await fill(producer, 100, first=1000)
-        await until(lambda: len(first) + len(second) >= 1100)
-    assert sorted(first + second, key=int) == numbers(1100)
-
-
-def own(made: client.PushConsumer[bytes]) -> list[client.MessageQueue]:
-    return [queue for queue in made.assigned if queue.topic == "T"]
-
-
-async def test_an_orderly_hand_over_keeps_the_order_of_each_queue(
-    cluster: Any, producer: Any, until: Any
-):
-    got: list[tuple[int, int]] = []
-
-    async def handle(message: Any) -> None:
-        await asyncio.sleep(0)
-        got.append((message.queue.queue_id, message.offset))
-
-    one = consumer(cluster, handle, order=client.Orderly())
-    await one.start()
-    await until(lambda: len(own(one)) == 4)
-    await fill(producer, 400)
-    async with consumer(cluster, handle, order=client.Orderly()) as other:
-        await until(lambda: len(own(other)) == 2)
-        await fill(producer, 400, first=400)
-        await one.stop()
-        await until(lambda: len(got) >= 800)
-    for queue in range(4):
-        offsets = [offset for number, offset in got if number == queue]
-        assert offsets == list(range(len(offsets)))
-
-
 async def test_a_batch_handler_gets_lists(cluster: Any, producer: Any, until: Any):
     await fill(producer, 1000)
     batches: list[list[bytes]] = []
@@ -276,149 +212,6 @@ async def test_a_batch_handler_gets_lists(cluster: Any, producer: Any, until: An
     async with made:
         await until(lambda: sum(map(len, batches)) == 1000)
     assert max(map(len, batches)) == 32
-
-
-async def test_tags_are_compared_exactly(cluster: Any, producer: Any, until: Any):
-    # Two texts with one hash: a broker can't tell them apart.
-    for tag in ("Aa", "BB", "C"):
-        await producer.send("T", tag.encode(), tag=tag)
-    got: Bodies = []
-    async with consumer(cluster, collect(got), subscribe={"T": client.Tags("BB", "C")}) as made:
-        await until(lambda: len(got) == 2)
-        await producer.send("T", b"last", tag="C")
-        await until(lambda: len(got) == 3)
-        assert made.group == "g"
-    assert sorted(got) == [b"BB", b"C", b"last"]
-    assert await lag(cluster) == 0
-
-
-async def test_topics_come_and_go(cluster: Any, producer: Any, until: Any):
-    async with client.Admin(cluster.nameserver) as admin:
-        await admin.create_topic("U", queues=1)
-    got: Bodies = []
-    async with consumer(cluster, collect(got)) as made:
-        made.subscribe("U", client.Tags("x"))
-        await until(lambda: any(queue.topic == "U" for queue in made.assigned))
-        await producer.send("U", b"no", tag="y")
-        await producer.send("U", b"yes", tag="x")
-        await until(lambda: got == [b"yes"])
-        made.subscribe("U")
-        await producer.send("U", b"now", tag="y")
-        await until(lambda: got == [b"yes", b"now"])
-        made.unsubscribe("U")
-        await until(lambda: not any(queue.topic == "U" for queue in made.assigned))
-
-
-async def test_suspended_it_stays_a_member_and_goes_on_when_resumed(
-    cluster: Any, producer: Any, until: Any
-):
-    got: Bodies = []
-    async with consumer(cluster, collect(got)) as made:
-        await until(lambda: len(own(made)) == 4)
-        made.suspend()
-        await fill(producer, 10)
-        await asyncio.sleep(0.1)
-        assert got == []
-        assert len(own(made)) == 4
-        made.resume()
-        await until(lambda: len(got) == 10)
-
-
-async def test_iteration_acks_what_its_block_does_and_retries_what_raises(
-    cluster: Any, producer: Any
-):
-    await fill(producer, 10)
-    seen: list[tuple[bytes, int]] = []
-    async with consumer(cluster) as made:
-        async for message in made:
-            async with message:
-                seen.append((message.body, message.retries))
-                if message.body == b"3" and message.retries == 0:
-                    raise client.RetryLater(1)
-            if len(seen) == 11:
-                break
-    assert seen[-1] == (b"3", 1)
-    assert await lag(cluster) == 0
-
-
-async def test_what_iteration_leaves_unsettled_comes_again(cluster: Any, producer: Any):
-    await fill(producer, 4)
-    async with asyncio.timeout(5), consumer(cluster) as made:
-        async for message in made:
-            if message.body == b"2":
-                break
-            message.ack()
-    again: Bodies = []
-    async with consumer(cluster) as made:
-        async for message in made:
-            async with message:
-                again.append(message.body)
-            if message.body == b"2":
-                break
-    assert b"2" in again
-
-
-async def test_several_tasks_may_iterate_and_all_end_with_the_consumer(
-    cluster: Any, producer: Any, until: Any
-):
-    await fill(producer, 300)
-    got: Bodies = []
-    made = consumer(cluster)
-    await made.start()
-
-    async def work() -> None:
-        async for message in made:
-            async with message:
-                await asyncio.sleep(0)
-                got.append(message.body)
-
-    tasks = [asyncio.create_task(work()) for _ in range(5)]
-    await until(lambda: len(got) == 300)
-    await made.stop()
-    await asyncio.gather(*tasks)
-    assert sorted(got, key=int) == numbers(300)
-    assert await lag(cluster) == 0
-
-
-async def test_orderly_iteration_gives_the_next_only_when_the_last_is_settled(
-    cluster: Any, producer: Any
-):
-    for number in range(3):
-        await producer.send("T", b"%d" % number, sharding_key="k")
-    seen: list[tuple[bytes, int]] = []
-    async with consumer(cluster, order=client.Orderly(suspend=0.01)) as made:
-        messages = aiter(made)
-        first = await anext(messages)
-        waiting = asyncio.create_task(anext(messages))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        first.retry_later()
-        seen.append((first.body, 0))
-        message = await waiting
-        while True:
-            async with message:
-                seen.append((message.body, message.retries))
-            if message.body == b"2":
-                break
-            message = await anext(messages)
-    assert seen == [(b"0", 0), (b"0", 1), (b"1", 0), (b"2", 0)]
-
-
-async def test_a_background_task_that_dies_ends_iteration(
-    cluster: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
-):
-    def broken(*_: Any) -> Any:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("client.consumer.fetcher.messages_of", broken)
-    await fill(producer, 1)
-    made = consumer(cluster)
-    await made.start()
-    with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
-        await anext(made)
-    await made.stop()
-    with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
-        await anext(made)
 
 
 async def test_a_handler_may_stop_its_consumer(cluster: Any, producer: Any):
@@ -431,79 +224,6 @@ async def test_a_handler_may_stop_its_consumer(cluster: Any, producer: Any):
     async with asyncio.timeout(5), made:
         await made.run()
     assert await lag(cluster) == 0
-
-
-async def test_broadcasting_gives_all_to_each_and_goes_on_from_its_file(
-    cluster: Any, producer: Any, until: Any, tmp_path: Path
-):
-    await fill(producer, 50)
-    got: list[Bodies] = [[], []]
-
-    def broadcast(number: int) -> client.PushConsumer[bytes]:
-        return consumer(
-            cluster,
-            collect(got[number]),
-            model="broadcasting",
-            local_offsets=tmp_path / f"{number}.json",
-        )
-
-    async with broadcast(0), broadcast(1):
-        await until(lambda: [len(one) for one in got] == [50, 50])
-    await fill(producer, 5, first=50)
-    async with broadcast(0):
-        await until(lambda: len(got[0]) == 55)
-    assert sorted(got[0], key=int) == numbers(55)
-
-
-async def test_a_damaged_broadcast_file_is_an_error_at_the_start(cluster: Any, tmp_path: Path):
-    file = tmp_path / "offsets.json"
-    file.write_text("{")
-    made = consumer(cluster, collect([]), model="broadcasting", local_offsets=file)
-    with pytest.raises(client.UsageError, match="damaged"):
-        await made.start()
-
-
-async def test_a_group_starts_at_the_end_when_told_exactly(cluster: Any, producer: Any, until: Any):
-    await fill(producer, 10)
-    got: Bodies = []
-    events: list[Any] = []
-    made = consumer(
-        cluster, collect(got), start_from=client.LAST, exact=True, on_event=events.append
-    )
-    async with made:
-        await until(lambda: len(own(made)) == 4)
-        await producer.send("T", b"new")
-        await until(lambda: got)
-    assert got == [b"new"]
-    starts = {e.start.reason for e in events if isinstance(e, QueueGained) and e.queue.topic == "T"}
-    assert starts == {"end"}
-
-
-async def test_where_a_group_started_is_committed_though_nothing_came(
-    cluster: Any, producer: Any, until: Any
-):
-    await fill(producer, 10)
-    got: Bodies = []
-    async with consumer(cluster, collect(got), start_from=client.LAST, exact=True) as made:
-        await until(lambda: len(own(made)) == 4)
-    await fill(producer, 5, first=10)
-    async with consumer(cluster, collect(got), start_from=client.LAST, exact=True):
-        await until(lambda: len(got) == 5)
-    assert sorted(got, key=int) == numbers(5, first=10)
-
-
-async def test_a_broker_that_goes_and_comes_back_loses_nothing(
-    cluster: Any, producer: Any, until: Any
-):
-    got: Bodies = []
-    async with consumer(cluster, collect(got)) as made:
-        await until(lambda: len(own(made)) == 4)
-        await fill(producer, 100)
-        await until(lambda: len(got) == 100)
-        await cluster.stop()
-        await cluster.add()
-        await fill(producer, 100, first=100)
-        await until(lambda: len(set(got)) == 200)
 
 
 async def test_an_instance_makes_them_and_closes_them(cluster: Any, producer: Any, until: Any):
@@ -552,24 +272,6 @@ async def test_the_blocking_one_runs_plain_functions(cluster: Any, producer: Any
     assert await lag(cluster, "a") == await lag(cluster, "b") == 0
 
 
-PROGRAM = """
-import asyncio, sys
-import client
-
-async def handle(message):
-    print("got", flush=True)
-
-async def main():
-    async with client.PushConsumer(
-        sys.argv[1], group="g", subscribe={"T": "*"}, handler=handle, start_from=client.FIRST
-    ) as consumer:
-        await consumer.run()
-    print("stopped", flush=True)
-
-asyncio.run(main())
-"""
-
-
 async def test_sigterm_stops_run_cleanly(cluster: Any, producer: Any):
     await fill(producer, 1)
     process = await asyncio.create_subprocess_exec(
@@ -581,4 +283,71 @@ async def test_sigterm_stops_run_cleanly(cluster: Any, producer: Any):
         process.terminate()
         assert await process.stdout.readline() == b"stopped\n"
         assert await process.wait() == 0
+    assert await lag(cluster) == 0
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_consumer(
+    cluster: Any, producer: Any, caplog: pytest.LogCaptureFixture
+):
+    await fill(producer, 1)
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        started.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    made = consumer(cluster, handle)
+    await made.start()
+    await started.wait()
+    async with asyncio.timeout(5):
+        await made.stop(0)
+    assert "ignores that it is cancelled" in caplog.text
+    release.set()
+    assert await lag(cluster) == 1
+
+
+async def test_a_thread_that_still_runs_keeps_the_lock_of_its_ordered_queue(
+    cluster: Any, producer: Any
+):
+    await fill(producer, 1)
+    started, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def handle(_: Any) -> None:
+        loop.call_soon_threadsafe(started.set)
+        release.wait(10)
+
+    made = consumer(cluster, handle, order=client.Orderly())
+    await made.start()
+    await started.wait()
+    await made.stop(0)
+    async with client.Admin(cluster.nameserver) as admin:
+        group = await admin.describe_group("g")
+    release.set()
+    assert [queue.lock_owner for queue in group.queues].count(None) == len(group.queues) - 1
+    assert await lag(cluster) == 1
+
+
+async def test_a_blocking_handler_may_stop_its_consumer(cluster: Any, producer: Any):
+    await fill(producer, 1)
+
+    def work() -> None:
+        def handle(_: Any) -> None:
+            made.stop()
+
+        with blocking.PushConsumer(
+            cluster.nameserver,
+            group="g",
+            subscribe={"T": "*"},
+            handler=handle,
+            start_from=client.FIRST,
+        ) as made:
+            made.run()
+
+    async with asyncio.timeout(5):
+        await asyncio.to_thread(work)
     assert await lag(cluster) == 0

@@ -1,0 +1,115 @@
+"""Iterating over a push consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import client
+from tests.integration.client.pushing import Bodies, consumer, fill, lag, numbers
+
+
+@pytest.fixture
+async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
+    async with client.Producer(cluster.nameserver) as made:
+        yield made
+
+
+async def test_iteration_acks_what_its_block_does_and_retries_what_raises(
+    cluster: Any, producer: Any
+):
+    await fill(producer, 10)
+    seen: list[tuple[bytes, int]] = []
+    async with consumer(cluster) as made:
+        async for message in made:
+            async with message:
+                seen.append((message.body, message.retries))
+                if message.body == b"3" and message.retries == 0:
+                    raise client.RetryLater(1)
+            if len(seen) == 11:
+                break
+    assert seen[-1] == (b"3", 1)
+    assert await lag(cluster) == 0
+
+
+async def test_what_iteration_leaves_unsettled_comes_again(cluster: Any, producer: Any):
+    await fill(producer, 4)
+    async with asyncio.timeout(5), consumer(cluster) as made:
+        async for message in made:
+            if message.body == b"2":
+                break
+            message.ack()
+    again: Bodies = []
+    async with consumer(cluster) as made:
+        async for message in made:
+            async with message:
+                again.append(message.body)
+            if message.body == b"2":
+                break
+    assert b"2" in again
+
+
+async def test_several_tasks_may_iterate_and_all_end_with_the_consumer(
+    cluster: Any, producer: Any, until: Any
+):
+    await fill(producer, 300)
+    got: Bodies = []
+    made = consumer(cluster)
+    await made.start()
+
+    async def work() -> None:
+        async for message in made:
+            async with message:
+                await asyncio.sleep(0)
+                got.append(message.body)
+
+    tasks = [asyncio.create_task(work()) for _ in range(5)]
+    await until(lambda: len(got) == 300)
+    await made.stop()
+    await asyncio.gather(*tasks)
+    assert sorted(got, key=int) == numbers(300)
+    assert await lag(cluster) == 0
+
+
+async def test_orderly_iteration_gives_the_next_only_when_the_last_is_settled(
+    cluster: Any, producer: Any
+):
+    for number in range(3):
+        await producer.send("T", b"%d" % number, sharding_key="k")
+    seen: list[tuple[bytes, int]] = []
+    async with consumer(cluster, order=client.Orderly(suspend=0.01)) as made:
+        messages = aiter(made)
+        first = await anext(messages)
+        waiting = asyncio.create_task(anext(messages))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        first.retry_later()
+        seen.append((first.body, 0))
+        message = await waiting
+        while True:
+            async with message:
+                seen.append((message.body, message.retries))
+            if message.body == b"2":
+                break
+            message = await anext(messages)
+    assert seen == [(b"0", 0), (b"0", 1), (b"1", 0), (b"2", 0)]
+
+
+async def test_a_background_task_that_dies_ends_iteration(
+    cluster: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("client.consumer.fetcher.messages_of", broken)
+    await fill(producer, 1)
+    made = consumer(cluster)
+    await made.start()
+    with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
+        await anext(made)
+    await made.stop()
+    with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
+        await anext(made)
