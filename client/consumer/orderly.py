@@ -160,7 +160,7 @@ class InOrder(Generic[T]):
         queue, handler, waited = held.queue, self._handler, False
         outcomes, failures = queue.outcomes, queue.failures
         assert handler is not None
-        began = self._loop.time()
+        began = since = self._loop.time()
         for at, message in enumerate(run.messages, run.start):
             run.at = at
             if waited and not self._goes_on(held, lane, run, began):
@@ -180,9 +180,10 @@ class InOrder(Generic[T]):
                 waited = True
                 queue.cut(run, at - run.start)
                 self._intake.settled(held)
-                self.crew.kept_loop(self._loop.time() - began)
+                self.crew.kept_loop(self._loop.time() - since)
                 held.handling.add(run)
                 outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
+                since = self._loop.time()
                 if outcome is DONE and not outcomes and not failures:
                     held.handling.discard(run)
                     held.changed()
@@ -196,8 +197,7 @@ class InOrder(Generic[T]):
             return True
         queue.finish(run)
         self._intake.settled(held)
-        if not waited:
-            self.crew.kept_loop(self._loop.time() - began)
+        self.crew.kept_loop(self._loop.time() - since)
         return waited
 
     def _goes_on(

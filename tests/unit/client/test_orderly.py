@@ -346,3 +346,16 @@ async def test_a_lost_queue_gives_back_what_its_handler_did_not_get_to(make: Mak
     loop = asyncio.get_running_loop()
     assert await held.until(lambda: not held.handling, loop.time() + 10)
     assert (held.queue.commit_point, got) == (1, [0])
+
+
+async def test_waiting_is_not_blocking(make: Make, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.02)
+
+    async def handle(_: Any) -> None:
+        await asyncio.sleep(0.01)
+
+    works = make(handle, Orderly())
+    held = works.gain()
+    works.put(held, *range(4))
+    await eventually(lambda: held.queue.commit_point == 4)
+    assert works.events == []
