@@ -2,7 +2,8 @@
 
 Brokers can disagree about the members for a moment. So all members ask the same broker about a
 topic, the first by name that answers, and not any as RocketMQ's clients do. And a broker that
-had to be connected to again may have restarted: it gets a moment to hear of the other members.
+had to be connected to again may have restarted: it gets a moment to hear of the other members,
+and they to take their locks again.
 """
 
 from __future__ import annotations
@@ -134,6 +135,9 @@ class GroupView:
         address = route.master(broker)
         if address is None:
             return None
+        rest = RESTART_GRACE - self._instance.heartbeats.back_for(address)
+        if rest > 0:
+            await asyncio.sleep(rest)
         try:
             answer = await describe(self._instance, address, self._group)
         except PocketMQError as error:
