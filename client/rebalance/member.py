@@ -112,29 +112,33 @@ class GroupMember:
             group, subscriptions, instance._clock.now_ms, retry=retry and self._shared
         )
         self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
+        starts = Starts(
+            instance, group, offsets, start_from=start_from, exact=exact, shared=self._shared
+        )
         self._hand_over = HandOver(
             instance,
             group,
             assignee,
             self._tasks,
-            Starts(
-                instance, group, offsets, start_from=start_from, exact=exact, shared=self._shared
-            ),
+            starts,
             shared=self._shared,
             handover_timeout=handover_timeout,
             tell=tell,
         )
+        self._prepare_rounds()
+
+    def _prepare_rounds(self) -> None:
         self._rebalancer = Rebalancer(
-            self._strategy if self._shared else None, instance.client_id, group
+            self._strategy if self._shared else None, self._instance.client_id, self.group
         )
         self._watch = GroupWatch(
-            instance,
-            group,
+            self._instance,
+            self.group,
             lambda: self._subscriptions.topics,
-            tell,
-            conflicts=on_conflict != "allow",
+            self._tell,
+            conflicts=self.on_conflict != "allow",
         )
-        self._reports = Reports(group, tell, shared=self._shared)
+        self._reports = Reports(self.group, self._tell, shared=self._shared)
         self._told: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []

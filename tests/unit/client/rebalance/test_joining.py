@@ -1,0 +1,200 @@
+"""Joining a group, and what its members tell and are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from client.errors import GroupConflict, NoNameServer, UsageError
+from client.events import (
+    GroupTrouble,
+    MembersDiffer,
+    SubscriptionUnstable,
+)
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.offsets import ResetOffsetBody
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.queue import MessageQueue
+from tests.unit.client.world import World
+from tests.virtual_time import virtual
+
+
+def queue(number: int, topic: str = "T", broker: str = "broker-a") -> MessageQueue:
+    return MessageQueue(topic, broker, number)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@asynccontextmanager
+async def world(root: Path, **topics: int) -> AsyncIterator[World]:
+    """One broker with these topics."""
+    async with World(root) as made:
+        made.broker("broker-a", **(topics or {"T": 4}))
+        yield made
+
+
+@virtual
+async def test_an_unknown_strategy_is_refused_when_the_member_is_made(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        with pytest.raises(UsageError, match="did you mean 'STICKY'"):
+            await cluster.consumer("a", strategy="STIKCY").start()
+
+
+@virtual
+async def test_subscribing_and_unsubscribing_take_effect_at_once(tmp_path: Path):
+    async with world(tmp_path, T=2, U=2) as cluster:
+        one = await cluster.consumer("a").start()
+        await asyncio.sleep(1)
+        one.member.subscribe("U", one.topics["T"])
+        one.progress = {queue(1): 9}
+        await one.member.settled()
+        await asyncio.sleep(0.1)
+        assert cluster.owners("U") == {"a": [0, 1]}
+        group = cluster.brokers["broker-a"].bench.state.consumers.groups["g"]
+        assert set(group.subscriptions) == {"T", "U", "%RETRY%g"}
+        one.member.unsubscribe("T")
+        await one.member.settled()
+        await asyncio.sleep(0.1)
+        assert cluster.owners("T") == {"a": []}
+        assert set(group.subscriptions) == {"U", "%RETRY%g"}
+        assert cluster.brokers["broker-a"].committed("g", queue(1)) == 9
+
+
+@virtual
+async def test_versions_change_with_expressions_only(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        one = await cluster.consumer("a").start()
+        group = cluster.brokers["broker-a"].bench.state.consumers.groups["g"]
+        before = group.subscriptions["T"].sub_version
+        await cluster.consumer("b").start()
+        await asyncio.sleep(100)
+        assert one.member.consumer_data().subscription_data_set[0].sub_version == before
+
+
+@virtual
+async def test_members_that_differ_are_refused_by_our_broker_and_both_are_named(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        await cluster.consumer("a", topics={"T": "x"}).start()
+        other = cluster.consumer("b", topics={"T": "y"})
+        with pytest.raises(GroupConflict, match="contradict each other") as raised:
+            await other.start()
+        assert set(raised.value.members) == {"a", "b"}
+        assert raised.value.kind == "subscription"
+        group = cluster.brokers["broker-a"].bench.state.consumers.groups["g"]
+        assert group.client_ids() == ["a"]
+
+
+@virtual
+async def test_members_that_differ_are_found_at_brokers_that_do_not_look(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        unknown = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        cluster.brokers["broker-a"].answers[20010] = unknown
+        await cluster.consumer("a", topics={"T": "x"}).start()
+        with pytest.raises(GroupConflict, match=r"members b and a differ: .* y of topic T"):
+            await cluster.consumer("b", topics={"T": "y"}).start()
+        with pytest.raises(GroupConflict, match="BROADCASTING"):
+            await cluster.consumer(
+                "c", topics={"T": "x"}, model="broadcasting", on_conflict="allow"
+            ).start()
+        other = await cluster.consumer("d", topics={"T": "y"}, on_conflict="warn").start()
+        [warned] = other.told(MembersDiffer)
+        assert warned.conflict.members == ("d", "a")
+        group = cluster.brokers["broker-a"].bench.state.consumers.groups["g"]
+        assert group.client_ids() == ["a", "d"]
+
+
+@virtual
+async def test_one_instance_has_one_member_of_a_group(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        one = await cluster.consumer("a").start()
+        second = type(one)(one.client)
+        with pytest.raises(UsageError, match="instance of its own"):
+            await second.start()
+
+
+@virtual
+async def test_without_any_name_server_the_start_says_so(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        cluster.name_server_down = True
+        with pytest.raises(NoNameServer):
+            await cluster.consumer("a").start()
+
+
+@virtual
+async def test_a_forgotten_subscription_is_told_again_and_the_second_time_reported(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a").start()
+        broker.restart()
+        await asyncio.gather(*(one.member.heartbeat_broker(broker.address) for _ in range(8)))
+        assert broker.bench.state.consumers.groups["g"].client_ids() == ["a"]
+        assert one.told(SubscriptionUnstable) == []
+        await asyncio.sleep(5)
+        await asyncio.gather(*(one.member.heartbeat_broker(broker.address) for _ in range(8)))
+        assert one.told(SubscriptionUnstable) == [SubscriptionUnstable("g", broker.address)]
+
+
+@virtual
+async def test_a_reset_lets_the_consumer_finish_and_begins_anew(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a").start()
+        await asyncio.sleep(1)
+        one.progress = {queue(1): 500}
+        one.client.told(reset({queue(1): 3, queue(9): 4}))
+        await asyncio.sleep(1)
+        assert one.reading[queue(1)].offset == 3
+        assert one.reading[queue(1)].reason == "reset"
+        assert broker.committed("g", queue(1)) == 3
+        assert broker.lock_owner("g", queue(1)) == "a"
+
+
+def reset(offsets: dict[MessageQueue, int]) -> Command:
+    return Command.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        ResetOffsetRequestHeader(topic="T", group="g", timestamp=0, is_force=True),
+        body=encode(ResetOffsetBody(offset_table=offsets)),
+        oneway=True,
+    )
+
+
+@virtual
+async def test_what_our_broker_finds_wrong_is_told_to_the_members_once(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        one = await cluster.consumer("a", topics={"T": "x"}).start()
+        two = await cluster.consumer("b", topics={"T": "y"}, on_conflict="warn").start()
+        calm = await cluster.consumer("c", topics={"T": "y"}, on_conflict="allow").start()
+        await asyncio.sleep(100)
+        for consumer in (one, two):
+            [differ] = consumer.told(MembersDiffer)
+            assert differ.conflict.kind == "subscription"
+            assert "docs/consumer-groups.md#" in str(differ.conflict)
+        assert calm.told(MembersDiffer) == []
+
+
+@virtual
+async def test_a_broker_of_others_is_not_asked_again_what_it_does_not_know(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.answers[20010] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        await cluster.consumer("a").start()
+        await asyncio.sleep(100)
+        assert broker.count(20010) == 2
+
+
+@virtual
+async def test_idle_members_are_told_by_the_broker_too(tmp_path: Path):
+    async with world(tmp_path, T=1) as cluster:
+        one = await cluster.consumer("a").start()
+        await cluster.consumer("b").start()
+        await asyncio.sleep(40)
+        [trouble] = [event for event in one.told(GroupTrouble) if event.kind == "idleMembers"]
+        assert "2 members" in trouble.text
