@@ -1,0 +1,102 @@
+"""A member of a group as a process of its own: ``python -m tests.chaos.group_member ...``.
+
+A message says what its handler has to do: its body is ``NUMBER FAILURES WAIT_MS``. The handler
+writes down each call (``group_log``). Commands come on standard input: ``owned`` is answered with
+the queues this member has, ``leave`` or the end of the input is a clean leave, and so is SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import client
+from remoting.loop import run
+from tests.chaos.group_log import line
+
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+class Handler:
+    """Does what the messages say, and writes down what it did."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = os.open(file, APPEND, 0o644)
+
+    async def __call__(self, message: client.ReceivedMessage[bytes]) -> None:
+        """Handle a message. Raises ValueError when the message says so."""
+        number, failures, wait_ms = map(int, message.body.split())
+        failed = message.retries < failures
+        if wait_ms:
+            self._write("begin", message, number, failed=failed)
+            await asyncio.sleep(wait_ms / 1000)
+        self._write("end" if wait_ms else "call", message, number, failed=failed)
+        if failed:
+            raise ValueError(f"message {number} fails {failures} times")
+
+    def _write(
+        self, kind: str, message: client.ReceivedMessage[bytes], number: int, *, failed: bool
+    ) -> None:
+        queue = f"{message.queue.topic}:{message.queue.queue_id}"
+        now = time.monotonic_ns()
+        os.write(self._file, line(kind, now, queue, message.offset, number, failed=failed))
+
+
+async def member(arguments: argparse.Namespace) -> None:
+    """Be a member until told to leave."""
+    order = client.Orderly(max_retries=arguments.max_retries) if arguments.ordered else None
+    retries = {} if arguments.ordered else {"max_retries": arguments.max_retries}
+    async with client.Instance(arguments.nameserver) as instance:
+        consumer = instance.push_consumer(
+            group=arguments.group,
+            subscribe={arguments.topic: "*"},
+            handler=Handler(arguments.file),
+            order=order,
+            start_from=client.FIRST,
+            **retries,
+        )
+        async with consumer:
+            print("joined", instance.client_id, sep="\t", flush=True)
+            serving = asyncio.create_task(consumer.run())
+            commands = asyncio.create_task(obey(consumer, arguments.topic))
+            await asyncio.wait({serving, commands}, return_when=asyncio.FIRST_COMPLETED)
+            commands.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await commands
+        await serving
+    print("done", flush=True)
+
+
+async def obey(consumer: client.PushConsumer[bytes], topic: str) -> None:
+    """Answer commands until one says that this member has to leave."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    try:
+        while (await reader.readline()).strip() == b"owned":
+            owned = (f"{q.topic}:{q.queue_id}" for q in consumer.assigned if q.topic == topic)
+            print("owned", ",".join(owned), sep="\t", flush=True)
+    finally:
+        transport.close()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    for name in ("nameserver", "group", "topic"):
+        parser.add_argument(name)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--ordered", action="store_true")
+    parser.add_argument("--max-retries", type=int, default=16)
+    run(member(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
