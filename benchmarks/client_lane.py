@@ -14,6 +14,7 @@ nowait      ``send_nowait``, the futures of a window awaited together at its end
 many        ``send_many`` of a window
 tasks       256 tasks, each awaiting its ``send``; p50 and p99 of one send
 consume     ``get_many``; body, topic and offset of every message are read
+push        a push consumer whose handler does nothing; ``orderly`` and ``batch`` the same
 deliver     500 messages a second; p50 and p99 from ``send_nowait`` to the consumer's hands
 ==========  ====================================================================================
 """
@@ -131,6 +132,41 @@ async def consume(load: Load) -> Figures:
         return watch.stop(number)
 
 
+def pushing(**options: Any) -> Callable[[Load], Coroutine[Any, Any, Figures]]:
+    """A scenario with a push consumer: from its start until its empty handler has had all."""
+
+    async def handled(load: Load) -> Figures:
+        wanted = load.messages - max(load.window, TASKS)
+        number, done = 0, asyncio.Event()
+
+        async def one(_: Any) -> None:
+            nonlocal number
+            number += 1
+            if number == wanted:
+                done.set()
+
+        async def several(messages: list[Any]) -> None:
+            nonlocal number
+            number += len(messages)
+            if number >= wanted:
+                done.set()
+
+        watch = Stopwatch()
+        async with client.PushConsumer(
+            load.nameserver,
+            group=f"lane-{load.topic}-{len(options)}-{options.get('batch_size', 1)}",
+            subscribe={load.topic: "*"},
+            handler=several if "batch_size" in options else one,
+            start_from=client.FIRST,
+            **options,
+        ):
+            async with asyncio.timeout(PATIENCE):
+                await done.wait()
+            return watch.stop(number)
+
+    return handled
+
+
 async def deliver(load: Load) -> Figures:
     """Send at a steady pace to a consumer that waits."""
     topic, number = f"{load.topic}-deliver", min(load.messages, 4 * DELIVERIES_PER_SECOND)
@@ -171,8 +207,14 @@ SCENARIOS: dict[str, Callable[[Load], Coroutine[Any, Any, Figures]]] = {
     "many": many,
     "tasks": tasks,
     "consume": consume,
+    "push": pushing(),
+    "orderly": pushing(order=client.Orderly()),
+    "batch": pushing(batch_size=32),
     "deliver": deliver,
 }
+
+READING = {"consume", "push", "orderly", "batch"}
+"""Scenarios that need what others have sent."""
 
 
 def percentile(ordered: list[float], share: float) -> float:

@@ -28,7 +28,14 @@ ALL = TagExpression.parse("*")
 QUEUE = MessageQueue("T", "a", 0)
 
 
-def record(offset: int, queue: MessageQueue, *, times: int = 0, properties: bytes = b"") -> bytes:
+def record(
+    offset: int,
+    queue: MessageQueue,
+    *,
+    times: int = 0,
+    properties: bytes = b"",
+    sys_flag: int = 0,
+) -> bytes:
     return encode_record(
         topic=queue.topic,
         body=b"%d" % offset,
@@ -38,7 +45,7 @@ def record(offset: int, queue: MessageQueue, *, times: int = 0, properties: byte
         queue_id=queue.queue_id,
         queue_offset=offset,
         physical_offset=1000 + offset,
-        sys_flag=0,
+        sys_flag=sys_flag,
         born_timestamp_ms=1,
         store_timestamp_ms=2,
         reconsume_times=times,

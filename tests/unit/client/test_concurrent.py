@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from client.interceptors import Interceptor
+from client import serde
 from client.consumer.outcome import Verdict
-from client.errors import AlreadySettled, DeadLetter, RetryLater
+from client.consumer.received import messages_of
+from client.errors import AlreadySettled, DeadLetter, RetryLater, UnreadableMessage
 from client.events import HandlerTimedOut, LoopBlocked
+from client.interceptors import Interceptor
+from remoting.protocol.message.sys_flag import COMPRESSED
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.consuming import Works, eventually, recorder
+from tests.unit.client.consuming import QUEUE, Works, eventually, record, recorder
 
 Make = Callable[..., Works]
 
@@ -198,6 +201,20 @@ async def test_settling_twice_raises(make: Make):
     assert not works.shelf.returned
     with pytest.raises(AlreadySettled):
         late[0].ack()
+
+
+async def test_a_message_that_does_not_inflate_is_retried_as_any_other_failure(make: Make):
+    async def handle(message: Any) -> None:
+        assert message.body
+
+    works = make(handle)
+    held = works.gain()
+    body = record(0, QUEUE, sys_flag=COMPRESSED)
+    held.queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
+    works.intake.fetched(held.queue)
+    await eventually(lambda: held.queue.messages == 0)
+    [(_, outcome)] = works.shelf.returned
+    assert isinstance(outcome.error, UnreadableMessage)
 
 
 async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
