@@ -21,16 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chart, lives, machine, report, workers
+from benchmarks import chart, lives, machine, push, report, workers
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import Pair, pair
 from benchmarks.tools import BenchmarkError, check, fill, load
 from pocketmq.memory import private_megabytes
 
+Other = lives.Lives | workers.Workers | push.Result
 SAID = {"ours": "PocketMQ", "theirs": "Apache"}
 START, RECOVERY, WORKERS = "start", "recovery", "workers"
-NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY, WORKERS)
+NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY, WORKERS, *push.NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Plan:
     settle: float = 1.0
     client_warm_up: float = 4.0
     recovery_messages: int = lives.RECOVERY_MESSAGES
+    push: push.Amounts = push.FULL
     where: Path | None = None
 
 
@@ -60,6 +62,7 @@ QUICK = Plan(
     settle=0.3,
     client_warm_up=2.0,
     recovery_messages=100_000,
+    push=push.QUICK,
 )
 
 
@@ -144,8 +147,8 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
     return not failed
 
 
-def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives | workers.Workers]:
-    made: list[lives.Lives | workers.Workers] = []
+def _others(names: Sequence[str], plan: Plan) -> list[Other]:
+    made: list[Other] = []
     if START in names:
         say("  start")
         made.append(lives.starts(plan.rounds, plan.where))
@@ -156,6 +159,7 @@ def _others(names: Sequence[str], plan: Plan) -> list[lives.Lives | workers.Work
     if WORKERS in names:
         say("  workers")
         made.append(workers.measure(plan.rounds, plan.seconds, plan.where))
+    made += push.measure(names, plan.rounds, plan.push, plan.where, say)
     return made
 
 
@@ -207,6 +211,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         settle=base.settle,
         client_warm_up=base.client_warm_up,
         recovery_messages=base.recovery_messages,
+        push=base.push,
         where=options.dir,
     )
 

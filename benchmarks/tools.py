@@ -66,24 +66,28 @@ def loadgen() -> Path:
     return made
 
 
-def java_classes() -> str:
-    """The class path of the load through the Java producer."""
-    source = HERE / "JavaLoad.java"
+def java(program: str) -> list[str]:
+    """The command that runs one of our programs for the Java client, without its arguments."""
+    source = HERE / f"{program}.java"
     jars = apache.jars(VERSION)
-    if _is_older(BUILT / "JavaLoad.class", [source]):
+    if _is_older(BUILT / f"{program}.class", [source]):
         BUILT.mkdir(parents=True, exist_ok=True)
         subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", str(BUILT), str(source)], check=True)
-    return f"{BUILT}:{jars}"
+    path = f"{BUILT}:{jars}"
+    return ["java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", path, program]
 
 
-def fill(target: Target, topic: str, messages: int) -> None:
-    """Send so many messages of 1 KiB one by one to a topic of four queues, as applications do."""
+def fill(target: Target, topic: str, messages: int, *, queues: int = 4) -> None:
+    """Send so many messages of 1 KiB one by one to a topic, as applications do.
+
+    A few more than were asked for may be stored: what was under way.
+    """
     command = [
         *(str(loadgen()), "send", "--addr", target.broker, "--topic", topic),
         *("--conns", "4", "--inflight", "64", "--secs", str(FILL_TIMEOUT), "--warm", "0"),
-        *("--count", str(messages)),
+        *("--count", str(messages), "--queues", str(queues)),
     ]
-    _run(command, FILL_TIMEOUT)
+    run(command, FILL_TIMEOUT)
 
 
 def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> dict[str, float]:
@@ -111,7 +115,7 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
                 for word in (f"--{name}", f"{value}")
             ),
         ]
-    figures = _run(command, seconds + warm)
+    figures = run(command, seconds + warm)
     if figures["errs"] > MOST_REFUSED * figures["n"] or not figures["n"]:
         raise BenchmarkError(
             f"{scenario.name}: {figures['errs']:.0f} requests failed, {figures['n']:.0f} did not"
@@ -121,14 +125,22 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
 
 def _java_command(scenario: Scenario, target: Target, seconds: float, warm: float) -> list[str]:
     return [
-        *("java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", java_classes()),
-        *("JavaLoad", scenario.mode.removeprefix("java-"), target.nameserver, scenario.name),
+        *(*java("JavaLoad"), scenario.mode.removeprefix("java-")),
+        *(target.nameserver, scenario.name),
         *(str(scenario.options["parallel"]), str(scenario.options["size"])),
         *(str(seconds), str(warm), str(target.pid)),
     ]
 
 
-def _run(command: Sequence[str], seconds: float) -> dict[str, float]:
+def run(command: Sequence[str], seconds: float) -> dict[str, float]:
+    """Run a program of ours that measures; the figures of its last line, key=value each.
+
+    Args:
+        seconds: what it takes at least; a minute more and it hangs.
+
+    Raises:
+        BenchmarkError: it hung, or failed.
+    """
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds + RUN_MARGIN, check=False
