@@ -60,15 +60,14 @@ def jars(version: str) -> str:
 
 
 def compiled(version: str) -> str:
-    """The class path with our program for the Java client, compiled against the release."""
+    """The class path with our programs for the Java client, compiled against the release."""
     classes = TOOLS / f"classes-{version}"
-    source = HERE / "java" / "Interop.java"
-    target = classes / "Interop.class"
-    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-        classes.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), str(source)], check=True
-        )
+    for source in (HERE / "java").glob("*.java"):
+        target = classes / f"{source.stem}.class"
+        if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+            classes.mkdir(parents=True, exist_ok=True)
+            command = ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), str(source)]
+            subprocess.run(command, check=True)
     return f"{classes}:{jars(version)}"
 
 
@@ -86,8 +85,8 @@ class JavaClient:
     serialize: str
     home: Path
 
-    def command(self, *arguments: str) -> list[str]:
-        """The command line of one run of ``Interop.java``."""
+    def command(self, *arguments: str, program: str = "Interop") -> list[str]:
+        """The command line of one run of ``Interop.java``, or of another program beside it."""
         return [
             "java",
             "-Xmx256m",
@@ -96,7 +95,7 @@ class JavaClient:
             f"-Duser.home={self.home}",
             "-cp",
             compiled(self.version),
-            "Interop",
+            program,
             *arguments,
         ]
 
