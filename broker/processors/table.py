@@ -7,7 +7,7 @@ protocol's answer: no request ends a connection or is left without an answer, bu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from broker.processors.figures import FigureProcessor
 from broker.processors.groups import GroupProcessor
 from broker.processors.locks import LockProcessor
 from broker.processors.offsets import OffsetProcessor
+from broker.processors.patience import Answer, Handler, patient
 from broker.processors.pull import PullProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
@@ -30,6 +31,7 @@ from broker.processors.topics import TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
 from broker.store.errors import StoreError
+from broker.store.message_store import MessageStore
 from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -39,9 +41,6 @@ from remoting.protocol.own_codes import OwnRequestCode
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
-Answer = Command | Awaitable[Command | None] | None
-Handler = Callable[[Command, "Connection"], Answer]
-
 _log = structlog.get_logger("broker")
 
 
@@ -49,6 +48,7 @@ _log = structlog.get_logger("broker")
 class Processors:
     """The processors of one broker."""
 
+    store: MessageStore
     send: SendProcessor
     send_back: SendBackProcessor
     pull: PullProcessor
@@ -69,6 +69,7 @@ class Processors:
         watch = GroupWatch(state)
         offsets = OffsetProcessor(state, watch)
         return cls(
+            state.store,
             SendProcessor(state),
             SendBackProcessor(state),
             PullProcessor(state, offsets),
@@ -99,10 +100,10 @@ class Processors:
             RequestCode.CHECK_CLIENT_CONFIG: self.clients.check_config,
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.offsets.search,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: patient(self.store, self.offsets.search),
             RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.offsets.earliest,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: patient(self.store, self.offsets.earliest),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,
             RequestCode.LOCK_BATCH_MQ: self.locks.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
@@ -121,14 +122,14 @@ class Processors:
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.groups.producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups.consumed_by,
             RequestCode.GET_BROKER_CONFIG: self.figures.broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.figures.runtime,
+            RequestCode.GET_BROKER_RUNTIME_INFO: patient(self.store, self.figures.runtime),
             RequestCode.GET_ALL_DELAY_OFFSET: self.figures.delay_offsets,
-            RequestCode.GET_TOPIC_STATS_INFO: self.figures.topic_stats,
-            RequestCode.GET_CONSUME_STATS: self.figures.consume_stats,
+            RequestCode.GET_TOPIC_STATS_INFO: patient(self.store, self.figures.topic_stats),
+            RequestCode.GET_CONSUME_STATS: patient(self.store, self.figures.consume_stats),
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.relays.consume_directly,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.resets.reset,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: patient(self.store, self.resets.reset),
             RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
             OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.descriptions.describe,
         }

@@ -89,6 +89,10 @@ class ColdReads:
             else:
                 await self._fetch(rounded(result.cold), owner)
 
+    async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
+        """Have ranges in memory. Raises ``StoreBusy``, ``StoreError``."""
+        await self._fetch(rounded(ranges), owner)
+
     async def tags_codes(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
     ) -> list[int]:

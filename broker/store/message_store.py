@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -30,6 +31,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.reader import Accept
 from broker.store.results import (
     BatchPutResult,
+    FileRange,
     GetResult,
     GetStatus,
     PendingMessage,
@@ -52,6 +54,8 @@ __all__ = [
     "StoreConfig",
     "StoreError",
 ]
+
+T = TypeVar("T")
 
 _log = structlog.get_logger("store")
 
@@ -352,6 +356,23 @@ class MessageStore:
         if queue is None:
             return []
         return await parts.cold_reads.tags_codes(owner, queue, offset, max_count)
+
+    def from_memory(self, ask: Callable[[], T]) -> T:
+        """What a question about single messages gives, as long as it need not wait for the disk.
+
+        Raises:
+            NotInMemory: it would have to; ``fetch`` what that names and ask again.
+        """
+        reader = self._opened().reader
+        reader.memory_only = True
+        try:
+            return ask()
+        finally:
+            reader.memory_only = False
+
+    async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
+        """Have ranges in memory, read in a thread. Raises as ``get_patiently``."""
+        await self._opened().cold_reads.fetch(owner, ranges)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""

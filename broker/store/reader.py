@@ -10,7 +10,7 @@ are not, or not known to be, in the page cache. What was appended not long ago i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import add
 from struct import Struct
 from typing import Final
@@ -49,8 +49,24 @@ _ENTRIES: Final = [Struct(">" + "qiq" * n).unpack_from for n in range(_TAKEN_AT_
 _FIELDS: Final = 3
 
 
+class NotInMemory(Exception):
+    """What was asked for lies, or may lie, on the disk alone.
+
+    Attributes:
+        ranges: where.
+    """
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        super().__init__("it would have to be read from the disk")
+        self.ranges = ranges
+
+
 class Reader:
-    """Reads a store; only the loop's thread comes here."""
+    """Reads a store; only the loop's thread comes here.
+
+    Attributes:
+        memory_only: questions about single messages raise ``NotInMemory`` rather than wait.
+    """
 
     def __init__(
         self, log: CommitLog, queues: QueueTable, stats: StoreStats, warmth: Warmth
@@ -60,6 +76,7 @@ class Reader:
         self._stats = stats
         self._warmth = warmth
         self._opened_end = log.end
+        self.memory_only = False
         self._in_memory_bytes = int(memory_bytes() * READ_IN_MEMORY_RATIO)
 
     # --- messages
@@ -89,10 +106,8 @@ class Reader:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(max_count, MAX_PULL_MESSAGES))
         window = max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
-        if not wait and offset < max(queue.opened_offset, high - HOT_QUEUE_ENTRIES):
-            cold = queue.range_of(offset, window)
-            if cold is not None and not self._warmth.are_warm((cold,)):
-                return GetResult(GetStatus.COLD, offset, low, high, cold=(cold,))
+        if not wait and (cold := self._cold_entries(queue, offset, window)):
+            return GetResult(GetStatus.COLD, offset, low, high, cold=cold)
         entries = queue.entries(offset, window)
         if entries is None:
             following = min(queue.next_file_offset(offset), high)
@@ -243,8 +258,17 @@ class Reader:
                 ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
         return [] if self._warmth.are_warm(ranges) else ranges
 
+    def _cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
+        """Where entries lie, if some of them may not be in memory."""
+        if offset >= max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
+            return []
+        cold = queue.range_of(offset, longest)
+        return [] if cold is None or self._warmth.are_warm((cold,)) else [cold]
+
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""
+        if self.memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
+            raise NotInMemory(cold)
         head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
         if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
             return None
@@ -287,7 +311,11 @@ class Reader:
         return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        if self.memory_only and (cold := self._cold_entries(queue, offset, ENTRY_BYTES)):
+            raise NotInMemory(cold)
         entry = queue.entry(offset)
+        if entry is not None and self.memory_only and (cold := self.cold_at(entry[0], entry[1])):
+            raise NotInMemory(cold)
         head = None if entry is None else self._log.slice(entry[0], FIXED_BYTES_V4)
         if head is None:
             return -1
