@@ -234,6 +234,14 @@ def _store(broker: Broker) -> Iterator[Metric]:
         "Messages whose sync took longer than syncFlushTimeout.",
         value=stats.sync_timeouts,
     )
+    yield CounterMetricFamily(
+        "pocketmq_cold_pulls",
+        "Pulls of messages that only the disk had, read in a thread.",
+        value=stats.cold_gets,
+    )
+    yield CounterMetricFamily(
+        "pocketmq_cold_read_bytes", "What these threads read.", value=stats.cold_bytes
+    )
     offset = GaugeMetricFamily(
         "pocketmq_commit_log_offset_bytes",
         "The commit log's first, last and last durable physical offset.",
