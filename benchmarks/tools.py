@@ -57,13 +57,17 @@ def _is_older(made: Path, sources: Sequence[Path]) -> bool:
     return not made.exists() or made.stat().st_mtime < max(s.stat().st_mtime for s in sources)
 
 
-def loadgen() -> Path:
-    """The load generator in C."""
-    made, sources = BUILT / "loadgen", [HERE / "loadgen.c", HERE / "loadgen.h"]
+def compiled(made: Path, sources: Sequence[Path]) -> Path:
+    """A program in C, built of the first of its sources where it is older than any of them."""
     if _is_older(made, sources):
         BUILT.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cc", "-O2", "-Wall", "-o", str(made), str(sources[0])], check=True)
     return made
+
+
+def loadgen() -> Path:
+    """The load generator in C."""
+    return compiled(BUILT / "loadgen", [HERE / "loadgen.c", HERE / "loadgen.h"])
 
 
 def java(program: str) -> list[str]:
