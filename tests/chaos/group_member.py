@@ -61,7 +61,7 @@ async def member(arguments: argparse.Namespace) -> None:
             **retries,
         )
         async with consumer:
-            print("joined", instance.client_id, sep="\t", flush=True)
+            say("joined", instance.client_id)
             serving = asyncio.create_task(consumer.run())
             commands = asyncio.create_task(obey(consumer, arguments.topic))
             await asyncio.wait({serving, commands}, return_when=asyncio.FIRST_COMPLETED)
@@ -69,7 +69,7 @@ async def member(arguments: argparse.Namespace) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await commands
         await serving
-    print("done", flush=True)
+    say("done")
 
 
 async def obey(consumer: client.PushConsumer[bytes], topic: str) -> None:
@@ -82,9 +82,15 @@ async def obey(consumer: client.PushConsumer[bytes], topic: str) -> None:
     try:
         while (await reader.readline()).strip() == b"owned":
             owned = (f"{q.topic}:{q.queue_id}" for q in consumer.assigned if q.topic == topic)
-            print("owned", ",".join(owned), sep="\t", flush=True)
+            say("owned", ",".join(owned))
     finally:
         transport.close()
+
+
+def say(*fields: str) -> None:
+    """A line for the test."""
+    sys.stdout.write("\t".join(fields) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

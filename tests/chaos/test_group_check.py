@@ -31,7 +31,7 @@ def judged(*parts: list[Event], count: int = 10, kills: Iterable[Kill] = ()) -> 
     )
 
 
-def test_offsets_that_rise_by_one_over_all_members_are_well():
+def test_offsets_that_rise_by_one_over_all_members_are_well() -> None:
     findings = judged(calls("a", range(5)), calls("b", range(5, 10), 10))
     assert findings.problems == []
     assert (findings.handled, findings.repeated) == (10, 0)
@@ -51,7 +51,7 @@ def test_offsets_that_rise_by_one_over_all_members_are_well():
         (lambda: judged(calls("a", range(10), queue="T:1")), "handled T:1, which isn't"),
     ],
 )
-def test_what_is_lost_skipped_or_repeated_is_found(made: Callable[[], Findings], told: str):
+def test_what_is_lost_skipped_or_repeated_is_found(made: Callable[[], Findings], told: str) -> None:
     assert any(told in problem for problem in made().problems)
 
 
@@ -59,45 +59,45 @@ def killed(committed: int, at: int = 6) -> Kill:
     return Kill("a", at, {Q: committed})
 
 
-def test_after_a_kill_the_queue_may_start_again_at_the_committed_offset():
+def test_after_a_kill_the_queue_may_start_again_at_the_committed_offset() -> None:
     again = calls("b", range(3, 10), 10)
     findings = judged(calls("a", range(6)), again, kills=[killed(3)])
     assert findings.problems == []
     assert (findings.handled, findings.repeated) == (10, 3)
 
 
-def test_after_a_kill_it_may_not_start_before_the_committed_offset():
+def test_after_a_kill_it_may_not_start_before_the_committed_offset() -> None:
     findings = judged(calls("a", range(6)), calls("b", range(2, 10), 10), kills=[killed(3)])
     assert "before the committed 3" in findings.problems[0]
 
 
-def test_a_kill_excuses_no_gap():
+def test_a_kill_excuses_no_gap() -> None:
     findings = judged(calls("a", range(6)), calls("b", range(7, 10), 10), kills=[killed(3)])
     assert "gap" in findings.problems[0]
 
 
-def test_a_kill_excuses_nothing_for_the_other_members():
+def test_a_kill_excuses_nothing_for_the_other_members() -> None:
     parts = calls("a", range(3)), calls("b", range(3, 6), 10), calls("c", range(5, 10), 20)
     findings = judged(*parts, kills=[killed(2, at=4)])
     assert ["nothing excuses" in problem for problem in findings.problems] == [True]
 
 
-def test_a_kill_excuses_one_start_again_and_not_a_second():
+def test_a_kill_excuses_one_start_again_and_not_a_second() -> None:
     parts = calls("a", range(6)), calls("b", [3, 4, 3, *range(4, 10)], 10)
     assert judged(*parts, kills=[killed(3)]).problems != []
 
 
-def test_what_happened_before_the_kill_is_not_excused_by_it():
+def test_what_happened_before_the_kill_is_not_excused_by_it() -> None:
     parts = calls("a", range(6)), calls("b", range(5, 10), 10)
     assert judged(*parts, kills=[killed(3, at=99)]).problems != []
 
 
-def test_a_foreign_member_may_be_followed_by_one_that_repeats_what_it_had_in_hand():
+def test_a_foreign_member_may_be_followed_by_one_that_repeats_what_it_had_in_hand() -> None:
     parts = calls("a", range(3)), calls("java", range(3, 6), 10), calls("b", range(5, 10), 20)
     assert judged(*parts).problems == []
 
 
-def test_what_another_one_handled_before_a_foreign_member_is_not_repeated():
+def test_what_another_one_handled_before_a_foreign_member_is_not_repeated() -> None:
     parts = calls("a", range(3)), calls("java", range(3, 6), 10), calls("b", range(2, 10), 20)
     assert judged(*parts).problems != []
 
@@ -107,30 +107,30 @@ def waiting(member: str, offset: int, begin: int, end: int | None) -> list[Event
     return begun if end is None else [*begun, Event(end, member, "end", Q, offset, offset, False)]
 
 
-def test_a_call_that_begins_while_another_runs_is_found_in_an_ordered_group_only():
+def test_a_call_that_begins_while_another_runs_is_found_in_an_ordered_group_only() -> None:
     parts = [*waiting("a", 0, 1, 5), *calls("b", [1], 3)]
     assert "two at once" in check(sorted(parts), {Q: 2}, ordered=True).problems[0]
     assert check(sorted(parts), {Q: 2}, ordered=False).problems == []
 
 
-def test_a_call_that_never_ends_stands_in_the_way_of_others():
+def test_a_call_that_never_ends_stands_in_the_way_of_others() -> None:
     parts = [*waiting("a", 0, 1, None), *calls("b", [1], 3)]
     assert "two at once" in check(parts, {Q: 2}, ordered=True).problems[0]
 
 
-def test_a_call_of_a_killed_member_stands_in_nobodys_way():
+def test_a_call_of_a_killed_member_stands_in_nobodys_way() -> None:
     parts = [*waiting("a", 0, 1, None), *calls("b", [0, 1], 3)]
     kills = [Kill("a", 2, {Q: 0})]
     assert check(parts, {Q: 2}, ordered=True, kills=kills).problems == []
 
 
-def test_rests_are_counted_from_the_latest_kill_within_them():
+def test_rests_are_counted_from_the_latest_kill_within_them() -> None:
     parts = calls("a", [0]), calls("b", [1], 100), calls("b", range(2, 10), 110)
     assert judged(*parts).rests == {Q: 100}
     assert judged(*parts, kills=[killed(1, at=70)]).rests == {Q: 30}
 
 
-def test_events_of_all_members_come_back_in_the_order_of_their_times(tmp_path: Path):
+def test_events_of_all_members_come_back_in_the_order_of_their_times(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(
         line("begin", 1, Q, 0, 7, failed=False) + line("end", 3, Q, 0, 7, failed=True)
     )

@@ -1,0 +1,275 @@
+"""Groups of unmodified Java clients and our own, on our broker and on Apache's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+import client
+from pocketmq import testing
+from remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from tests.chaos.group_check import check
+from tests.chaos.group_log import Event, events
+from tests.chaos.group_processes import MemberProcess, ours
+from tests.interop.apache import JavaClient, apache
+from tests.sizes import size
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(900)]
+
+QUEUES = 8
+RETRY_QUEUES = 4
+MAX_RETRIES = 3
+ALWAYS = MAX_RETRIES + 1
+DELAYS = " ".join(["1s"] * 18)
+"""Every retry a second after its failure, the first as the last."""
+AGREED_WITHIN = 120.0
+"""A Java member with messages in hand keeps their queue's lock for 20 s, and looks each 20 s."""
+RATE = 200
+WAIT_MS = 2
+CHANGES = size(ci=4, soak=40)
+
+PAIRS = [("pocketmq", "4.9.7"), ("pocketmq", "5.3.3"), ("apache", "4.9.7")]
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-java-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Whose broker, and which Java client."""
+    return request.param  # type: ignore[no-any-return]  # pytest knows no types of parameters
+
+
+@pytest.fixture(scope="module")
+def nameserver(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker's, which retries soon."""
+    if pair[0] == "pocketmq":
+        with testing.broker(settings={"messageDelayLevel": DELAYS}) as running:
+            yield running.nameserver
+        return
+    home = tmp_path_factory.mktemp("apache")
+    with apache(pair[1], home, settings=[f"messageDelayLevel={DELAYS}"]) as there:
+        yield there.nameserver
+
+
+@dataclass
+class Group:
+    """A group of members of both kinds.
+
+    Attributes:
+        queues: the topic's, sorted.
+        live: those that are members now.
+        everybody: those and the ones that have left.
+    """
+
+    nameserver: str
+    name: str
+    topic: str
+    java: JavaClient
+    ordered: bool
+    admin: client.Admin
+    queues: list[client.MessageQueue]
+    live: list[MemberProcess]
+    everybody: list[MemberProcess]
+
+    async def join(self, kind: str) -> None:
+        """A ``java`` or ``python`` member comes."""
+        name = f"{kind}-{len(self.everybody)}"
+        member = self._java(name) if kind == "java" else self._ours(name)
+        self.everybody.append(member)
+        await member.join()
+        self.live.append(member)
+
+    def _ours(self, name: str) -> MemberProcess:
+        return ours(
+            name,
+            self.java.home,
+            self.nameserver,
+            self.name,
+            self.topic,
+            ordered=self.ordered,
+            max_retries=MAX_RETRIES,
+        )
+
+    def _java(self, name: str) -> MemberProcess:
+        file = self.java.home / name
+        arguments = (
+            *(self.nameserver, self.name, self.topic, str(file)),
+            *("ordered" if self.ordered else "concurrent", str(MAX_RETRIES), name),
+        )
+        return MemberProcess(self.java.command(*arguments, program="GroupMember"), file, name)
+
+    async def leave(self, kind: str) -> None:
+        """The member of this kind that came first leaves."""
+        await self._leave(next(one for one in self.live if one.name.startswith(kind)))
+
+    async def _leave(self, member: MemberProcess) -> None:
+        self.live.remove(member)
+        await member.leave()
+
+    async def agreed(self) -> None:
+        """Wait until every member has what the strategy gives it."""
+        ids = sorted(member.client_id for member in self.live)
+        strategy = client.Averagely()
+        wanted = {
+            one: {q.queue_id for q in strategy.allocate(one, self.queues, ids, group=self.name)}
+            for one in ids
+        }
+        owned: dict[str, set[int]] = {}
+        try:
+            async with asyncio.timeout(AGREED_WITHIN):
+                while owned != wanted:
+                    await asyncio.sleep(0.1)
+                    owned = {member.client_id: await member.owned() for member in self.live}
+        except TimeoutError:
+            pytest.fail(f"members own {owned}, the strategy says {wanted}")
+
+    async def drained(self) -> None:
+        """Wait until everything is committed, retries too."""
+        async with asyncio.timeout(AGREED_WITHIN):
+            while (await self.admin.lag(self.name)).total:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.2)
+
+    async def end(self) -> None:
+        """Everybody leaves."""
+        for member in list(self.live):
+            await self._leave(member)
+
+    def events(self) -> list[Event]:
+        """What all members wrote, in the order in which it happened."""
+        return list(events({member.name: member.file for member in self.everybody}))
+
+    async def stored(self, topic: str) -> dict[str, int]:
+        """How many messages each queue of a topic has."""
+        stats = await self.admin.topic_stats(topic)
+        return {f"{q.topic}:{q.queue_id}": offsets.max_offset for q, offsets in stats.items()}
+
+
+@asynccontextmanager
+async def group(
+    nameserver: str, version: str, folder: Path, *, ordered: bool
+) -> AsyncIterator[Group]:
+    """A group without members and its topic; no process is left afterwards."""
+    name = f"mixed{random.randrange(1 << 32)}"
+    async with client.Admin(nameserver) as admin:
+        await admin.create_topic(f"of-{name}", queues=QUEUES)
+        await admin.create_group(name, retry_queues=RETRY_QUEUES)
+        java = JavaClient(version, "JSON", folder)
+        queues = sorted(await admin.queues(f"of-{name}"))
+        made = Group(nameserver, name, f"of-{name}", java, ordered, admin, queues, [], [])
+        try:
+            yield made
+        finally:
+            for member in made.everybody:
+                await member.close()
+
+
+def message(mixed: Group, number: int, failures: int) -> client.Message[bytes]:
+    """A message for the queue that its number means."""
+    body = b"%d %d %d" % (number, failures, WAIT_MS)
+    return client.Message(mixed.topic, body, queue=mixed.queues[number % QUEUES])
+
+
+async def stream(producer: client.Producer[bytes], mixed: Group, enough: asyncio.Event) -> int:
+    """Send at a rate until it is enough; how many."""
+    number, some = 0, RATE // 10
+    while not enough.is_set():
+        numbers = range(number, number + some)
+        receipts = await producer.send_many(message(mixed, n, 0) for n in numbers)
+        assert all(isinstance(receipt, client.Receipt) for receipt in receipts), receipts
+        number += some
+        await asyncio.sleep(some / RATE)
+    return number
+
+
+async def change(mixed: Group) -> None:
+    """One of each kind comes and one of each leaves; all agree after each step."""
+    for kind in ("python", "java"):
+        await mixed.join(kind)
+        await mixed.agreed()
+    for kind in ("java", "python"):
+        await mixed.leave(kind)
+        await mixed.agreed()
+
+
+async def test_members_agree_and_keep_every_queues_order_while_they_come_and_go(
+    pair: tuple[str, str], nameserver: str, tmp_path: Path
+) -> None:
+    async with (
+        group(nameserver, pair[1], tmp_path, ordered=True) as mixed,
+        client.Producer(nameserver, group="stream") as producer,
+    ):
+        await asyncio.gather(mixed.join("java"), mixed.join("python"))
+        await mixed.agreed()
+        enough = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            sending = tasks.create_task(stream(producer, mixed, enough))
+            for _ in range(CHANGES // 4):
+                await change(mixed)
+            enough.set()
+        await mixed.drained()
+        await mixed.end()
+        stored = await mixed.stored(mixed.topic)
+
+    foreign = {member.name for member in mixed.everybody if member.name.startswith("java")}
+    findings = check(mixed.events(), stored, ordered=True, foreign=foreign)
+    assert findings.problems == []
+    assert findings.handled == sending.result()
+
+
+def failures_of(number: int) -> int:
+    """How often the handler fails for a message: most never, one in fifty always."""
+    if number % 50 == 11:
+        return ALWAYS
+    return {3: 1, 7: 2}.get(number % 10, 0)
+
+
+@pytest.mark.parametrize(("ordered", "count"), [(False, 400), (True, 100)], ids=["any", "ordered"])
+async def test_retries_and_dead_letters_are_as_many_as_the_failed_calls(
+    pair: tuple[str, str], nameserver: str, tmp_path: Path, ordered: bool, count: int
+) -> None:
+    async with (
+        group(nameserver, pair[1], tmp_path, ordered=ordered) as mixed,
+        client.Producer(nameserver, group="script") as producer,
+    ):
+        for kind in ("java", "python", "java", "python"):
+            await mixed.join(kind)
+        await mixed.agreed()
+        await producer.send_many(message(mixed, n, failures_of(n)) for n in range(count))
+        await all_settled(mixed, count)
+        await mixed.end()
+        retried = sum((await mixed.stored(RETRY_PREFIX + mixed.name)).values())
+        dead = sum((await mixed.stored(DLQ_PREFIX + mixed.name)).values())
+
+    calls = [event for event in mixed.events() if event.kind != "begin"]
+    failed = Counter(event.number for event in calls if event.failed)
+    assert failed == Counter({n: failures_of(n) for n in range(count) if failures_of(n)})
+    buried = {n for n in range(count) if failures_of(n) == ALWAYS}
+    handled = Counter(event.number for event in calls if not event.failed)
+    assert handled == Counter(n for n in range(count) if n not in buried)
+    assert dead == len(buried)
+    assert retried == (0 if ordered else failed.total() - dead)
+    assert {event.member.partition("-")[0] for event in calls if event.failed} == {"java", "python"}
+    if ordered:
+        assert_in_order(calls)
+
+
+async def all_settled(mixed: Group, count: int) -> None:
+    """Wait until each message was handled well, or failed for the last time."""
+    calls = sum(min(failures_of(n) + 1, ALWAYS) for n in range(count))
+    async with asyncio.timeout(AGREED_WITHIN):
+        while sum(event.kind != "begin" for event in mixed.events()) < calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+    await mixed.drained()
+
+
+def assert_in_order(calls: list[Event]) -> None:
+    """Each queue goes on only when its first message is done with."""
+    for queue in {event.queue for event in calls}:
+        offsets = [offset for offset, _ in groupby(e.offset for e in calls if e.queue == queue)]
+        assert offsets == list(range(len(offsets)))
