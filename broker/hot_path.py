@@ -147,8 +147,12 @@ class HotPath:
             # A type other than JSON makes a very long header of it.
             if header_length <= MAX_HEADER_BYTES and end <= available and length <= longest:
                 body_at = header_at + header_length
-                if position >= look_at and body_at <= end:
-                    size = end - position
+                size = end - position
+                if (
+                    position >= look_at
+                    and available - position >= MIN_SERIES * size
+                    and body_at <= end
+                ):
                     worked = self._work_series(buffer, position, body_at, size, stop)
                     look_at = position + MIN_SERIES * size // 2
                     if worked:

@@ -8,10 +8,12 @@ gathered into one chunk, or a peer that sends byte by byte would cost forty time
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
-from remoting.protocol.frame import needed
+from remoting.protocol.frame import PREFIX_BYTES, needed
 
+_LENGTH: Final = Struct(">I")
 _SMALL_READ_BYTES: Final = 4096
 _CHUNK_BYTES: Final = 64 * 1024
 
@@ -19,10 +21,24 @@ _CHUNK_BYTES: Final = 64 * 1024
 class Inbox:
     """The buffer being worked, the position in it, and the chunks behind it.
 
-    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes.
+    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes. Of a frame
+    that is whole only the length is looked at: who works it sees the rest.
+
+    Attributes:
+        ready: whether there is a whole frame, at ``position`` of ``buffer``.
+        empty: whether there is nothing.
     """
 
-    __slots__ = ("_chunks", "_chunks_bytes", "_max_frame_bytes", "_need", "buffer", "position")
+    __slots__ = (
+        "_chunks",
+        "_chunks_bytes",
+        "_max_frame_bytes",
+        "_need",
+        "buffer",
+        "empty",
+        "position",
+        "ready",
+    )
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -31,44 +47,43 @@ class Inbox:
         self._chunks: list[bytes | bytearray] = []
         self._chunks_bytes = 0
         self._need = needed(b"")
+        self.ready = False
+        self.empty = True
 
     def __len__(self) -> int:
         return len(self.buffer) - self.position + self._chunks_bytes
 
     def add(self, data: bytes) -> None:
         """Take a read."""
-        if self._chunks_bytes or self.position < len(self.buffer):
-            self._keep(data)
-            if len(self) >= self._need > len(self.buffer) - self.position:
-                self._join()
-        else:
+        if self.empty:
             self.buffer = data
             self.position = 0
             self._measure()
+            return
+        self._keep(data)
+        if len(self) >= self._need > len(self.buffer) - self.position:
+            self._join()
 
     def advance(self, position: int) -> None:
         """What lies before ``position`` has been worked."""
-        assert self.position <= position <= len(self.buffer), "a feed consumes what it was given"
+        end = len(self.buffer)
+        assert self.position <= position <= end, "a feed consumes what it was given"
         self.position = position
-        self._measure()
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a whole frame, at ``position`` of ``buffer``."""
-        return self._need <= len(self.buffer) - self.position
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether a frame has begun and is not whole."""
-        return not self.ready and len(self) > 0
+        if position == end and not self._chunks_bytes:
+            self.clear()
+        else:
+            self._measure()
 
     def clear(self) -> None:
         """Forget everything."""
         self.buffer = b""
         self.position = 0
-        self._chunks.clear()
-        self._chunks_bytes = 0
-        self._need = needed(b"")
+        if self._chunks_bytes:
+            self._chunks.clear()
+            self._chunks_bytes = 0
+        self._need = _LENGTH.size
+        self.ready = False
+        self.empty = True
 
     def _keep(self, data: bytes) -> None:
         chunks = self._chunks
@@ -95,11 +110,18 @@ class Inbox:
 
         A rest that has to wait is cut off: it must not keep a long read alive.
         """
+        self.empty = False
         have = len(self.buffer) - self.position
+        if have >= PREFIX_BYTES:
+            (length,) = _LENGTH.unpack_from(self.buffer, self.position)
+            need = _LENGTH.size + length
+            if PREFIX_BYTES <= need <= have and need <= self._max_frame_bytes:
+                self._need = need
+                self.ready = True
+                return
+        self.ready = False
         need = needed(self.buffer, self.position, max_frame_bytes=self._max_frame_bytes)
         self._need = need
-        if need <= have:
-            return
         if need <= have + self._chunks_bytes:
             self._join()
         elif self.position:

@@ -201,11 +201,12 @@ class Link(asyncio.Protocol, ABC):
             return
         inbox = self._inbox
         if inbox.ready and self._gate.works:
-            before = len(inbox)
+            position = inbox.position
             self._in_turn = True
             try:
-                inbox.advance(self._feed(inbox.buffer, inbox.position))
-                assert len(inbox) < before, "a feed works at least the frame it was given"
+                end = self._feed(inbox.buffer, position)
+                assert end > position, "a feed works at least the frame it was given"
+                inbox.advance(end)
             except FrameError as problem:
                 self._drop_bad_frame(problem)
                 return
@@ -231,13 +232,15 @@ class Link(asyncio.Protocol, ABC):
         if self._eof:
             self.close("closed by the peer")
             return
-        if not inbox.incomplete:
+        if inbox.empty:
             self._watch.frame_since = inf
-        elif self._watch.frame_since == inf:
+            if self._held:
+                self._account()
+            return
+        if self._watch.frame_since == inf:
             self._watch.frame_since = self._watch.last_in
             self._arm(self._watch.next_at(self._watch.last_in))
-        if self._held or inbox.incomplete:
-            self._account()
+        self._account()
 
     def _schedule_work(self) -> None:
         if not self._continuing:
