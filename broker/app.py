@@ -333,8 +333,10 @@ class Broker:
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         if topic == SCHEDULE_TOPIC:
             self._delays.arrived(queue_id, tags_code)
-        # Behind all messages of this read: a pull gets as many of them as it wants.
-        self._wake_soon(self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code))
+        woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
+        if woken:
+            # Behind all messages of this read: a pull gets as many of them as it wants.
+            self._wake_soon(woken)
 
     def _expire_pulls(self) -> None:
         self._wake_soon(self.state.long_polls.expired(self._clock.monotonic()))
