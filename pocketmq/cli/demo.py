@@ -10,7 +10,7 @@ from client.errors import PocketMQError
 from pocketmq import output
 from pocketmq.cli.options import json_option
 from pocketmq.cli.running import quiet
-from pocketmq.demo import CONSUMERS, DemoFailed, Result, run
+from pocketmq.demo import CONSUMERS, DemoFailed, GroupResult, Result, run
 from pocketmq.flights import COUNT, NoFlights
 from pocketmq.testing import ServerError
 
@@ -21,21 +21,22 @@ from pocketmq.testing import ServerError
 def demo(limit: int | None, as_json: bool) -> None:
     """Send every flight that left New York in 2013 to a broker of its own, and read them back.
 
-    Count, order per destination and every byte are checked. The broker is a process of its own with
-    a temporary store; both are gone afterwards.
+    Then a consumer group handles them while members join and one is killed, and another one in
+    order, with a flight that can't be handled. Count, order per destination and every byte are
+    checked. The broker is a process of its own with a temporary store; both are gone afterwards.
     """
     quiet()
     try:
-        result = run(limit)
+        result, group = run(limit, silent=as_json)
     except (DemoFailed, NoFlights, PocketMQError, ServerError) as problem:
         raise click.ClickException(str(problem)) from problem
     if as_json:
-        output.show_json(asdict(result) | {"checked": True})
+        output.show_json(asdict(result) | {"group": asdict(group), "checked": True})
     else:
-        output.show_facts(_table(result), as_json=False)
+        output.show_facts(_table(result, group), as_json=False)
 
 
-def _table(result: Result) -> dict[str, object]:
+def _table(result: Result, group: GroupResult) -> dict[str, object]:
     facts: dict[str, object] = {
         "messages": f"{result.messages:,} to {result.destinations} destinations",
         "megabytes": f"{result.megabytes:.1f} MB",
@@ -47,6 +48,10 @@ def _table(result: Result) -> dict[str, object]:
         if result.broker_megabytes
         else "not known here",
         "checked": "count, order per destination, every byte, tags and keys",
+        "the group": f"every flight was handled, {group.duplicates:,} of them twice; a queue whose "
+        f"member was killed was taken over in {group.takeover_seconds:.1f} s",
+        "the group in order": f"order kept for {group.destinations} destinations, "
+        f"{group.duplicates_in_order:,} flights handled twice, {group.dead_letters} dead letter",
     }
     return facts
 

@@ -1,4 +1,4 @@
-"""The demo: every flight of a year into a broker of its own, out again, and checked.
+"""The demo's first half: every flight of a year into a broker, out again, and checked.
 
 Sending takes the client's fast lane: messages are accepted without waiting, leave in batches, and a
 window of portions is in flight. Flights to one destination share a sharding key, so they are in one
@@ -19,9 +19,9 @@ from typing import Final
 import client
 from pocketmq import output, testing
 from pocketmq.checks import Sum, differences
+from pocketmq.demo.errors import DemoFailed
 from pocketmq.flights import COUNT, Flight, flight_of, flights
 from pocketmq.memory import private_megabytes
-from remoting import loop
 
 TOPIC: Final = "flights"
 QUEUES: Final = 12
@@ -40,10 +40,6 @@ PATIENCE: Final = 10.0
 """Seconds without a message, after which one is missing for good."""
 
 READ_PORTION: Final = 1024
-
-
-class DemoFailed(Exception):
-    """What came out is not what went in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,25 +66,12 @@ class Result:
     broker_megabytes: float
 
 
-def run(limit: int | None = None) -> Result:
-    """Run the demo.
+class Stream:
+    """One run against a broker that is there.
 
     Args:
         limit: only so many flights.
-
-    Raises:
-        DemoFailed: something came out differently.
-        NoFlights: the data are not installed.
-        ServerError: the broker did not start.
     """
-    first = next(flights(1))
-    assert first.line, "the data are looked for before a broker is started"
-    with testing.broker() as server:
-        return loop.run(_Demo(server, limit).run())
-
-
-class _Demo:
-    """One run against a broker that is there."""
 
     def __init__(self, server: testing.StandaloneServer, limit: int | None) -> None:
         self._server = server
@@ -99,6 +82,12 @@ class _Demo:
         self._delays: list[float] = []
 
     async def run(self) -> Result:
+        """Send, read and check.
+
+        Raises:
+            DemoFailed: something came out differently.
+            NoFlights: the data are not installed.
+        """
         async with client.Admin(self._server.nameserver) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES)
         async with client.Producer(self._server.nameserver, group="demo") as producer:
@@ -124,7 +113,7 @@ class _Demo:
         started = time.perf_counter()
         in_flight: deque[_Portion] = deque()
         with output.progress("sending", self._total) as bar:
-            for portion in _portions(flights(self._limit), PORTION):
+            for portion in portions(flights(self._limit), PORTION):
                 if len(in_flight) >= PORTIONS_IN_FLIGHT:
                     bar.advance(await self._acknowledged(in_flight.popleft()))
                 in_flight.append(self._accept(producer, portion))
@@ -217,7 +206,8 @@ class _Portion:
     futures: list[asyncio.Future[client.Receipt]]
 
 
-def _portions(items: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
+def portions(items: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
+    """All items, so many at a time."""
     rest = iter(items)
     while portion := list(islice(rest, size)):
         yield portion

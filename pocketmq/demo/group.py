@@ -1,0 +1,294 @@
+"""The demo's second half: a consumer group on the flights, watched while it changes, and checked.
+
+First act: the flights come in at a steady pace and the group ``billing`` handles many at a time.
+Three members share four queues; then they are five, of which one has nothing to do; then one is
+killed, and its queue goes to another. What it had handled and not committed comes twice, and is
+counted. Second act: the group ``boarding`` reads the same messages from their beginning, each queue
+in order, and its handler fails for one flight: the flight's queue rests, twice, then the flight is
+a dead letter and its queue goes on. In the end every flight was handled, and the order per
+destination is the one in which the flights were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import client
+from pocketmq.checks import Sum, differences
+from pocketmq.demo.errors import DemoFailed
+from pocketmq.demo.journal import Journal
+from pocketmq.demo.member import MAX_RETRIES, Duty, Told
+from pocketmq.demo.members import Member, Members
+from pocketmq.demo.stage import NOBODY, Row, Stage
+from pocketmq.demo.stream import PORTION, portions
+from pocketmq.flights import COUNT, Flight, flights
+
+TOPIC: Final = "departures"
+QUEUES: Final = 4
+FIRST_MEMBERS: Final = 3
+MORE_MEMBERS: Final = 2
+
+FLIGHTS_PER_SECOND: Final = 30_000
+"""The pace at which they are sent, so that there is something to watch."""
+
+PATIENCE: Final = 30.0
+"""Seconds that the group may take for anything."""
+
+LOOK_PERIOD: Final = 0.25
+"""Seconds between looks at the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """What the group did. Times in seconds.
+
+    Attributes:
+        handled: flights, each once, by either group.
+        duplicates: how often ``billing`` handled one again, because of the kill.
+        duplicates_in_order: how often ``boarding`` did.
+        takeover_seconds: from the kill until all queues had an owner.
+        idle: members beyond the queues, that said so.
+        dead_letters: flights that ended there.
+        destinations: whose order was checked.
+        concurrent_seconds, orderly_seconds: of both acts.
+    """
+
+    handled: int
+    duplicates: int
+    duplicates_in_order: int
+    takeover_seconds: float
+    idle: int
+    dead_letters: int
+    destinations: int
+    concurrent_seconds: float
+    orderly_seconds: float
+
+
+class GroupDemo:
+    """One run against a broker that is there.
+
+    Args:
+        limit: only so many flights.
+        directory: for journals and logs.
+    """
+
+    def __init__(self, nameserver: str, limit: int | None, directory: Path, stage: Stage) -> None:
+        self._nameserver = nameserver
+        self._total = COUNT if limit is None else min(limit, COUNT)
+        self._directory = directory
+        self._stage = stage
+        self._sent = Sum()
+        self._sent_in_order = Sum()
+        self._cancelled = next(islice(flights(), self._total // 2, None))
+        self._idle: set[int] = set()
+        self._dead = 0
+        self._background: list[asyncio.Task[None]] = []
+
+    async def run(self) -> GroupResult:
+        """Play both acts and check.
+
+        Raises:
+            DemoFailed: a flight is missing or out of order, or the group did something else.
+        """
+        async with (
+            client.Admin(self._nameserver) as admin,
+            client.Producer(self._nameserver, group="departures") as producer,
+        ):
+            await admin.create_topic(TOPIC, queues=QUEUES)
+            began = time.perf_counter()
+            billing, takeover = await self._concurrent(admin, producer)
+            middle = time.perf_counter()
+            boarding = await self._orderly(admin)
+            ended = time.perf_counter()
+            dead = await self._check(admin, billing, boarding)
+        return GroupResult(
+            handled=billing.handled.count,
+            duplicates=billing.duplicates,
+            duplicates_in_order=boarding.duplicates,
+            takeover_seconds=takeover,
+            idle=len(self._idle),
+            dead_letters=dead,
+            destinations=len(boarding.handled.chains),
+            concurrent_seconds=middle - began,
+            orderly_seconds=ended - middle,
+        )
+
+    # Both acts
+
+    async def _concurrent(
+        self, admin: client.Admin, producer: client.Producer[bytes]
+    ) -> tuple[Journal, float]:
+        async with self._group(admin, "billing") as (members, journal):
+            await members.join(FIRST_MEMBERS)
+            await self._settled(members)
+            self._begin(self._send(producer))
+            await self._until(lambda: self._sent.count >= self._total // 4, members)
+            await members.join(MORE_MEMBERS)
+            await self._settled(members)
+            await self._until(lambda: self._sent.count >= self._total // 2, members)
+            takeover = await self._kill_one(members)
+            await self._until(lambda: journal.read() >= self._total, members)
+        return journal, takeover
+
+    async def _kill_one(self, members: Members) -> float:
+        victim = next(member for member in members.alive if member.queues)
+        queues = sorted(victim.queues)
+        self._stage.tell(f"{victim}, which owns {_queues(queues)}, is killed")
+        began = time.perf_counter()
+        await members.kill(victim)
+        await members.settled(QUEUES, PATIENCE)
+        took = time.perf_counter() - began
+        heirs = ", ".join(str(members.owners[queue]) for queue in queues)
+        self._stage.tell(f"after {took:.1f} s {heirs} has taken over {_queues(queues)}")
+        return took
+
+    async def _orderly(self, admin: client.Admin) -> Journal:
+        row = self._cancelled.line.decode()
+        async with self._group(admin, "boarding", orderly=True, cancelled=row) as (
+            members,
+            journal,
+        ):
+            self._stage.tell(
+                f"boarding reads the same flights, each queue in order; one of them to "
+                f"{self._cancelled.destination} can't be handled"
+            )
+            await members.join(FIRST_MEMBERS)
+            await self._settled(members)
+            await self._until(lambda: journal.read() >= self._total - 1, members)
+            await self._until(lambda: self._dead > 0, members)
+        return journal
+
+    @asynccontextmanager
+    async def _group(
+        self, admin: client.Admin, group: str, *, orderly: bool = False, cancelled: str = ""
+    ) -> AsyncIterator[tuple[Members, Journal]]:
+        directory = self._directory / group
+        directory.mkdir()
+        duty = Duty(
+            nameserver=self._nameserver,
+            group=group,
+            topic=TOPIC,
+            journal=str(directory / "journal"),
+            orderly=orderly,
+            cancelled=cancelled,
+        )
+        journal = Journal(directory / "journal")
+        members = Members(duty, directory, self._heard)
+        self._begin(self._watch(admin, group, members))
+        try:
+            yield members, journal
+            self._end_background()
+            await members.stop()
+            journal.read()
+        finally:
+            self._end_background()
+            await members.end()
+            journal.close()
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._background.append(asyncio.create_task(work))
+
+    def _end_background(self) -> None:
+        for task in self._background:
+            task.cancel()
+        self._background.clear()
+
+    async def _send(self, producer: client.Producer[bytes]) -> None:
+        began = time.perf_counter()
+        for portion in portions(flights(self._total), PORTION):
+            futures = [
+                producer.send_nowait(
+                    TOPIC, flight.line, tag=flight.carrier, sharding_key=flight.destination
+                )
+                for flight in portion
+            ]
+            for future in futures:
+                await future
+            for flight in portion:
+                self._note(flight)
+            due = began + self._sent.count / FLIGHTS_PER_SECOND
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+
+    def _note(self, flight: Flight) -> None:
+        self._sent.add(flight.destination, flight.line)
+        if flight.line != self._cancelled.line:
+            self._sent_in_order.add(flight.destination, flight.line)
+
+    # Watching
+
+    async def _settled(self, members: Members) -> None:
+        await members.settled(QUEUES, PATIENCE)
+        shares = ", ".join(
+            f"{member} {_queues(sorted(member.queues))}"
+            for member in members.alive
+            if member.queues
+        )
+        self._stage.tell(f"{len(members.alive)} members share {QUEUES} queues: {shares}")
+
+    def _heard(self, member: Member, told: Told) -> None:
+        if told.what == "idle":
+            self._idle.add(member.number)
+            self._stage.tell(f"{member} is idle, for there are {told.text}")
+        elif told.what == "dead":
+            self._dead += 1
+            self._stage.tell(
+                f"{told.text} failed {MAX_RETRIES + 1} times: {member} has put it aside as a dead "
+                "letter, and the flights behind it go on"
+            )
+
+    async def _watch(self, admin: client.Admin, group: str, members: Members) -> None:
+        while True:
+            lag = (await admin.lag(group, topic=TOPIC)).queues
+            owners = members.owners
+            rows = [
+                Row(
+                    queue.queue_id,
+                    str(owners.get(queue.queue_id, NOBODY)),
+                    figures.end,
+                    figures.messages,
+                )
+                for queue, figures in sorted(lag.items())
+            ]
+            if rows:
+                self._stage.show(group, rows)
+            await asyncio.sleep(LOOK_PERIOD)
+
+    async def _until(self, condition: Callable[[], bool], members: Members) -> None:
+        began = time.perf_counter()
+        while not condition():
+            members.check()
+            if time.perf_counter() - began > PATIENCE:
+                raise DemoFailed(
+                    f"after {PATIENCE:g} s the group had still not handled all flights"
+                )
+            await asyncio.sleep(LOOK_PERIOD / 5)
+
+    # Proof
+
+    async def _check(self, admin: client.Admin, billing: Journal, boarding: Journal) -> int:
+        """Raises DemoFailed; the number of dead letters."""
+        # Handled concurrently they have no order to keep.
+        found = differences(replace(self._sent, chains={}), replace(billing.handled, chains={}))
+        found += differences(self._sent_in_order, boarding.handled)
+        dead = [message.body for message in await admin.dead_letters("boarding")]
+        if dead != [self._cancelled.line]:
+            found.append(f"{len(dead)} dead letters, instead of the flight that can't be handled")
+        for group in ("billing", "boarding"):
+            if behind := (await admin.lag(group, topic=TOPIC)).total:
+                found.append(f"{group} is {behind} messages behind although all have left cleanly")
+        if not self._idle:
+            found.append("of five members on four queues none said that it is idle")
+        if found:
+            raise DemoFailed("; ".join(found))
+        return len(dead)
+
+
+def _queues(ids: list[int]) -> str:
+    return f"queue{'s' if len(ids) > 1 else ''} {' and '.join(map(str, ids))}"

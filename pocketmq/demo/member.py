@@ -1,0 +1,124 @@
+"""One member of the demo's group: a process of its own, so that it can be killed.
+
+    python -m pocketmq.demo.member '{"nameserver": ..., ...}'
+
+It writes each flight it handled into the journal, tells on stdout what happens to it, one object of
+JSON a line, and leaves the group when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import client
+from pocketmq.demo.journal import Pen
+from remoting import loop
+
+MAX_RETRIES: Final = 2
+SUSPEND: Final = 0.5
+"""Seconds a queue rests after the first failure of its message; twice as long after the second."""
+
+HANDOVER: Final = 2.0
+"""Seconds until a queue is taken over whose member vanished."""
+
+COMMIT_PERIOD: Final = 0.5
+"""So that the lag that is shown is never much older."""
+
+
+class Duty(msgspec.Struct, frozen=True):
+    """What a member has to do.
+
+    Attributes:
+        journal: the file's path.
+        orderly: consume each queue in order.
+        cancelled: the row of the flight that can't be handled; empty for none.
+    """
+
+    nameserver: str
+    group: str
+    topic: str
+    journal: str
+    orderly: bool = False
+    cancelled: str = ""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a member tells: ``gained`` or ``lost`` a queue, is ``idle``, has given up a ``dead``
+    letter."""
+
+    what: str
+    queue: int = -1
+    text: str = ""
+
+
+class FlightCancelled(Exception):
+    """The demo's handler fails for one flight."""
+
+
+async def serve(duty: Duty) -> None:
+    """Be a member until standard input ends."""
+    pen, cancelled = Pen(Path(duty.journal)), duty.cancelled.encode()
+
+    async def handle(message: client.ReceivedMessage[bytes]) -> None:
+        line = message.body
+        if line == cancelled:
+            raise FlightCancelled
+        pen.write(message.queue.queue_id, message.offset, line)
+
+    consumer = client.PushConsumer(
+        duty.nameserver,
+        group=duty.group,
+        subscribe={duty.topic: "*"},
+        handler=handle,
+        order=client.Orderly(max_retries=MAX_RETRIES, suspend=SUSPEND) if duty.orderly else None,
+        start_from=client.FIRST,
+        on_event=lambda event: _tell(event, duty.topic),
+        handover_timeout=HANDOVER,
+        commit_period=COMMIT_PERIOD,
+    )
+    async with consumer:
+        running = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        running.add_reader(sys.stdin.fileno(), _at_end_of_stdin, ended)
+        serving = asyncio.create_task(consumer.run())
+        ending = asyncio.create_task(ended.wait())
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        await consumer.stop()
+        await serving
+
+
+def _at_end_of_stdin(ended: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        ended.set()
+
+
+def _tell(event: client.Event, topic: str) -> None:
+    told = _told(event, topic)
+    if told is not None:
+        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _told(event: client.Event, topic: str) -> Told | None:
+    match event:
+        case client.QueueGained(queue=queue) if queue.topic == topic:
+            return Told("gained", queue.queue_id)
+        case client.QueueLost(queue=queue) if queue.topic == topic:
+            return Told("lost", queue.queue_id)
+        case client.NoQueues(members=members, queues=queues, docs=docs):
+            return Told("idle", text=f"{members} members but only {queues} queues: see {docs}")
+        case client.MessageDeadLettered(queue=queue, offset=offset):
+            return Told("dead", queue.queue_id, f"the flight at offset {offset}")
+    return None
+
+
+if __name__ == "__main__":
+    loop.run(serve(msgspec.json.decode(sys.argv[1], type=Duty)))
