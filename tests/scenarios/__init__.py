@@ -1,0 +1,1 @@
+"""The life of consumer groups, as stories with expected output; see ``script``."""

@@ -1,0 +1,38 @@
+"""``python -m tests.scenarios``: tell scenarios without sockets, and rewrite what they expect."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.scenarios.script import SCRIPTS, Script, names
+from tests.scenarios.telling import tell_virtually
+
+
+def main() -> int:
+    """Tell the scenarios that are named, or all; 1 when one went otherwise than expected."""
+    parser = argparse.ArgumentParser(prog="python -m tests.scenarios", description=__doc__)
+    parser.add_argument("--update", action="store_true", help="rewrite the expectations")
+    parser.add_argument("name", nargs="*", help="which; all if none is named")
+    arguments = parser.parse_args()
+    differ = False
+    for name in arguments.name or names("virtual"):
+        script = Script.load(name)
+        before = "\n".join(script.lines) + "\n"
+        with tempfile.TemporaryDirectory() as root:
+            after = tell_virtually(script, Path(root))
+        lines = difflib.unified_diff(
+            before.splitlines(keepends=True), after.splitlines(keepends=True), name, "as it went"
+        )
+        sys.stdout.writelines(lines)
+        differ |= before != after
+        if arguments.update:
+            (SCRIPTS / f"{name}.txt").write_text(after)
+    return int(differ and not arguments.update)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""What members saw: who handled what, whether twice, in which order, and whether at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from remoting.protocol.queue import MessageQueue
+
+
+class Journal:
+    """The handlers of one group."""
+
+    def __init__(self) -> None:
+        self.fresh: Counter[tuple[str, str]] = Counter()
+        """Messages by member and topic, since the last step."""
+        self.again: Counter[tuple[str, str]] = Counter()
+        """Those of them that somebody had finished before."""
+        self.finished: Counter[tuple[str, bytes]] = Counter()
+        self.overlaps: list[str] = []
+        self.disorder: list[str] = []
+        self._running: dict[MessageQueue, str] = {}
+        self._last: dict[MessageQueue, int] = {}
+
+    def begins(self, member: str, message: Any, *, ordered: bool) -> None:
+        """A member's handler has been given a message."""
+        if ordered:
+            other = self._running.get(message.queue)
+            if other is not None:
+                self.overlaps.append(f"{member} and {other}")
+            self._running[message.queue] = member
+
+    def ends(self, member: str, message: Any, *, ordered: bool) -> None:
+        """It has returned."""
+        key = (message.topic, bytes(message.body))
+        self.fresh[member, message.topic] += 1
+        if self.finished[key]:
+            self.again[member, message.topic] += 1
+        self.finished[key] += 1
+        if ordered:
+            if message.offset <= self._last.get(message.queue, -1) and not self.finished[key] > 1:
+                self.disorder.append(str(message.queue))
+            self._last[message.queue] = message.offset
+
+    def returned(self, message: Any) -> None:
+        """A handler is no longer in the message."""
+        self._running.pop(message.queue, None)
+
+    def count(self, topic: str) -> tuple[int, int]:
+        """How many messages of a topic were handled, and how often once more."""
+        of_topic = [times for (name, _), times in self.finished.items() if name == topic]
+        return len(of_topic), sum(of_topic) - len(of_topic)

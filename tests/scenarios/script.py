@@ -1,0 +1,90 @@
+"""The text of a scenario: steps, and below each what is expected to have come of it.
+
+A line is a step, an expectation, a comment or empty. The comment ``# on: virtual processes apache``
+says where the story can be told. Expectations begin with ``->``; ``-> [ours]`` and ``-> [apache]``
+hold at brokers of one kind only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ARROW = "-> "
+KINDS = ("ours", "apache")
+
+
+@dataclass(slots=True)
+class Step:
+    """One step, and the lines expected below it as they stand there, without the arrow."""
+
+    line: int
+    text: str
+    expected: list[str] = field(default_factory=list)
+
+    def at(self, kind: str) -> list[str]:
+        """What is expected at brokers of a kind."""
+        mine = f"[{kind}] "
+        return [
+            line.removeprefix(mine)
+            for line in self.expected
+            if line.startswith(mine) or not line.startswith("[")
+        ]
+
+
+@dataclass(slots=True)
+class Script:
+    """A scenario."""
+
+    name: str
+    lines: list[str]
+    steps: list[Step]
+    places: tuple[str, ...]
+
+    @classmethod
+    def load(cls, name: str) -> Script:
+        """The scenario of this name."""
+        return cls.parse(name, (SCRIPTS / f"{name}.txt").read_text())
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Script:
+        """Take a text apart."""
+        lines, steps, places = text.splitlines(), [], ("virtual",)
+        for number, line in enumerate(lines):
+            if line.startswith("# on:"):
+                places = tuple(line.removeprefix("# on:").split())
+            elif line.startswith(ARROW):
+                steps[-1].expected.append(line.removeprefix(ARROW))
+            elif line and not line.startswith("#"):
+                steps.append(Step(number, line))
+        return cls(name, lines, steps, places)
+
+    def told(self, outputs: Mapping[int, list[str]], kind: str) -> str:
+        """The text with the expectations replaced by what happened at brokers of a kind."""
+        steps = {step.line: step for step in self.steps}
+        text: list[str] = []
+        for number, line in enumerate(self.lines):
+            if line.startswith(ARROW):
+                continue
+            text.append(line)
+            if number in steps:
+                text += [ARROW + line for line in _merged(steps[number], outputs[number], kind)]
+        return "\n".join(text) + "\n"
+
+
+def _merged(step: Step, output: list[str], kind: str) -> list[str]:
+    """What happened, beside what is expected elsewhere."""
+    if output == step.at(kind):
+        return step.expected
+    others = [line for line in step.expected if line.startswith("[") and f"[{kind}] " not in line]
+    marked = {line for line in step.expected if line.startswith(f"[{kind}] ")}
+    mine = [f"[{kind}] {line}" if f"[{kind}] {line}" in marked else line for line in output]
+    return mine + others
+
+
+def names(place: str) -> list[str]:
+    """The scenarios that can be told in a place."""
+    found = sorted(path.stem for path in SCRIPTS.glob("*.txt"))
+    return [name for name in found if place in Script.load(name).places]

@@ -1,0 +1,359 @@
+"""Carries out a scenario's steps and tells what came of each.
+
+A step tells what has changed since the one before: who owns which queues, who handled how many
+messages, what members were told, what the brokers find wrong with the groups. On a cluster without
+real time a step is over after ``settles`` seconds of its clock; on another when what is expected
+has happened, or ``PATIENCE`` is at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import client
+from remoting.protocol.codes import RequestCode, ResponseCode
+from tests.scenarios.actors import Foreign, Member
+from tests.scenarios.clusters import BROKERS, Cluster, InLoop, make_topic
+from tests.scenarios.journal import Journal
+from tests.scenarios.loops import Actor, StoryLoop
+from tests.scenarios.script import Script, Step
+
+PATIENCE: Final = 30.0
+POLL: Final = 0.02
+A_MOMENT: Final = 0.3
+"""How long nothing has to happen where nothing is expected."""
+
+_POLICIES: Final = {"warns": "warn", "allows": "allow"}
+
+
+class Stage:
+    """One telling of one scenario; use it as a context manager."""
+
+    def __init__(self, script: Script, cluster: Cluster) -> None:
+        self._script = script
+        self._cluster = cluster
+        self._suffix = f"-{script.name}"
+        self._journal = Journal()
+        self._members: dict[str, Member] = {}
+        self._foreigners: dict[str, Foreign] = {}
+        self._names: dict[str, str] = {}
+        self._groups: set[str] = set()
+        self._brokers_of: dict[str, list[str]] = {}
+        self._sent: dict[str, int] = {}
+        self._answers: list[str] = []
+        self._joining: set[asyncio.Task[None]] = set()
+        self._owned: dict[str, str] = {}
+        self._found: dict[str, set[str]] = {}
+        self._wait: float | None = None
+
+    async def __aenter__(self) -> Stage:
+        self._instance = client.Instance(self._cluster.nameserver, ip="10.9.9.9")
+        await self._instance.start()
+        self._admin = self._instance.admin()
+        self._producer = self._instance.producer()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._joining:
+            task.cancel()
+        await asyncio.gather(*self._joining, return_exceptions=True)
+        for member in self._members.values():
+            await member.kill()
+        for foreign in self._foreigners.values():
+            await foreign.close()
+        await self._instance.close()
+
+    async def tell(self) -> dict[int, list[str]]:
+        """Carry out every step; what came of them, by their lines."""
+        return {step.line: await self._tell(step) for step in self._script.steps}
+
+    async def _tell(self, step: Step) -> list[str]:
+        self._wait = None
+        for pattern, action in _STEPS:
+            match = re.fullmatch(pattern, step.text)
+            if match is not None:
+                await action(self, *match.groups())
+                return await self._outcome(step.at(self._cluster.kind))
+        raise ValueError(f"{self._script.name}, line {step.line + 1}: what is {step.text!r}?")
+
+    async def _outcome(self, expected: list[str]) -> list[str]:
+        if self._cluster.settles is not None:
+            await asyncio.sleep(self._wait or self._cluster.settles)
+        elif not expected:
+            await asyncio.sleep(A_MOMENT)
+        owned, found = await self._owners(), await self._findings()
+        lines = self._lines(owned, found)
+        if self._cluster.settles is None:
+            deadline = asyncio.get_running_loop().time() + (self._wait or 0.0) + PATIENCE
+            while lines != expected and asyncio.get_running_loop().time() < deadline:
+                await asyncio.sleep(POLL)
+                owned, found = await self._owners(), await self._findings()
+                lines = self._lines(owned, found)
+        self._turn_over(owned, found)
+        return lines
+
+    def _lines(self, owned: dict[str, str], found: dict[str, set[str]]) -> list[str]:
+        lines = list(self._answers)
+        lines += [
+            f"{name} owns {what}" for name, what in owned.items() if self._owned.get(name) != what
+        ]
+        for (name, topic), count in sorted(self._journal.fresh.items()):
+            again = self._journal.again[name, topic]
+            twice = f", {again} of them again" if again else ""
+            lines.append(f"{name} handled {count} of {self._story_name(topic)}{twice}")
+        for name, member in sorted(self._members.items()):
+            lines += sorted({f"{name} {event}" for event in member.events})
+        for group, problems in sorted(found.items()):
+            before = self._found.get(group, set())
+            lines += [f"brokers find in {group}: {one}" for one in sorted(problems - before)]
+            lines += [f"over in {group}: {one}" for one in sorted(before - problems)]
+        return lines
+
+    def _turn_over(self, owned: dict[str, str], found: dict[str, set[str]]) -> None:
+        self._owned, self._found = owned, found
+        self._answers.clear()
+        self._journal.fresh.clear()
+        self._journal.again.clear()
+        for member in self._members.values():
+            member.events.clear()
+
+    # what can be seen
+
+    async def _owners(self) -> dict[str, str]:
+        return {
+            name: _queues_text(member.assigned, self._story_name, self._brokers_of) or "nothing"
+            for name, member in sorted(self._members.items())
+            if member.joined
+        }
+
+    async def _findings(self) -> dict[str, set[str]]:
+        found = {}
+        for group in self._groups:
+            try:
+                description = await self._admin.describe_group(self._real(group))
+            except client.PocketMQError:
+                found[group] = self._found.get(group, set())
+                continue
+            found[group] = {
+                " ".join(
+                    [problem.docs.partition("#")[2], *sorted(map(self._name, problem.members))]
+                )
+                for problem in description.problems
+            }
+        return found
+
+    def _name(self, client_id: str) -> str:
+        return self._names.get(client_id) or client_id.partition("@")[2]
+
+    def _real(self, name: str) -> str:
+        return name + self._suffix
+
+    def _story_name(self, name: str) -> str:
+        return name.removesuffix(self._suffix)
+
+    def _subscriptions(self, text: str) -> dict[str, str]:
+        pairs = (one.split(":") for one in text.split())
+        return {self._real(topic): tags for topic, tags in pairs}
+
+    # steps
+
+    async def _topic(self, topic: str, queues: str, brokers: str | None) -> None:
+        at = list(BROKERS) if brokers == "each broker" else [brokers or BROKERS[0]]
+        self._brokers_of[topic] = at
+        await make_topic(self._cluster, self._real(topic), int(queues), at)
+
+    async def _join(self, name: str, group: str, topics: str, options: str | None) -> None:
+        member = await self._new_member(name, Actor(name, _ip(name)))
+        self._begin(member, group, topics, options)
+
+    async def _join_both(self, one: str, two: str, group: str, topics: str) -> None:
+        actor = Actor(f"{one} and {two}", _ip(one))
+        members = [await self._new_member(name, actor) for name in (one, two)]
+        # Their ids differ by chance alone; the first in the order is the first in the story.
+        members.sort(key=lambda member: member.client_id)
+        for name, member in zip((one, two), members, strict=True):
+            self._names[member.client_id] = member.name = name
+            self._members[name] = member
+        differ = len({member.client_id for member in members}) == len(members)
+        self._answers.append(f"their client ids {'differ' if differ else 'are the same'}")
+        for member in members:
+            self._begin(member, group, topics, None)
+
+    async def _new_member(self, name: str, actor: Actor) -> Member:
+        member = Member(name, actor, self._cluster.nameserver, self._journal)
+        await member.make()
+        self._names[member.client_id] = name
+        self._members[name] = member
+        return member
+
+    def _begin(self, member: Member, group: str, topics: str, options: str | None) -> None:
+        more: dict[str, Any] = {}
+        for word in (options or "").split(", "):
+            if word == "orderly":
+                more["order"] = client.Orderly()
+            elif word in _POLICIES:
+                more["on_conflict"] = _POLICIES[word]
+        self._groups.add(group)
+        joining = asyncio.ensure_future(
+            member.join(
+                self._real(group), self._subscriptions(topics), name_of=self._name, **more
+            )
+        )
+        self._joining.add(joining)
+        joining.add_done_callback(self._joining.discard)
+
+    async def _send(self, count: str, topic: str, tag: str | None) -> None:
+        queues = sorted(await self._admin.queues(self._real(topic)))
+        first = self._sent.get(topic, 0)
+        for number in range(first, first + int(count)):
+            queue = queues[number % len(queues)]
+            await self._producer.send(
+                self._real(topic), b"%d" % number, tag=tag, queue=queue, timeout=20
+            )
+        self._sent[topic] = first + int(count)
+
+    async def _pass(self, seconds: str) -> None:
+        self._wait = float(seconds)
+
+    async def _hold(self, name: str) -> None:
+        self._members[name].hold()
+
+    async def _release(self, name: str) -> None:
+        self._members[name].release()
+
+    async def _close(self, name: str) -> None:
+        await self._members[name].close()
+
+    async def _kill(self, name: str) -> None:
+        await self._members[name].kill()
+
+    async def _cut_off(self, name: str) -> None:
+        self._members[name].actor.cut_off = True
+
+    async def _reconnect(self, name: str) -> None:
+        self._members[name].actor.cut_off = False
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, StoryLoop)
+        loop.heal()
+
+    async def _stop(self, broker: str) -> None:
+        await self._cluster.stop(broker)
+
+    async def _start(self, broker: str) -> None:
+        await self._cluster.start(broker)
+
+    async def _answer(self, broker: str, request: str, code: str | None) -> None:
+        assert isinstance(self._cluster, InLoop)
+        answer = None if code is None else ResponseCode[code]
+        self._cluster.answer(broker, RequestCode[request], answer)
+
+    async def _take_locks(self, broker: str) -> None:
+        assert isinstance(self._cluster, InLoop)
+        self._cluster.forget_locks(broker)
+
+    async def _heartbeat(self, name: str, group: str, topics: str) -> None:
+        foreign = await self._foreign(name)
+        self._groups.add(group)
+        word = await foreign.heartbeat(self._real(group), self._subscriptions(topics))
+        self._answers.append(f"{name} is answered {word}")
+
+    async def _pull(self, name: str, topic: str, queue_id: str, group: str) -> None:
+        foreign = await self._foreign(name)
+        word = await foreign.pull(self._real(group), self._real(topic), int(queue_id))
+        self._answers.append(f"{name} is answered {word}")
+
+    async def _ask(self, name: str, group: str) -> None:
+        members = await (await self._foreign(name)).members(self._real(group))
+        self._answers.append(f"{name} is told {' '.join(map(self._name, members)) or 'nobody'}")
+
+    async def _leave(self, name: str, group: str) -> None:
+        word = await self._foreigners[name].leave(self._real(group))
+        self._answers.append(f"{name} is answered {word}")
+
+    async def _foreign(self, name: str) -> Foreign:
+        if name not in self._foreigners:
+            actor = Actor(name, _ip(name))
+            client_id = f"{actor.ip}@{name}"
+            address = (await self._admin._masters())[BROKERS[0]]
+            self._names[client_id] = name
+            self._foreigners[name] = Foreign(name, actor, address, client_id)
+        return self._foreigners[name]
+
+    async def _reset(self, group: str, topic: str, to: str) -> None:
+        place = client.END if to == "its end" else int(to)
+        await self._admin.reset(self._real(group), self._real(topic), to=place)
+
+    async def _lag(self, group: str) -> None:
+        lag = await self._admin.lag(self._real(group))
+        self._answers.append(f"{group} lags {lag.total} behind")
+
+    async def _count(self, topic: str) -> None:
+        handled, again = self._journal.count(self._real(topic))
+        self._answers.append(
+            f"{handled} of {self._sent[topic]} handled, {again} again, "
+            f"{len(self._journal.disorder)} out of order, "
+            f"{len(self._journal.overlaps)} while another of their queue was"
+        )
+
+
+Action = Callable[..., Awaitable[None]]
+
+_STEPS: Final[tuple[tuple[str, Action], ...]] = (
+    (r"topic (\w+) has (\d+) queues?(?: at (each broker|broker-\w))?", Stage._topic),
+    (r"(\w+) joins (\w+) with ([^,]+)(?:, (.+))?", Stage._join),
+    (r"(\w+) and (\w+) join (\w+) in one process with (.+)", Stage._join_both),
+    (r"send (\d+) to (\w+)(?: tagged (\w+))?", Stage._send),
+    (r"wait (\d+(?:\.\d+)?)s", Stage._pass),
+    (r"hold (\w+)", Stage._hold),
+    (r"release (\w+)", Stage._release),
+    (r"close (\w+)", Stage._close),
+    (r"kill (\w+)", Stage._kill),
+    (r"cut off (\w+)", Stage._cut_off),
+    (r"reconnect (\w+)", Stage._reconnect),
+    (r"stop (broker-\w)", Stage._stop),
+    (r"start (broker-\w)", Stage._start),
+    (r"(broker-\w) answers (\w+) (?:with (\w+)|again)", Stage._answer),
+    (r"(broker-\w) gives the locks to a stranger", Stage._take_locks),
+    (r"(\w+) heartbeats (\w+) with (.+)", Stage._heartbeat),
+    (r"(\w+) pulls (\w+)\[(\d+)\] for (\w+)", Stage._pull),
+    (r"(\w+) asks who is in (\w+)", Stage._ask),
+    (r"(\w+) leaves (\w+)", Stage._leave),
+    (r"reset (\w+) in (\w+) to (\d+|its end)", Stage._reset),
+    (r"lag of (\w+)", Stage._lag),
+    (r"count (\w+)", Stage._count),
+)
+
+
+def _ip(name: str) -> str:
+    """Addresses sort like names, and so do client ids."""
+    return f"10.0.0.{100 + ord(name[0]) - ord('a')}"
+
+
+def _queues_text(
+    queues: list[client.MessageQueue],
+    story_name: Callable[[str], str],
+    brokers_of: dict[str, list[str]],
+) -> str:
+    """Queues like ``T[0-3]``, those of a topic at several brokers like ``T[0-3] of broker-a``."""
+    parts: dict[tuple[str, str], list[int]] = {}
+    for queue in queues:
+        topic = story_name(queue.topic)
+        broker = f" of {queue.broker_name}" if len(brokers_of.get(topic, [])) > 1 else ""
+        parts.setdefault((topic, broker), []).append(queue.queue_id)
+    return ", ".join(
+        f"{topic}[{_numbers_text(sorted(numbers))}]{broker}"
+        for (topic, broker), numbers in sorted(parts.items())
+    )
+
+
+def _numbers_text(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

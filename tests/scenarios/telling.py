@@ -1,0 +1,41 @@
+"""Tells a scenario in one of its places; what happened comes back as its text."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.scenarios.clusters import Cluster, InLoop
+from tests.scenarios.loops import RealLoop, StoryLoop
+from tests.scenarios.script import Script
+from tests.scenarios.stage import Stage
+
+
+def tell_virtually(script: Script, root: Path) -> str:
+    """Without sockets, on a clock that jumps."""
+    with asyncio.Runner(loop_factory=StoryLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, StoryLoop)
+        with loop.telling_time():
+            return runner.run(_virtually(script, root))
+
+
+async def _virtually(script: Script, root: Path) -> str:
+    cluster = InLoop(root)
+    await cluster.open()
+    try:
+        return await _told(script, cluster)
+    finally:
+        await cluster.close()
+
+
+def tell_really(script: Script, cluster: Cluster) -> str:
+    """With sockets, in real time."""
+    with asyncio.Runner(loop_factory=RealLoop) as runner:
+        return runner.run(_told(script, cluster))
+
+
+async def _told(script: Script, cluster: Cluster) -> str:
+    async with Stage(script, cluster) as stage:
+        outputs = await stage.tell()
+    return script.told(outputs, cluster.kind)
