@@ -65,6 +65,7 @@ class Bulk:
         "_disk",
         "_dispatcher",
         "_log",
+        "_longest_record",
         "_next_ms",
         "_runs",
         "_stats",
@@ -88,6 +89,7 @@ class Bulk:
     ) -> None:
         """``next_ms`` gives the store time of the next records."""
         self._log = log
+        self._longest_record = log.longest_record
         self._dispatcher = dispatcher
         self._disk = disk
         self._stats = stats
@@ -103,7 +105,7 @@ class Bulk:
 
     def make_room(self, run: Run, count: int, size: int) -> bool:
         """Whether ``count`` more messages of ``size`` bytes in all may be added; may flush."""
-        if self._disk.trouble is not None or size > self._log.longest_record:
+        if self._disk.trouble is not None or size > self._longest_record:
             return False
         try:
             if run.room < count and not self._open(run, count):
@@ -132,6 +134,8 @@ class Bulk:
 
     def flush(self) -> None:
         """Store what was added and make it visible; room must be made anew afterwards."""
+        if not self._runs:
+            return
         self._store()
         runs, self._runs = self._runs, []
         for run in runs:

@@ -55,7 +55,8 @@ class ConsumeQueue(QueueFiles):
 
         It ends with its file, so it may be shorter than asked for. Raises ``OSError``.
         """
-        self.prepare(count)
+        if self.next_offset + count > self._ready:
+            self.prepare(count)
         file = self._active
         assert file is not None
         at = self.max_offset * ENTRY_BYTES - file.start
