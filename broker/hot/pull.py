@@ -7,8 +7,10 @@ parked, or answered, by that module too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from broker.errors import LimitReached, Refused
@@ -36,6 +38,12 @@ MAX_KNOWN_PULLS: Final = 4_096
 
 _MAX_TEXT_LENGTH: Final = 256
 """Of a field of the header that is remembered; nearly all are shorter."""
+
+_key_of: Final[Callable[[PullFields], tuple[str, ...]]] = attrgetter(
+    *("consumerGroup", "topic", "queueId", "maxMsgNums", "sysFlag", "suspendTimeoutMillis"),
+    *("subscription", "subVersion", "expressionType", "maxMsgBytes", "requestSource"),
+)
+"""The texts of a header that tell its kind."""
 
 _NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
 _NEXT, _LOW, _HIGH = 8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_333_333_333_333_333
@@ -177,19 +185,7 @@ class Pulls:
             self._topics_version = state.topics.data_version
             self._groups_version = state.groups.data_version
             self._known.clear()
-        key = (
-            fields.consumerGroup,
-            fields.topic,
-            fields.queueId,
-            fields.maxMsgNums,
-            fields.sysFlag,
-            fields.suspendTimeoutMillis,
-            fields.subscription,
-            fields.subVersion,
-            fields.expressionType,
-            fields.maxMsgBytes,
-            fields.requestSource,
-        )
+        key = _key_of(fields)
         return self._known.get(key) or self._learn(key, fields)
 
     def _learn(self, key: tuple[str, ...], fields: PullFields) -> Known | None:
