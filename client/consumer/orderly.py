@@ -184,9 +184,9 @@ class InOrder(Generic[T]):
                 held.handling.add(run)
                 outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
                 since = self._loop.time()
+                held.handling.discard(run)
+                held.changed()
                 if outcome is DONE and not outcomes and not failures:
-                    held.handling.discard(run)
-                    held.changed()
                     continue
             if outcome is DONE and outcomes.get(message.offset, DONE) is DONE:
                 self._recovered(held, lane, message)

@@ -104,6 +104,15 @@ async def test_a_failing_message_comes_again_before_those_behind_it(make: Make, 
     assert not held.queue.failures
 
 
+async def test_a_handler_that_waits_is_over_once_its_message_came_well_after_failing(make: Make):
+    got: list[Any] = []
+    works = make(failing(2, 1, got, waits=True), Orderly(**SOON))
+    held = works.gain()
+    works.put(held, *range(4))
+    await eventually(lambda: not held.queue.messages)
+    assert not held.handling
+
+
 async def test_after_max_retries_it_is_dead_lettered_and_the_queue_goes_on(make: Make):
     got: list[Any] = []
     works = make(failing(0, 99, got), Orderly(max_retries=2, **SOON))
