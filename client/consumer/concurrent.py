@@ -28,6 +28,9 @@ T = TypeVar("T")
 FAILURES: Final = (Exception, asyncio.CancelledError)
 """What a handler's first step may raise that is about its messages alone."""
 
+ALL_DONE: Final = object()
+"""The handler returned for every message of a run, and none settled itself otherwise."""
+
 
 class Concurrent(Generic[T]):
     """The concurrent way of one consumer.
@@ -84,40 +87,52 @@ class Concurrent(Generic[T]):
     # Turns of workers
 
     async def _each(self, held: Held[T]) -> bool:
-        queue, handler = held.queue, self._handler
-        assert handler is not None
+        queue = held.queue
         began = self._loop.time()
         run = queue.take(self._most)
         self._intake.put_back(held)
-        outcomes = queue.outcomes
+        work = self._calls(run, queue.outcomes)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as end:
+            if end.value is ALL_DONE:
+                queue.finish(run)
+                self._intake.settled(held)
+                self.crew.kept_loop(self._loop.time() - began)
+                return False
+            outcome = DONE
+        except FAILURES as error:
+            outcome = outcome_of(error)
+        else:
+            run.waits = True
+            self._isolate(held, run)
+            self.crew.kept_loop(self._loop.time() - began)
+            await self._awaited(held, run, work, waits_for)
+            return True
+        self._isolate(held, run)
+        await self.conclude(held, run, outcome)
+        return True
+
+    async def _calls(self, run: Run[ReceivedMessage[T]], outcomes: dict[int, Outcome]) -> object:
+        """Call the handler for each message: one coroutine to drive for a whole run.
+
+        It ends with ``ALL_DONE``; at a message that settled itself; or, once one has waited, with
+        what the handler returned for it, for those behind were given back.
+        """
+        handler = self._handler
+        assert handler is not None
         for at, message in enumerate(run.messages, run.start):
             run.at = at
-            try:
-                work = handler(message)
-                waits_for = work.send(None)
-            except StopIteration as end:
-                if end.value is not None:
-                    self.crew.returned(end.value)
-                if not outcomes:
-                    continue
-                if outcomes.get(message.offset, DONE) is DONE:
-                    outcomes.pop(message.offset, None)
-                    continue
-                outcome = DONE
-            except FAILURES as error:
-                outcome = outcome_of(error)
-            else:
-                self._isolate(held, run)
-                self.crew.kept_loop(self._loop.time() - began)
-                await self._awaited(held, run, work, waits_for)
-                return True
-            self._isolate(held, run)
-            await self.conclude(held, run, outcome)
-            return True
-        queue.finish(run)
-        self._intake.settled(held)
-        self.crew.kept_loop(self._loop.time() - began)
-        return False
+            value = await handler(message)
+            if run.waits:
+                return value
+            if value is not None:
+                self.crew.returned(value)
+            if outcomes and outcomes.get(message.offset, DONE) is not DONE:
+                return None
+            if outcomes:
+                outcomes.pop(message.offset, None)
+        return ALL_DONE
 
     def _isolate(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
         """Make the message at hand a run of its own."""

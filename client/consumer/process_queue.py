@@ -50,10 +50,11 @@ class Run(Generic[M]):
 
     Attributes:
         at: which of them is being handled; those before are as good as settled.
+        waits: the handler of that one waits for something, or has.
         over: its time was over and it was settled without its handler.
     """
 
-    __slots__ = ("at", "chunk", "end", "over", "queue", "start")
+    __slots__ = ("at", "chunk", "end", "over", "queue", "start", "waits")
 
     def __init__(self, queue: ProcessQueue[M], chunk: Chunk[M], start: int, end: int) -> None:
         self.queue = queue
@@ -61,6 +62,7 @@ class Run(Generic[M]):
         self.start = start
         self.end = end
         self.at = start
+        self.waits = False
         self.over = False
 
     def __len__(self) -> int:
