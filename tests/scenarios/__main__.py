@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import sys
 import tempfile
 from pathlib import Path
+
+import structlog
 
 from tests.scenarios.script import SCRIPTS, Script, names
 from tests.scenarios.telling import tell_virtually
@@ -18,6 +21,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="rewrite the expectations")
     parser.add_argument("name", nargs="*", help="which; all if none is named")
     arguments = parser.parse_args()
+    _be_quiet()
     differ = False
     for name in arguments.name or names("virtual"):
         script = Script.load(name)
@@ -32,6 +36,12 @@ def main() -> int:
         if arguments.update:
             (SCRIPTS / f"{name}.txt").write_text(after)
     return int(differ and not arguments.update)
+
+
+def _be_quiet() -> None:
+    """What clients and brokers log is not what is asked for here."""
+    logging.disable(logging.CRITICAL)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from client.events import (
     LockLost,
     MembersDiffer,
     NoQueues,
+    QueueLost,
     QueueResumed,
     QueueWaiting,
     SubscriptionUnstable,
@@ -38,14 +39,15 @@ TIMEOUT = 5.0
 class Member:
     """A push consumer of ours, in a process of its own or in another member's."""
 
-    def __init__(self, name: str, actor: Actor, nameserver: str, journal: Journal) -> None:
+    def __init__(self, name: str, actor: Actor, nameserver: str) -> None:
         self.name = name
         self.actor = actor
         self.events: list[str] = []
+        self.waiting: set[client.MessageQueue] = set()
+        """Its queues that can't be read at the moment."""
         self.client_id = ""
         self.joined = False
         self._nameserver = nameserver
-        self._journal = journal
         self._free = asyncio.Event()
         self._free.set()
 
@@ -60,12 +62,14 @@ class Member:
         self,
         group: str,
         subscribe: Mapping[str, str],
+        journal: Journal,
         *,
         name_of: Callable[[str], str],
         **options: Any,
     ) -> None:
         """Become a member of a group."""
         self._name_of = name_of
+        self._journal = journal
         self._ordered = options.get("order") is not None
         with self.actor.acting():
             self._consumer = self._instance.push_consumer(
@@ -129,9 +133,9 @@ class Member:
             case SubscriptionUnstable():
                 self.events.append("is warned: a broker forgot its subscription twice")
             case QueueWaiting() if not event.queue.topic.startswith("%"):
-                self.events.append("has to wait with a queue")
-            case QueueResumed() if not event.queue.topic.startswith("%"):
-                self.events.append("goes on with a queue")
+                self.waiting.add(event.queue)
+            case QueueResumed() | QueueLost():
+                self.waiting.discard(event.queue)
 
 
 class Foreign:

@@ -19,11 +19,13 @@ class Journal:
         self.finished: Counter[tuple[str, bytes]] = Counter()
         self.overlaps: list[str] = []
         self.disorder: list[str] = []
+        self.ordered = False
         self._running: dict[MessageQueue, str] = {}
         self._last: dict[MessageQueue, int] = {}
 
     def begins(self, member: str, message: Any, *, ordered: bool) -> None:
         """A member's handler has been given a message."""
+        self.ordered |= ordered
         if ordered:
             other = self._running.get(message.queue)
             if other is not None:
@@ -45,6 +47,11 @@ class Journal:
     def returned(self, message: Any) -> None:
         """A handler is no longer in the message."""
         self._running.pop(message.queue, None)
+
+    def turn_over(self) -> None:
+        """A step is over."""
+        self.fresh.clear()
+        self.again.clear()
 
     def count(self, topic: str) -> tuple[int, int]:
         """How many messages of a topic were handled, and how often once more."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ class Stage:
         self._script = script
         self._cluster = cluster
         self._suffix = f"-{script.name}"
-        self._journal = Journal()
+        self._journals: dict[str, Journal] = defaultdict(Journal)
         self._members: dict[str, Member] = {}
         self._foreigners: dict[str, Foreign] = {}
         self._names: dict[str, str] = {}
@@ -45,9 +46,10 @@ class Stage:
         self._sent: dict[str, int] = {}
         self._answers: list[str] = []
         self._joining: set[asyncio.Task[None]] = set()
-        self._owned: dict[str, str] = {}
+        self._states: dict[tuple[str, str], str] = {}
         self._found: dict[str, set[str]] = {}
         self._wait: float | None = None
+        self._lag_asked: str | None = None
 
     async def __aenter__(self) -> Stage:
         self._instance = client.Instance(self._cluster.nameserver, ip="10.9.9.9")
@@ -71,9 +73,12 @@ class Stage:
         return {step.line: await self._tell(step) for step in self._script.steps}
 
     async def _tell(self, step: Step) -> list[str]:
-        self._wait = None
+        text, _, wait = step.text.rpartition(", wait ")
+        text, wait = (text, wait) if text else (step.text, "")
+        self._wait = float(wait.removesuffix("s")) if wait else None
+        self._lag_asked = None
         for pattern, action in _STEPS:
-            match = re.fullmatch(pattern, step.text)
+            match = re.fullmatch(pattern, text)
             if match is not None:
                 await action(self, *match.groups())
                 return await self._outcome(step.at(self._cluster.kind))
@@ -84,26 +89,37 @@ class Stage:
             await asyncio.sleep(self._wait or self._cluster.settles)
         elif not expected:
             await asyncio.sleep(A_MOMENT)
-        owned, found = await self._owners(), await self._findings()
-        lines = self._lines(owned, found)
-        if self._cluster.settles is None:
-            deadline = asyncio.get_running_loop().time() + (self._wait or 0.0) + PATIENCE
-            while lines != expected and asyncio.get_running_loop().time() < deadline:
-                await asyncio.sleep(POLL)
-                owned, found = await self._owners(), await self._findings()
-                lines = self._lines(owned, found)
-        self._turn_over(owned, found)
+        deadline = asyncio.get_running_loop().time() + (self._wait or 0.0) + PATIENCE
+        while True:
+            states, found = self._member_states(), await self._findings()
+            lines = await self._asked() + self._lines(states, found)
+            late = asyncio.get_running_loop().time() >= deadline
+            if self._cluster.settles is not None or late or lines == expected:
+                break
+            await asyncio.sleep(POLL)
+        self._turn_over(states, found)
         return lines
 
-    def _lines(self, owned: dict[str, str], found: dict[str, set[str]]) -> list[str]:
+    async def _asked(self) -> list[str]:
+        if self._lag_asked is None:
+            return []
+        lag = await self._admin.lag(self._real(self._lag_asked))
+        return [f"{self._lag_asked} lags {lag.total} behind"]
+
+    def _lines(
+        self, states: dict[tuple[str, str], str], found: dict[str, set[str]]
+    ) -> list[str]:
         lines = list(self._answers)
         lines += [
-            f"{name} owns {what}" for name, what in owned.items() if self._owned.get(name) != what
+            f"{name} {verb} {what}"
+            for (name, verb), what in states.items()
+            if self._states.get((name, verb), "" if verb == "owns" else "nothing") != what
         ]
-        for (name, topic), count in sorted(self._journal.fresh.items()):
-            again = self._journal.again[name, topic]
-            twice = f", {again} of them again" if again else ""
-            lines.append(f"{name} handled {count} of {self._story_name(topic)}{twice}")
+        for _, journal in sorted(self._journals.items()):
+            for (name, topic), count in sorted(journal.fresh.items()):
+                again = journal.again[name, topic]
+                twice = f", {again} of them again" if again else ""
+                lines.append(f"{name} handled {count} of {self._story_name(topic)}{twice}")
         for name, member in sorted(self._members.items()):
             lines += sorted({f"{name} {event}" for event in member.events})
         for group, problems in sorted(found.items()):
@@ -112,22 +128,38 @@ class Stage:
             lines += [f"over in {group}: {one}" for one in sorted(before - problems)]
         return lines
 
-    def _turn_over(self, owned: dict[str, str], found: dict[str, set[str]]) -> None:
-        self._owned, self._found = owned, found
+    def _turn_over(
+        self, states: dict[tuple[str, str], str], found: dict[str, set[str]]
+    ) -> None:
+        self._states, self._found = states, found
         self._answers.clear()
-        self._journal.fresh.clear()
-        self._journal.again.clear()
+        for journal in self._journals.values():
+            journal.turn_over()
         for member in self._members.values():
             member.events.clear()
 
     # what can be seen
 
-    async def _owners(self) -> dict[str, str]:
+    def _member_states(self) -> dict[tuple[str, str], str]:
         return {
-            name: _queues_text(member.assigned, self._story_name, self._brokers_of) or "nothing"
+            (name, verb): self._queues_text(queues)
             for name, member in sorted(self._members.items())
             if member.joined
+            for verb, queues in (("owns", member.assigned), ("waits for", sorted(member.waiting)))
         }
+
+    def _queues_text(self, queues: list[client.MessageQueue]) -> str:
+        """Queues like ``T[0-3]``, or ``T[0-3] of broker-a`` where several brokers have some."""
+        parts: dict[tuple[str, str], list[int]] = {}
+        for queue in queues:
+            topic = self._story_name(queue.topic)
+            broker = f" of {queue.broker_name}" if len(self._brokers_of[topic]) > 1 else ""
+            parts.setdefault((topic, broker), []).append(queue.queue_id)
+        texts = [
+            f"{topic}[{_numbers_text(sorted(numbers))}]{broker}"
+            for (topic, broker), numbers in sorted(parts.items())
+        ]
+        return ", ".join(texts) or "nothing"
 
     async def _findings(self) -> dict[str, set[str]]:
         found = {}
@@ -183,7 +215,7 @@ class Stage:
             self._begin(member, group, topics, None)
 
     async def _new_member(self, name: str, actor: Actor) -> Member:
-        member = Member(name, actor, self._cluster.nameserver, self._journal)
+        member = Member(name, actor, self._cluster.nameserver)
         await member.make()
         self._names[member.client_id] = name
         self._members[name] = member
@@ -199,7 +231,11 @@ class Stage:
         self._groups.add(group)
         joining = asyncio.ensure_future(
             member.join(
-                self._real(group), self._subscriptions(topics), name_of=self._name, **more
+                self._real(group),
+                self._subscriptions(topics),
+                self._journals[group],
+                name_of=self._name,
+                **more,
             )
         )
         self._joining.add(joining)
@@ -287,16 +323,15 @@ class Stage:
         await self._admin.reset(self._real(group), self._real(topic), to=place)
 
     async def _lag(self, group: str) -> None:
-        lag = await self._admin.lag(self._real(group))
-        self._answers.append(f"{group} lags {lag.total} behind")
+        self._lag_asked = group
 
-    async def _count(self, topic: str) -> None:
-        handled, again = self._journal.count(self._real(topic))
-        self._answers.append(
-            f"{handled} of {self._sent[topic]} handled, {again} again, "
-            f"{len(self._journal.disorder)} out of order, "
-            f"{len(self._journal.overlaps)} while another of their queue was"
-        )
+    async def _count(self, topic: str, group: str) -> None:
+        journal = self._journals[group]
+        handled, again = journal.count(self._real(topic))
+        text = f"{handled} of {self._sent[topic]} handled, {again} again"
+        if journal.ordered:
+            text += f", {len(journal.disorder)} out of order, {len(journal.overlaps)} beside another"
+        self._answers.append(text)
 
 
 Action = Callable[..., Awaitable[None]]
@@ -306,7 +341,7 @@ _STEPS: Final[tuple[tuple[str, Action], ...]] = (
     (r"(\w+) joins (\w+) with ([^,]+)(?:, (.+))?", Stage._join),
     (r"(\w+) and (\w+) join (\w+) in one process with (.+)", Stage._join_both),
     (r"send (\d+) to (\w+)(?: tagged (\w+))?", Stage._send),
-    (r"wait (\d+(?:\.\d+)?)s", Stage._pass),
+    (r"wait (\d+)s", Stage._pass),
     (r"hold (\w+)", Stage._hold),
     (r"release (\w+)", Stage._release),
     (r"close (\w+)", Stage._close),
@@ -323,30 +358,13 @@ _STEPS: Final[tuple[tuple[str, Action], ...]] = (
     (r"(\w+) leaves (\w+)", Stage._leave),
     (r"reset (\w+) in (\w+) to (\d+|its end)", Stage._reset),
     (r"lag of (\w+)", Stage._lag),
-    (r"count (\w+)", Stage._count),
+    (r"count (\w+) in (\w+)", Stage._count),
 )
 
 
 def _ip(name: str) -> str:
     """Addresses sort like names, and so do client ids."""
     return f"10.0.0.{100 + ord(name[0]) - ord('a')}"
-
-
-def _queues_text(
-    queues: list[client.MessageQueue],
-    story_name: Callable[[str], str],
-    brokers_of: dict[str, list[str]],
-) -> str:
-    """Queues like ``T[0-3]``, those of a topic at several brokers like ``T[0-3] of broker-a``."""
-    parts: dict[tuple[str, str], list[int]] = {}
-    for queue in queues:
-        topic = story_name(queue.topic)
-        broker = f" of {queue.broker_name}" if len(brokers_of.get(topic, [])) > 1 else ""
-        parts.setdefault((topic, broker), []).append(queue.queue_id)
-    return ", ".join(
-        f"{topic}[{_numbers_text(sorted(numbers))}]{broker}"
-        for (topic, broker), numbers in sorted(parts.items())
-    )
 
 
 def _numbers_text(numbers: list[int]) -> str:

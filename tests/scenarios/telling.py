@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 from tests.scenarios.clusters import Cluster, InLoop
@@ -16,6 +17,7 @@ def tell_virtually(script: Script, root: Path) -> str:
     with asyncio.Runner(loop_factory=StoryLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, StoryLoop)
+        random.seed(script.name)
         with loop.telling_time():
             return runner.run(_virtually(script, root))
 

@@ -1,0 +1,72 @@
+"""Every scenario goes as its text says: without sockets, over processes, and at Apache's brokers.
+
+What has changed on purpose is rewritten by ``python -m tests.scenarios --update NAME``, for review.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.clusters import BROKERS, Processes, Running, processes
+from tests.scenarios.script import Script, names
+from tests.scenarios.telling import tell_really, tell_virtually
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def text_of(script: Script) -> str:
+    return "\n".join(script.lines) + "\n"
+
+
+@pytest.mark.parametrize("name", names("virtual"))
+def test_without_sockets_it_goes_as_written(name: str, tmp_path: Path) -> None:
+    script = Script.load(name)
+    assert tell_virtually(script, tmp_path) == text_of(script)
+
+
+@pytest.fixture(scope="module")
+def our_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with processes(tmp_path_factory.mktemp("processes")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", names("processes"))
+def test_over_processes_it_goes_as_written(name: str, our_processes: Processes) -> None:
+    script = Script.load(name)
+    assert tell_really(script, our_processes) == text_of(script)
+
+
+@pytest.fixture(scope="module")
+def apaches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    # Only here: without Java the others still run.
+    from tests.interop.apache import apache, second_broker
+
+    home = tmp_path_factory.mktemp("apache")
+    with apache("4.9.7", home) as first, second_broker("4.9.7", home / "b", first, BROKERS[1]):
+        yield Running("apache", first.nameserver)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("name", names("apache"))
+def test_at_apaches_brokers_it_goes_as_written(name: str, apaches: Running) -> None:
+    script = Script.load(name)
+    assert tell_really(script, apaches) == text_of(script)
+
+
+def test_a_step_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+    script = Script.parse("wrong", "a goes home\n")
+    with pytest.raises(ValueError, match="wrong, line 1: what is 'a goes home'"):
+        tell_virtually(script, tmp_path)
+
+
+def test_only_what_went_otherwise_is_rewritten() -> None:
+    text = "topic T has 4 queues\n# why\n-> as it was\n-> [apache] elsewhere\nwait 1s\n-> nothing\n"
+    script = Script.parse("some", text)
+    assert script.told({0: ["as it was"], 4: ["nothing"]}, "ours") == text.replace(
+        "# why\n-> as it was\n-> [apache] elsewhere\n",
+        "-> as it was\n-> [apache] elsewhere\n# why\n",
+    )
+    assert "-> now so\n" in script.told({0: ["now so"], 4: []}, "ours")
