@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from client.consumer.concurrent import FAILURES
+from client.consumer.concurrent import ALL_DONE, FAILURES
 from client.consumer.crew import TIMED_OUT, AsyncHandler, Crew
 from client.consumer.intake import Held, Intake
 from client.consumer.lanes import Lane, Lanes
@@ -157,41 +157,43 @@ class InOrder(Generic[T]):
         return waited
 
     async def _one_by_one(self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]]) -> bool:
-        queue, handler, waited = held.queue, self._handler, False
+        queue, waited = held.queue, False
         outcomes, failures = queue.outcomes, queue.failures
-        assert handler is not None
         began = since = self._loop.time()
-        for at, message in enumerate(run.messages, run.start):
-            run.at = at
+        while run.at < run.end:
             if waited and not self._goes_on(held, lane, run, began):
-                queue.cut(run, at - run.start)
+                queue.cut(run, run.at - run.start)
                 queue.give_back(run)
                 return True
+            work = self._calls(run, outcomes, failures)
             try:
-                work = handler(message)
                 waits_for = work.send(None)
             except StopIteration as end:
-                if end.value is None and not outcomes and not failures:
-                    continue
+                if end.value is ALL_DONE:
+                    break
                 outcome = self.crew.returned(end.value)
             except FAILURES as error:
                 outcome = outcome_of(error)
             else:
-                waited = True
-                queue.cut(run, at - run.start)
+                waited = run.waits = True
+                queue.cut(run, run.at - run.start)
                 self._intake.settled(held)
                 self.crew.kept_loop(self._loop.time() - since)
                 held.handling.add(run)
                 outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
                 since = self._loop.time()
+                run.waits = False
                 held.handling.discard(run)
                 held.changed()
                 if outcome is DONE and not outcomes and not failures:
+                    run.at += 1
                     continue
+            message = run.chunk.messages[run.at]
             if outcome is DONE and outcomes.get(message.offset, DONE) is DONE:
                 self._recovered(held, lane, message)
+                run.at += 1
                 continue
-            queue.cut(run, at - run.start)
+            queue.cut(run, run.at - run.start)
             queue.give_back(run, keep=1)
             await self.conclude(held, run, outcome)
             return True
@@ -199,6 +201,27 @@ class InOrder(Generic[T]):
         self._intake.settled(held)
         self.crew.kept_loop(self._loop.time() - since)
         return waited
+
+    async def _calls(
+        self,
+        run: Run[ReceivedMessage[T]],
+        outcomes: dict[int, Outcome],
+        failures: dict[int, int],
+    ) -> object:
+        """Call the handler for the message at hand and those behind it, see ``Concurrent``.
+
+        It ends with ``ALL_DONE``, or at a message that has to be looked at or has waited, with
+        what the handler returned for it.
+        """
+        handler = self._handler
+        assert handler is not None
+        first = run.at
+        for at, message in enumerate(run.chunk.messages[first : run.end], first):
+            run.at = at
+            value = await handler(message)
+            if run.waits or value is not None or outcomes or failures:
+                return value
+        return ALL_DONE
 
     def _goes_on(
         self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], began: float
