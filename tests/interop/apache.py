@@ -228,14 +228,43 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
             process.wait()
 
 
-def _wait_until_registered(nameserver: str) -> None:
-    """Wait until the name server knows the broker; 5.x registers after it says it has booted."""
+@contextmanager
+def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterator[str]:
+    """Run one more broker beside a running one; gives its address.
+
+    Args:
+        version: as of the first.
+        home: An empty directory, or one that is to be made.
+        first: What runs already.
+        name: Its name.
+    """
+    home.mkdir(exist_ok=True)
+    port = free_ports(10)
+    lines = [
+        f"namesrvAddr={first.nameserver}",
+        "mappedFileSizeCommitLog=67108864",
+        f"brokerName={name}",
+    ]
+    command = broker_command(version, home, port, settings=lines)
+    process = _start(command, home, home / "broker.log")
+    try:
+        wait_until_listening(port)
+        _wait_until_registered(first.nameserver, brokers=2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_registered(nameserver: str, brokers: int = 1) -> None:
+    """Wait until the name server knows them; 5.x registers after it says it has booted."""
     deadline = time.monotonic() + JAVA_TIMEOUT
     with BlockingConnection(nameserver, timeout=5.0) as connection:
         while time.monotonic() < deadline:
             request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
             answer = connection.request(request, timeout=5.0)
-            if bodies.decode(ClusterInfo, bytes(answer.body)).broker_addr_table:
+            known = bodies.decode(ClusterInfo, bytes(answer.body)).broker_addr_table
+            if len(known) >= brokers:
                 return
             time.sleep(0.05)
     msg = f"the broker is not registered after {JAVA_TIMEOUT:.0f} s"

@@ -35,6 +35,9 @@ from tests.scenarios.loops import Actor
 NO_SUSPEND = 0
 TIMEOUT = 5.0
 
+COMMIT_PERIOD = 1.0
+"""Seconds; what is told in real time should not take long."""
+
 
 class Member:
     """A push consumer of ours, in a process of its own or in another member's."""
@@ -78,6 +81,7 @@ class Member:
                 handler=self._handle,
                 start_from=client.FIRST,
                 on_event=self._told,
+                commit_period=COMMIT_PERIOD,
                 **options,
             )
             try:

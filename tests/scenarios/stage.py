@@ -22,7 +22,7 @@ from tests.scenarios.journal import Journal
 from tests.scenarios.loops import Actor, StoryLoop
 from tests.scenarios.script import Script, Step
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 20.0
 POLL: Final = 0.02
 A_MOMENT: Final = 0.3
 """How long nothing has to happen where nothing is expected."""
@@ -106,9 +106,7 @@ class Stage:
         lag = await self._admin.lag(self._real(self._lag_asked))
         return [f"{self._lag_asked} lags {lag.total} behind"]
 
-    def _lines(
-        self, states: dict[tuple[str, str], str], found: dict[str, set[str]]
-    ) -> list[str]:
+    def _lines(self, states: dict[tuple[str, str], str], found: dict[str, set[str]]) -> list[str]:
         lines = list(self._answers)
         lines += [
             f"{name} {verb} {what}"
@@ -128,9 +126,7 @@ class Stage:
             lines += [f"over in {group}: {one}" for one in sorted(before - problems)]
         return lines
 
-    def _turn_over(
-        self, states: dict[tuple[str, str], str], found: dict[str, set[str]]
-    ) -> None:
+    def _turn_over(self, states: dict[tuple[str, str], str], found: dict[str, set[str]]) -> None:
         self._states, self._found = states, found
         self._answers.clear()
         for journal in self._journals.values():
@@ -330,7 +326,9 @@ class Stage:
         handled, again = journal.count(self._real(topic))
         text = f"{handled} of {self._sent[topic]} handled, {again} again"
         if journal.ordered:
-            text += f", {len(journal.disorder)} out of order, {len(journal.overlaps)} beside another"
+            text += (
+                f", {len(journal.disorder)} out of order, {len(journal.overlaps)} beside another"
+            )
         self._answers.append(text)
 
 
