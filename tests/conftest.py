@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if lacking and item.get_closest_marker(marker):
                 reason = f"{marker} tests need {', '.join(lacking)} on the PATH"
                 item.add_marker(pytest.mark.skip(reason=reason))
-    order = ("unit", "integration", "docs", "chaos", "fuzz", "packaging", "interop")
+    order = ("unit", "integration", "scenarios", "docs", "chaos", "fuzz", "packaging", "interop")
     rank = {folder: number for number, folder in enumerate(order)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(Path(__file__).parent).parts[0], -1))
 

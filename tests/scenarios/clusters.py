@@ -26,13 +26,17 @@ class Cluster(Protocol):
 
     Attributes:
         kind: whose they are: ``ours`` or ``apache``.
+        nameserver: its address.
         settles: seconds in which what a step causes has come about; None: until what is expected
             has happened.
     """
 
     kind: str
-    settles: float | None
     nameserver: str
+
+    @property
+    def settles(self) -> float | None:
+        """See above."""
 
     async def stop(self, broker: str) -> None:
         """Stop a broker cleanly."""
@@ -45,7 +49,7 @@ class InLoop:
     """Ours, without sockets, as actors of a ``StoryLoop``."""
 
     kind = "ours"
-    settles = 2.0
+    settles: float | None = 2.0
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -121,7 +125,7 @@ class Processes:
     """Ours, each in a process of its own."""
 
     kind = "ours"
-    settles = None
+    settles: float | None = None
 
     def __init__(self, nameserver: ServerProcess, brokers: dict[str, ServerProcess]) -> None:
         self.nameserver = nameserver.addresses["nameserver"]
@@ -137,7 +141,7 @@ class Processes:
 class Running:
     """Somebody else's, which can only be used."""
 
-    settles = None
+    settles: float | None = None
 
     def __init__(self, kind: str, nameserver: str) -> None:
         self.kind = kind

@@ -51,7 +51,9 @@ class Script:
     @classmethod
     def parse(cls, name: str, text: str) -> Script:
         """Take a text apart."""
-        lines, steps, places = text.splitlines(), [], ("virtual",)
+        lines = text.splitlines()
+        steps: list[Step] = []
+        places: tuple[str, ...] = ("virtual",)
         for number, line in enumerate(lines):
             if line.startswith("# on:"):
                 places = tuple(line.removeprefix("# on:").split())

@@ -33,6 +33,7 @@ def our_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processe
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names("processes"))
 def test_over_processes_it_goes_as_written(name: str, our_processes: Processes) -> None:
     script = Script.load(name)
