@@ -1,16 +1,19 @@
 """Telling brokers who uses an instance: by period, at changes, and first on each new connection.
 
-A heartbeat is also how a dead connection is found out: one that is not answered ends it.
+A heartbeat is also how a dead connection is found out: one that is not answered ends it. A broker
+that is busy, as each is while it starts, is told again until it listens: to the others of a group,
+who it doesn't know doesn't exist.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 from client.errors import PocketMQError
 from client.heartbeat import Heartbeat, Members, Membership, about
-from client.limits import HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
+from client.limits import HEARTBEAT_RETRY, HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
 from client.producer.fault_tolerance import FaultTable
 from client.remote import Remote
 from client.routes import MASTER_ID, RouteTable
@@ -52,6 +55,7 @@ class Heartbeats:
         self.period = period
         self._wake = asyncio.Event()
         self._doubted: set[str] = set()
+        self._repeated: set[str] = set()
         self._reconnected_at: dict[str, float] = {}
         self._beating: dict[str, asyncio.Task[None]] = {}
 
@@ -83,7 +87,7 @@ class Heartbeats:
                     future = connection.request_nowait(
                         self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
                     )
-                    future.add_done_callback(_read)
+                    future.add_done_callback(partial(self._heard, address))
             for member in self._members.memberships:
                 member.connected(address)
         return connection
@@ -92,6 +96,26 @@ class Heartbeats:
         """Seconds since a broker was connected to again; infinity: there was no break."""
         now = asyncio.get_running_loop().time()
         return now - self._reconnected_at.get(address, float("-inf"))
+
+    def _heard(self, address: str, future: asyncio.Future[Command]) -> None:
+        """What became of a connection's first heartbeat."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, RequestTimeout) or (error is None and _is_busy(future.result())):
+            self._repeat(address)
+
+    def _repeat(self, address: str) -> None:
+        """A broker didn't take a heartbeat: it gets another one soon."""
+        if address not in self._repeated:
+            self._repeated.add(address)
+            self._tasks.spawn(self._beat_again(address), f"heartbeat again {address}")
+
+    async def _beat_again(self, address: str) -> None:
+        await asyncio.sleep(HEARTBEAT_RETRY)
+        self._repeated.discard(address)
+        if self.connected(address) is not None:
+            await self.now(address)
 
     def doubt(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
@@ -145,7 +169,9 @@ class Heartbeats:
                 answer = await connection.request(
                     self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
                 )
-                if answer.code != ResponseCode.SUCCESS:
+                if _is_busy(answer):
+                    self._repeat(address)
+                elif answer.code != ResponseCode.SUCCESS:
                     _log.warning("heartbeat refused", broker=broker, remark=answer.remark)
         except RemotingError as error:
             if connection is not None and isinstance(error, RequestTimeout):
@@ -196,7 +222,5 @@ class Heartbeats:
             _log.debug("not unregistered", address=address, error=str(error))
 
 
-def _read(future: asyncio.Future[Command]) -> None:
-    """Take note of an outcome that doesn't matter, so that it isn't reported as lost."""
-    if not future.cancelled():
-        future.exception()
+def _is_busy(answer: Command) -> bool:
+    return answer.code == ResponseCode.SYSTEM_BUSY

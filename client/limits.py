@@ -67,6 +67,9 @@ HEARTBEAT_PERIOD: Final = 30.0
 HEARTBEAT_TIMEOUT: Final = 3.0
 """One heartbeat."""
 
+HEARTBEAT_RETRY: Final = 0.2
+"""Between heartbeats to a broker that can't take them yet: it is starting, or too busy."""
+
 UNREGISTER_TIMEOUT: Final = 1.0
 """Saying good-bye to a broker at close: a dead one must not hold it up."""
 

@@ -12,7 +12,7 @@ import client
 from client import blocking
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData
-from remoting.protocol.codes import RequestCode, SerializeType
+from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
 
@@ -66,6 +66,22 @@ async def test_heartbeats_come_by_period_and_when_a_consumer_changes(fake: Any, 
         [subscription] = data.subscription_data_set
         assert (subscription.topic, subscription.sub_string) == ("T", "a")
         assert subscription.code_set == [97]
+
+
+async def test_a_broker_that_is_busy_gets_its_heartbeat_again_until_it_takes_it(
+    fake: Any, until: Any
+):
+    taken: list[bool] = []
+
+    def answer(command: Command, _: Any) -> Command:
+        taken.append(len(taken) == 2)
+        return command.reply(ResponseCode.SUCCESS if taken[-1] else ResponseCode.SYSTEM_BUSY)
+
+    fake.on(RequestCode.HEART_BEAT, answer=answer)
+    async with client.Producer(fake.address, group="orders") as producer:
+        await producer.send("T", b"x")
+        await until(lambda: any(taken))
+    assert taken == [False, False, True]
 
 
 async def test_clients_of_one_process_have_different_ids(fake: Any):
