@@ -206,11 +206,15 @@ async def test_churn_loses_nothing_and_only_kills_repeat(tmp_path: Path, ordered
         ):
             stream = Stream(producer)
             enough, begun = asyncio.Event(), time.monotonic()
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(group.run(enough))
-                await stream.run()
-                took = time.monotonic() - begun
-                enough.set()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(group.run(enough))
+                    await stream.run()
+                    took = time.monotonic() - begun
+                    enough.set()
+            except BaseException as error:
+                error.add_note(f"seed {seed}, the broker's log:\n{running.broker.log}")
+                raise
             await drained(admin, within=LOCK_LIFE + SECONDS + 60)
             await group.end()
             stored = {_name(q): o.max_offset for q, o in (await admin.topic_stats(TOPIC)).items()}
