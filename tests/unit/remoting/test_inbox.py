@@ -80,7 +80,7 @@ def test_a_large_frame_is_joined_once() -> None:
     first = inbox.buffer
     for start in range(100, len(frame), 1000):
         assert inbox.buffer is first
-        assert not (inbox.ready or inbox.empty)
+        assert (inbox.ready, inbox.empty) == (False, False)
         inbox.add(frame[start : start + 1000])
     assert inbox.buffer == frame
 
@@ -100,7 +100,7 @@ def test_a_rest_does_not_keep_the_read_it_came_in() -> None:
     inbox.add(a_frame(bytes(500)) + b"\0\0")
     inbox.advance(len(a_frame(bytes(500))))
     assert inbox.buffer == b"\0\0"
-    assert not (inbox.ready or inbox.empty)
+    assert (inbox.ready, inbox.empty) == (False, False)
 
 
 def test_a_length_above_the_limit_is_refused_as_soon_as_it_is_known() -> None:
