@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import orjson
+import json
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -104,7 +105,7 @@ def test_ours_is_refused_by_policy_and_told_with_whom_it_differs(bench):
     newcomer = ours(bench, "b", T="y")
     reply = newcomer.beat()
     assert reply.code == 1
-    conflict = orjson.loads(fields_of(reply)[CONFLICT])
+    conflict = json.loads(fields_of(reply)[CONFLICT])
     assert conflict["kind"] == "subscription"
     assert conflict["members"] == ["b", "a"]
     assert conflict["text"] == reply.remark
@@ -123,7 +124,7 @@ def test_ours_may_contradict_when_it_wants(bench, policy):
 def test_broadcasting_among_members_that_share_is_always_refused_to_ours(bench, policy):
     Consumer(bench, "a", T="*").beat()
     reply = ours(bench, "b", policy, T="*").beat(message_model="BROADCASTING")
-    assert orjson.loads(fields_of(reply)[CONFLICT])["kind"] == "messageModel"
+    assert json.loads(fields_of(reply)[CONFLICT])["kind"] == "messageModel"
 
 
 def test_a_member_that_is_there_is_not_refused_for_who_came_later(bench):
@@ -179,7 +180,7 @@ def test_of_two_of_ours_with_one_client_id_the_later_is_refused_and_stays_out(be
     assert one.beat().code == 0
     bench.clock.advance(1)
     reply = other.beat()
-    assert orjson.loads(fields_of(reply)[CONFLICT])["kind"] == "clientId"
+    assert json.loads(fields_of(reply)[CONFLICT])["kind"] == "clientId"
     assert bench.state.consumers.connections("g") == [one.connection]
     assert other.beat().code == 1
     assert one.beat().code == 0

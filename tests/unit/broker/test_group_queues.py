@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import orjson
+import json
+
 from structlog.testing import capture_logs
 
 from remoting.protocol.bodies import encode
@@ -187,7 +188,7 @@ def test_a_blocked_queue_is_what_its_consumer_says(bench):
         "sinceMs": 123,
         "error": "ValueError: no",
     }
-    a.fields[BLOCKED] = orjson.dumps([stop, {**stop, "broker": "broker-b"}]).decode()
+    a.fields[BLOCKED] = json.dumps([stop, {**stop, "broker": "broker-b"}])
     with capture_logs() as logs:
         a.beat()
         bench.processors.watch.look("g")
