@@ -30,6 +30,9 @@ from remoting.tasks import Supervisor
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
+ENDING_SECONDS: Final = 5.0
+"""For a worker that has closed its output to end by itself."""
+
 PORT_STEP: Final = 10
 """Between the ports of neighbours: VIP is the port less 2, HA the port plus 1."""
 
@@ -177,7 +180,7 @@ class Worker:
         assert process.stdout is not None
         facts = facts_of((await process.stdout.readline()).decode(errors="replace"))
         if not facts:
-            code = await self.stop()
+            code = await self._end(process)
             raise WorkerFailed(
                 f"the worker {self.plan.name} did not start (exit code {code}); its log says why"
             )
@@ -207,6 +210,18 @@ class Worker:
             else:
                 serves = True
                 _log.info("worker is back", worker=self.plan.name, broker=self.addresses["broker"])
+
+    async def _end(self, process: subprocess.Process) -> int:
+        """The exit code of a process that has closed its output.
+
+        As a rule it ends by itself. To signal it meanwhile may take its exit code away: ``Popen``
+        looks whether there is still somebody to signal, and then nobody else is told the code.
+        """
+        try:
+            async with asyncio.timeout(ENDING_SECONDS):
+                return await process.wait()
+        except TimeoutError:
+            return await self.stop()
 
     async def stop(self) -> int:
         """Stop the process cleanly, or kill it if it doesn't; its exit code."""
