@@ -1,0 +1,1 @@
+"""Topics in Spark: ``format("rocketmq")``, ``format("rocketmq.store")`` and what stands behind."""
