@@ -166,6 +166,7 @@ class Broker:
             self.config,
             self.store.paths.root / CONFIG_DIRECTORY,
             self._files,
+            self._clock.now_ms(),
         )
         self.state = self._make_state()
         self._processors = Processors.of(self.state, self._rates)
@@ -253,6 +254,7 @@ class Broker:
             topics=tables.topics,
             groups=tables.groups,
             offsets=tables.offsets,
+            locks=tables.locks,
             long_polls=LongPolls(self._clock.monotonic(), limit=self.config.max_parked_pulls),
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,

@@ -6,10 +6,11 @@ file                      what                                    written
 topics.json               topics                                  on every change
 subscriptionGroup.json    settings of groups                      on every change
 consumerOffset.json       how far groups are                      each 5 s if changed, at stop
+queueLocks.json           who consumes which queue in order       each 5 s if changed, at stop
 delayOffset.json          how far delay levels are delivered      each 10 s if changed, at stop
 ========================  ======================================  ===========================
 
-The forms are RocketMQ's, so either can start on the other's files.
+The forms are RocketMQ's, so either can start on the other's files; the locks are ours alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import structlog
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.groups.offsets import ConsumerOffsets
+from broker.groups.queue_locks import QueueLocks, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.state_files import StateFile
 from broker.store.files import Files
@@ -44,6 +46,7 @@ _log = structlog.get_logger("broker")
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
+LOCKS: Final = "queueLocks.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
@@ -57,9 +60,10 @@ class SavedTables:
         config: which topics and groups exist at boot, and how many there may be.
         directory: ``config/`` of the store.
         files: the disk.
+        now_ms: the time, from which restored locks go on to live.
 
     Attributes:
-        topics, groups, offsets: the tables.
+        topics, groups, offsets, locks: the tables.
         lost_offsets: whether there was no file of offsets.
         delay_offsets: of each delay level the next message to deliver, as last written; None when
             there was no file of these.
@@ -71,7 +75,7 @@ class SavedTables:
         BrokerError: a file holds something else than it should.
     """
 
-    def __init__(self, config: BrokerConfig, directory: Path, files: Files) -> None:
+    def __init__(self, config: BrokerConfig, directory: Path, files: Files, now_ms: int) -> None:
         self._directory = directory
         self._files = files
         topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
@@ -91,16 +95,22 @@ class SavedTables:
         offsets = self._load(OFFSETS, ConsumerOffsetSerializeWrapper)
         self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
         self.lost_offsets = offsets is None
+        self.locks = QueueLocks()
+        locks = self._load(LOCKS, SavedLocks)
+        if locks is not None:
+            self.locks.restore(locks, now_ms)
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
         self.on_topics: OnTopics | None = None
         self._topic_file = StateFile(TOPICS, self._copy_topics, self._writer(TOPICS))
         self._group_file = StateFile(GROUPS, self._copy_groups, self._writer(GROUPS))
         self._offset_file = StateFile(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
+        self._lock_file = StateFile(LOCKS, self._copy_locks, self._writer(LOCKS))
         self._delay_file = StateFile(
             DELAY_OFFSETS, self._copy_delay_offsets, self._writer(DELAY_OFFSETS)
         )
         self._offsets_written = -1 if self.lost_offsets else self.offsets.version
+        self._locks_written = self.locks.version
 
     # what requests change
 
@@ -136,6 +146,11 @@ class SavedTables:
             self._offset_file.changed()
         else:
             self._offset_file.retry()
+        if self.locks.version != self._locks_written:
+            self._locks_written = self.locks.version
+            self._lock_file.changed()
+        else:
+            self._lock_file.retry()
 
     def save_all(self) -> None:
         """Write everything: at the first start, so that a missing file means a lost one later."""
@@ -148,7 +163,13 @@ class SavedTables:
     async def flush(self) -> None:
         """Write what changed and wait for it."""
         self.save_changes()
-        for file in (self._topic_file, self._group_file, self._offset_file, self._delay_file):
+        for file in (
+            self._topic_file,
+            self._group_file,
+            self._offset_file,
+            self._lock_file,
+            self._delay_file,
+        ):
             await file.flush()
 
     def topic_wrapper(self, names: Sequence[str] | None) -> TopicConfigSerializeWrapper:
@@ -192,6 +213,9 @@ class SavedTables:
     def _copy_offsets(self) -> Callable[[], bytes]:
         table = {key: queues.copy() for key, queues in self.offsets.table.items()}
         return partial(encode, ConsumerOffsetSerializeWrapper(offset_table=table), pretty=True)
+
+    def _copy_locks(self) -> Callable[[], bytes]:
+        return partial(encode, self.locks.saved(), pretty=True)
 
     def _copy_delay_offsets(self) -> Callable[[], bytes]:
         body = DelayOffsetSerializeWrapper(offset_table=self.delay_offsets or {})

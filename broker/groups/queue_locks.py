@@ -2,7 +2,11 @@
 
 A lock belongs to a client id and ends 60 s after it was last taken or refreshed. Taking is not all
 or nothing: the answer names the queues that the client holds now. Whether a queue exists is not
-asked. In memory only: after a restart of the broker the first to come holds the lock.
+asked.
+
+Locks outlive a restart of the broker, else the first client to come back would take queues whose
+owners still handle what they have in hand. A restored one ends sooner when its owner doesn't come
+back: a client that could not refresh for 30 s has stopped by itself.
 """
 
 from __future__ import annotations
@@ -10,23 +14,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import field
+
 from broker.errors import LimitReached
 from broker.limits import MAX_QUEUE_LOCKS
+from remoting.protocol.bodies.body import Body
 from remoting.protocol.queue import MessageQueue
 
 LOCK_LIVE_MS: Final = 60_000
 """cf. ``rocketmq.broker.rebalance.lockMaxLiveTime``"""
 
+RESTORED_LIVE_MS: Final = 30_000
+"""What is left to a restored lock (cf. the client's ``lockMaxLiveTime``)."""
+
+
+class SavedLocks(Body):
+    """The locks as they lie in ``config/``: group -> client id -> (topic, broker, queue id)."""
+
+    lock_table: dict[str, dict[str, list[tuple[str, str, int]]]] = field(default_factory=dict)
+
 
 class QueueLocks:
-    """The locks of all groups: group -> queue -> (client id, last refreshed ms)."""
+    """The locks of all groups: group -> queue -> (client id, last refreshed ms).
 
-    __slots__ = ("_count", "_groups", "_limit")
+    Attributes:
+        version: rises when a queue gets another owner or none.
+    """
+
+    __slots__ = ("_count", "_groups", "_limit", "version")
 
     def __init__(self, *, limit: int = MAX_QUEUE_LOCKS) -> None:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         self._count = 0
         self._limit = limit
+        self.version = 0
 
     def __len__(self) -> int:
         return self._count
@@ -46,6 +67,8 @@ class QueueLocks:
                 continue
             if entry is None:
                 self._grow(group, now_ms)
+            if entry is None or entry[0] != client_id:
+                self.version += 1
             self._groups.setdefault(group, {})[queue] = (client_id, now_ms)
             held.append(queue)
         return held
@@ -60,6 +83,7 @@ class QueueLocks:
             if entry is not None and entry[0] == client_id:
                 del locks[queue]
                 self._count -= 1
+                self.version += 1
         if not locks:
             del self._groups[group]
 
@@ -67,6 +91,24 @@ class QueueLocks:
         """The client id that holds a queue's lock."""
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or _expired(entry[1], now_ms) else entry[0]
+
+    def saved(self) -> SavedLocks:
+        """A copy, to be restored later."""
+        table: dict[str, dict[str, list[tuple[str, str, int]]]] = {}
+        for group, locks in self._groups.items():
+            clients = table.setdefault(group, {})
+            for queue, (client_id, _) in locks.items():
+                place = (queue.topic, queue.broker_name, queue.queue_id)
+                clients.setdefault(client_id, []).append(place)
+        return SavedLocks(lock_table=table)
+
+    def restore(self, saved: SavedLocks, now_ms: int) -> None:
+        """Hold these locks again, for ``RESTORED_LIVE_MS`` unless they are refreshed."""
+        refreshed_ms = now_ms - LOCK_LIVE_MS + RESTORED_LIVE_MS
+        for group, clients in saved.lock_table.items():
+            for client_id, places in clients.items():
+                queues = [MessageQueue(*place) for place in places]
+                self.lock(group, client_id, queues, refreshed_ms)
 
     def sweep(self, now_ms: int) -> int:
         """Forget the locks that have ended; how many."""
@@ -80,6 +122,7 @@ class QueueLocks:
                 self._groups[group] = live
             else:
                 del self._groups[group]
+        self.version += before - self._count
         return before - self._count
 
     def _grow(self, group: str, now_ms: int) -> None:

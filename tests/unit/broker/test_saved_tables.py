@@ -12,17 +12,19 @@ from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
+from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.saved_tables import SavedTables
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive
 
 
-def tables(directory: Path, **settings) -> SavedTables:
+def tables(directory: Path, *, now_ms: int = 0, **settings) -> SavedTables:
     config = BrokerConfig(**{"broker_name": "broker-a", **settings})
-    return SavedTables(config, directory, OsFiles())
+    return SavedTables(config, directory, OsFiles(), now_ms)
 
 
 async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):
@@ -64,6 +66,31 @@ async def test_everything_is_there_again_after_a_restart(tmp_path):
     assert second.groups.table == first.groups.table
     assert second.offsets.table == {"T@g": {2: 9}}
     assert not second.lost_offsets
+
+
+async def test_who_holds_a_queues_lock_is_known_after_a_restart(tmp_path):
+    queue = MessageQueue("T", "broker-a", 3)
+    first = tables(tmp_path)
+    first.locks.lock("g", "owner", [queue], 1_000)
+    await first.flush()
+    second = tables(tmp_path, now_ms=500_000)
+    assert second.locks.lock("g", "another", [queue], 500_000 + RESTORED_LIVE_MS) == []
+    assert second.locks.lock("g", "owner", [queue], 500_000 + RESTORED_LIVE_MS) == [queue]
+    third = tables(tmp_path, now_ms=900_000)
+    assert third.locks.lock("g", "another", [queue], 900_001 + RESTORED_LIVE_MS) == [queue]
+
+
+async def test_a_lock_that_is_only_refreshed_costs_no_write(tmp_path):
+    saved = tables(tmp_path)
+    saved.locks.lock("g", "owner", [MessageQueue("T", "broker-a", 3)], 1_000)
+    await saved.flush()
+    (tmp_path / "queueLocks.json").unlink()
+    saved.locks.lock("g", "owner", [MessageQueue("T", "broker-a", 3)], 2_000)
+    await saved.flush()
+    assert not (tmp_path / "queueLocks.json").exists()
+    saved.locks.unlock("g", "owner", [MessageQueue("T", "broker-a", 3)])
+    await saved.flush()
+    assert json.loads((tmp_path / "queueLocks.json").read_text()) == {"lockTable": {}}
 
 
 async def test_the_first_start_writes_every_file(tmp_path):
