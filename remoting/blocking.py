@@ -2,26 +2,37 @@
 
 One thread uses it at a time. Requests may be pipelined: ``submit`` several, then ``receive`` the
 answers in the order they come. The receive buffer is reused: **an answer's body is a view of it and
-valid until the next call**; who keeps it takes ``bytes(body)``.
+valid until the next call**; who keeps it takes ``bytes(body)``, or says where bodies go
+(``place``), and has them received there, large ones nearly without a copy.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Self
 
 from remoting.addresses import parse_address
 from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout, TooManyRequests
 from remoting.limits import CONNECT_TIMEOUT, MAX_PENDING_REQUESTS, RECEIVE_BUFFER_BYTES
+from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
-from remoting.protocol.frame import cut, decode, encode, needed
+from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode, needed
 from remoting.protocol.limits import MAX_FRAME_BYTES
 
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _SHORTEST_WAIT: Final = 0.001
+
+_READ_BEFORE_PLACING: Final = 64 * 1024
+"""Received at once while it isn't known where a body goes; so much of it is copied."""
+
+Place = Callable[[Command, int], memoryview | None]
+"""Where the body of an answer goes: given the answer without its body, and the body's length, a
+view of exactly so many bytes; None for the connection's own buffer. It may be asked twice."""
 
 
 class _ReceiveBuffer:
@@ -36,18 +47,42 @@ class _ReceiveBuffer:
         self._max_frame_bytes = max_frame_bytes
 
     def next_command(self) -> Command | None:
-        """The next whole frame, if it is there; else there is room for the rest of it."""
-        filled = self._view[: self._end]
-        frame = cut(filled, self._start, max_frame_bytes=self._max_frame_bytes)
+        """The next whole frame, if it is there."""
+        frame = cut(self._view[: self._end], self._start, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
-            self._make_room(needed(filled, self._start, max_frame_bytes=self._max_frame_bytes))
             return None
         self._start = frame.end
         return decode(frame)
 
-    def fill(self, sock: socket.socket) -> int:
+    def begun(self) -> tuple[Command, int] | None:
+        """The next frame without its body, and the body's length, if so much is there."""
+        at, filled = self._start, self._view[: self._end]
+        size = needed(filled, at, max_frame_bytes=self._max_frame_bytes)
+        body_at = at + PREFIX_BYTES + int.from_bytes(filled[at + 5 : at + PREFIX_BYTES])
+        if self._end - at < PREFIX_BYTES or self._end < body_at:
+            return None
+        header = filled[at + PREFIX_BYTES : body_at]
+        frame = Frame(SerializeType(filled[at + 4]), header, filled[:0], at + size)
+        return decode(frame), frame.end - body_at
+
+    def take_begun(self, target: memoryview) -> int:
+        """Move what has come of the begun frame's body into ``target``; how much that is."""
+        at = self._start
+        body_at = at + PREFIX_BYTES + int.from_bytes(self._view[at + 5 : at + PREFIX_BYTES])
+        count = self._end - body_at
+        target[:count] = self._view[body_at : self._end]
+        self._start = self._end = 0
+        return count
+
+    def make_room(self) -> None:
+        """See to it that the rest of the next frame has room."""
+        filled = self._view[: self._end]
+        self._make_room(needed(filled, self._start, max_frame_bytes=self._max_frame_bytes))
+
+    def fill(self, sock: socket.socket, most: int | None = None) -> int:
         """Receive once; returns the count of bytes, 0 at the end."""
-        count = sock.recv_into(self._view[self._end :])
+        stop = None if most is None else self._end + most
+        count = sock.recv_into(self._view[self._end : stop])
         self._end += count
         return count
 
@@ -113,6 +148,15 @@ class BlockingConnection:
         """Requests that were submitted and whose answers were not received yet."""
         return len(self._codes) + len(self._ready)
 
+    @property
+    def usable(self) -> bool:
+        """Whether the next request has a chance: the peer hasn't left while nothing was asked."""
+        if self._close_reason or self.in_flight:
+            return False
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return not waiting.poll(0)
+
     def close(self) -> None:
         """Close the socket. May be called twice."""
         self._close_reason = self._close_reason or "closed by us"
@@ -170,11 +214,16 @@ class BlockingConnection:
         except OSError as failure:
             raise self._end(failure.strerror or str(failure)) from failure
 
-    def receive(self, *, timeout: float | None = None) -> Command:
+    def receive(self, *, timeout: float | None = None, place: Place | None = None) -> Command:
         """The next answer to a submitted request, in the order they come.
 
+        Args:
+            timeout: seconds until it has to be there.
+            place: where its body goes.
+
         Raises:
-            RequestTimeout: none came in time; it can be waited for again.
+            RequestTimeout: none came in time; it can be waited for again, unless the connection is
+                closed because half of it had been placed.
             ConnectionLost: the connection is gone.
             ValueError: nothing was submitted.
         """
@@ -185,33 +234,81 @@ class BlockingConnection:
             raise ValueError("nothing was submitted, so nothing can be received")
         timeout = self._timeout if timeout is None else timeout
         try:
-            return self._next_answer(time.monotonic() + timeout)
+            return self._next_answer(time.monotonic() + timeout, place)
         except TimeoutError:
             code = next(iter(self._codes.values()))
             raise RequestTimeout(self.address, code, timeout) from None
 
-    def _next_answer(self, deadline: float) -> Command:
+    def _next_answer(self, deadline: float, place: Place | None = None) -> Command:
         """The next response anybody waits for. What servers ask of clients is passed over."""
         while True:
-            command = self._next_command(deadline)
+            command = self._next_command(deadline, place)
             if command.is_response and self._codes.pop(command.opaque, None) is not None:
                 return command
 
-    def _next_command(self, deadline: float) -> Command:
+    def _next_command(self, deadline: float, place: Place | None) -> Command:
         self._check_open()
         try:
-            while (command := self._buffer.next_command()) is None:
-                # A deadline that has passed gets one more try: what has come already counts.
-                self._socket.settimeout(max(deadline - time.monotonic(), _SHORTEST_WAIT))
-                if not self._buffer.fill(self._socket):
-                    raise self._end("closed by the peer")
+            return self._placed(place, deadline) if place else self._buffered(deadline)
         except FrameError as problem:
             raise self._end(f"it sent what can't be understood: {problem}") from problem
         except TimeoutError:
             raise
         except OSError as failure:
             raise self._end(failure.strerror or str(failure)) from failure
+
+    def _buffered(self, deadline: float) -> Command:
+        while (command := self._buffer.next_command()) is None:
+            self._buffer.make_room()
+            self._fill(deadline)
         return command
+
+    def _placed(self, place: Place, deadline: float) -> Command:
+        """The next command; the body of an answer somebody waits for is where it belongs."""
+        buffer = self._buffer
+        while (command := buffer.next_command()) is None:
+            begun = buffer.begun()
+            if begun is not None:
+                target = self._target(place, *begun)
+                if target is not None:
+                    command, _ = begun
+                    self._receive_body(target, deadline)
+                    command.body = target
+                    return command
+            buffer.make_room()
+            self._fill(deadline, _READ_BEFORE_PLACING)
+        target = self._target(place, command, len(command.body))
+        if target is not None:
+            target[:] = command.body
+            command.body = target
+        return command
+
+    def _target(self, place: Place, command: Command, length: int) -> memoryview | None:
+        if not length or not command.is_response or command.opaque not in self._codes:
+            return None
+        return place(command, length)
+
+    def _receive_body(self, target: memoryview, deadline: float) -> None:
+        at = self._buffer.take_begun(target)
+        while at < len(target):
+            try:
+                self._await(deadline)
+                count = self._socket.recv_into(target[at:])
+            except TimeoutError:
+                self._end("half an answer came, and the rest not in time")
+                raise
+            if not count:
+                raise self._end("closed by the peer")
+            at += count
+
+    def _fill(self, deadline: float, most: int | None = None) -> None:
+        self._await(deadline)
+        if not self._buffer.fill(self._socket, most):
+            raise self._end("closed by the peer")
+
+    def _await(self, deadline: float) -> None:
+        # A deadline that has passed gets one more try: what has come already counts.
+        self._socket.settimeout(max(deadline - time.monotonic(), _SHORTEST_WAIT))
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -131,6 +132,91 @@ async def test_a_timeout_leaves_the_connection_usable_and_a_late_answer_is_dropp
         assert connection.in_flight == 0
 
     await with_server(work)
+
+
+async def test_bodies_go_where_they_are_wanted_and_others_into_the_buffer() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        shelf = memoryview(bytearray(LARGE_BYTES))
+        asked: list[int] = []
+
+        def place(answer: Command, length: int) -> memoryview | None:
+            asked.append(answer.opaque)
+            return None if answer.opaque == unwanted else shelf[:length]
+
+        small = connection.submit(Command.request(ECHO, body=b"small"))
+        unwanted = connection.submit(Command.request(ECHO, body=bytes(100_000)))
+        large = connection.submit(Command.request(LARGE))
+        empty = connection.submit(Command.request(ECHO))
+        answers = {}
+        for _ in range(4):
+            answer = connection.receive(place=place)
+            answers[answer.opaque] = bytes(answer.body)
+            if answer.opaque in {small, large}:
+                assert bytes(shelf[: len(answer.body)]) == bytes(answer.body)
+        assert answers[small] == b"small"
+        assert answers[unwanted] == bytes(100_000)
+        assert len(answers[large]) == LARGE_BYTES
+        assert answers[empty] == b""
+        assert {small, unwanted, large} == set(asked)
+
+    await with_server(work)
+
+
+def test_answers_are_placed_whatever_pieces_they_come_in() -> None:
+    answers = [encode(Command(0, n, FLAG_RESPONSE, body=bytes([n]) * (50 * n))) for n in range(4)]
+    answers.insert(2, encode(Command(ECHO, 77, body=b"a request of the server")))
+    stream = b"".join(answers)
+    dribble = [stream[start : start + 7] for start in range(0, len(stream), 7)]
+    shelf = memoryview(bytearray(1000))
+    with script(*dribble) as address, BlockingConnection(address, timeout=10) as connection:
+        for _ in range(4):
+            connection.submit(Command.request(ECHO))
+        for n in range(4):
+            answer = connection.receive(place=lambda _, length: shelf[:length])
+            assert bytes(answer.body) == bytes([n]) * (50 * n)
+
+
+def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
+    stream = encode(Command(0, 0, FLAG_RESPONSE, body=bytes(1000)))
+    done = threading.Event()
+
+    def wait(_peer: socket.socket) -> None:
+        done.wait(10)
+
+    with script(stream[:-1], wait) as address, BlockingConnection(address) as connection:
+        connection.submit(Command.request(ECHO))
+        with pytest.raises(RequestTimeout):
+            connection.receive(timeout=0.2, place=lambda _, length: memoryview(bytearray(length)))
+        assert connection.closed
+        with pytest.raises(ConnectionLost, match="half an answer"):
+            connection.receive()
+        done.set()
+    with script(stream[:-1]) as address, BlockingConnection(address, timeout=10) as connection:
+        connection.submit(Command.request(ECHO))
+        with pytest.raises(ConnectionLost, match="closed by the peer"):
+            connection.receive(place=lambda _, length: memoryview(bytearray(length)))
+
+
+async def test_a_connection_is_usable_while_nothing_is_asked_and_the_server_stays() -> None:
+    def work(connection: BlockingConnection, _services: Services) -> None:
+        assert connection.usable
+        connection.submit(Command.request(ECHO))
+        assert not connection.usable
+        connection.receive()
+        assert connection.usable
+        connection.close()
+        assert not connection.usable
+
+    await with_server(work)
+
+
+def test_a_connection_whose_server_has_left_is_not_usable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with BlockingConnection(address) as connection:
+            listener.accept()[0].close()
+            select.select([connection._socket], [], [], 10)
+            assert not connection.usable
 
 
 async def test_what_a_server_asks_of_it_is_passed_over() -> None:
