@@ -1,0 +1,127 @@
+"""Connections to brokers that outlive the task they were opened for.
+
+Spark keeps its Python workers over many micro-batches, so what one task leaves behind in order is
+there for the next. Nothing half read is kept: whoever leaves a lease with an error, by closing a
+generator early, or with requests still unanswered, has its connection closed. What was opened
+before a fork, by which Spark makes its workers, stays the parent's and is closed in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Final, NamedTuple
+
+from remoting.blocking import BlockingConnection
+from spark_connector.reading.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
+
+CONNECTION_IDLE: Final = 300.0
+"""Seconds without use after which a connection is closed (option ``connectionIdleMs``)."""
+
+
+class _Unused(NamedTuple):
+    since: float
+    connection: BlockingConnection
+
+
+class ConnectionCache:
+    """Connections that nobody uses, by address.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unused: dict[str, list[_Unused]] = {}
+
+    @contextmanager
+    def lease(
+        self,
+        address: str,
+        *,
+        idle_timeout: float = CONNECTION_IDLE,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> Iterator[BlockingConnection]:
+        """A connection for the time of the block, kept afterwards if the block ends in order.
+
+        Args:
+            address: ``host:port``.
+            idle_timeout: seconds; those unused for longer, to whichever address, are closed.
+            connect_timeout: seconds for opening a new one.
+
+        Raises:
+            ConnectFailed: none was there, and a new one can't be made.
+        """
+        connection = self._take(address, idle_timeout)
+        if connection is None:
+            connection = BlockingConnection(address, connect_timeout=connect_timeout)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(connection)
+
+    def close(self) -> None:
+        """Close what nobody uses."""
+        with self._lock:
+            unused, self._unused = self._unused, {}
+        for one in chain.from_iterable(unused.values()):
+            one.connection.close()
+
+    def unused(self, address: str) -> int:
+        """How many connections to an address wait to be used again."""
+        return len(self._unused.get(address, ()))
+
+    def forked(self) -> None:
+        """In a child process: close the parent's connections here; the parent still has them."""
+        # Another thread of the parent may have held the lock: nobody would release it here.
+        self._lock = threading.Lock()
+        self.close()
+
+    def _take(self, address: str, idle_timeout: float) -> BlockingConnection | None:
+        with self._lock:
+            closing = self._drop_old(self._clock() - idle_timeout)
+            mine = self._unused.get(address, [])
+            found = None
+            while mine and found is None:
+                candidate = mine.pop().connection
+                if candidate.usable:
+                    found = candidate
+                else:
+                    closing.append(candidate)
+        for connection in closing:
+            connection.close()
+        return found
+
+    def _drop_old(self, oldest: float) -> list[BlockingConnection]:
+        dropped = []
+        for address, unused in self._unused.items():
+            dropped += [one.connection for one in unused if one.since < oldest]
+            self._unused[address] = [one for one in unused if one.since >= oldest]
+        return dropped
+
+    def _give_back(self, connection: BlockingConnection) -> None:
+        if connection.usable:
+            with self._lock:
+                kept = self._unused.setdefault(connection.address, [])
+                if len(kept) < MAX_KEPT_CONNECTIONS:
+                    kept.append(_Unused(self._clock(), connection))
+                    return
+        connection.close()
+
+
+_CACHE: Final = ConnectionCache()
+os.register_at_fork(after_in_child=_CACHE.forked)
+
+lease: Final = _CACHE.lease
+"""A connection of this process; see ``ConnectionCache.lease``."""
+
+close_unused: Final = _CACHE.close
+"""Close this process's unused connections."""
