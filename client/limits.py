@@ -166,6 +166,16 @@ ORDERED_DRAIN_TIMEOUT: Final = 15 * 60.0
 LOST_GRACE: Final = 5.0
 """What letting go of a queue may take beyond its deadline: the last commit."""
 
+LAST_COMMIT_TIMEOUT: Final = 4.0
+"""How long a broker that is away is waited for with a lost queue's last commit."""
+
+CARRIED_COMMIT: Final = 0.2
+"""What a broker may take from a pull to the commit it carries. Apache's brokers have a pool of
+threads for pulls and another for commits, so a later commit may come first."""
+
+UNLOCK_TIMEOUT: Final = 2.0
+"""How long a broker that is away is waited for with the locks it is given back."""
+
 LOCK_TIMEOUT: Final = 1.0
 """One request for queue locks (cf. RebalanceImpl.lock)."""
 

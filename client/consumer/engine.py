@@ -268,11 +268,13 @@ class Engine(Generic[T]):
             return
         self._intake.stop(held)
         finished = await held.until(lambda: self._quiet(held), deadline)
-        await self._intake.commit([held])
-        self._way.lost(held)
-        self._intake.forget(held)
-        if not finished:
-            await self._abandon(held)
+        try:
+            await self._intake.commit_last(held)
+        finally:
+            self._way.lost(held)
+            self._intake.forget(held)
+            if not finished:
+                await self._abandon(held)
 
     async def _abandon(self, held: Held[T]) -> None:
         """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""

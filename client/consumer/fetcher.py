@@ -18,7 +18,7 @@ from client.consumer.outcome import Settler
 from client.consumer.received import ReceivedMessage, messages_of
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
-from client.limits import COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
+from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
 from client.offsets import address_of, pull_header, read_header
 from client.remote import unavailable
 from client.serde import Serde
@@ -153,6 +153,28 @@ class Fetcher(Generic[T, S]):
         self._waiting = False
         self._complained_at = float("-inf")
         self._loop = asyncio.get_running_loop()
+        self._carried_at = float("-inf")
+        self._landed = asyncio.Event()
+        self._landed.set()
+
+    @property
+    def carried(self) -> bool:
+        """Whether any pull brought a commit."""
+        return self._carried_at > float("-inf")
+
+    @property
+    def carrying(self) -> bool:
+        """Whether a pull is on its way whose commit the broker may not have made yet."""
+        return not self._landed.is_set() and self._loop.time() < self._carried_at + CARRIED_COMMIT
+
+    async def landed(self) -> None:
+        """Wait until the broker has surely made what a pull commits, to overtake nothing."""
+        if self.carrying:
+            try:
+                async with asyncio.timeout_at(self._carried_at + CARRIED_COMMIT):
+                    await self._landed.wait()
+            except TimeoutError:
+                pass
 
     def wake(self) -> None:
         """There may be room again, or the queue is no longer paused."""
@@ -212,6 +234,7 @@ class Fetcher(Generic[T, S]):
     async def _request(self, offset: int) -> tuple[Command, str]:
         # Not held after trouble: that the queue can be read again is to be known at once.
         suspend = 0.0 if self._waiting else self._options.suspend
+        commit = self._progress() if self._progress and not self._broker_id else None
         header = pull_header(
             self._queue,
             self._group,
@@ -220,7 +243,7 @@ class Fetcher(Generic[T, S]):
             suspend_ms=int(suspend * 1000),
             expression=self.expression.text,
             max_bytes=min(MAX_ANSWER_BYTES, self._options.prefetch_bytes),
-            commit=self._progress() if self._progress and not self._broker_id else None,
+            commit=commit,
         )
         route = await self._instance.routes.to_read(self._queue.topic)
         address = address_of(route, self._queue, self._broker_id)
@@ -228,6 +251,9 @@ class Fetcher(Generic[T, S]):
         timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
         try:
             connection = await self._instance.connect(address, REQUEST_TIMEOUT)
+            if commit is not None:
+                self._carried_at = self._loop.time()
+                self._landed.clear()
             return await connection.request(request, timeout=timeout), address
         except RemotingError as error:
             self._broker_id = 0
@@ -235,6 +261,8 @@ class Fetcher(Generic[T, S]):
             if isinstance(error, RequestTimeout):
                 self._instance.doubt(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
+        finally:
+            self._landed.set()
 
     def _header(self, answer: Command, address: str) -> PullMessageResponseHeader:
         header = read_header(answer, PullMessageResponseHeader, self._queue, address)

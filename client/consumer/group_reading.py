@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from client.config import ConsumerOptions
-from client.consumer.offset_store import BrokerOffsets
+from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import Reader
 from client.errors import ConsumerStopped, UsageError
 from client.rebalance.member import GroupMember
@@ -173,7 +173,7 @@ class GroupReading:
                     await self._reader.finished(queue, deadline)
                 offset = self._reader.settled().get(queue)
                 if offset is not None:
-                    await self._offsets.commit(queue, offset)
+                    await commit_last(self._offsets, queue, offset)
         finally:
             self._reader.drop(queue)
             self._forgotten(queue)

@@ -12,10 +12,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from client.consumer.fetcher import Fetcher
-from client.consumer.offset_store import Store
+from client.consumer.offset_store import Store, commit_last
 from client.consumer.options import PushOptions
 from client.consumer.outcome import Outcome
 from client.consumer.process_queue import ProcessQueue, Run
@@ -48,6 +49,7 @@ class Held(Generic[T]):
         on_outcome: told of each outcome at once, where no handler's end brings it.
         committing: its offsets may go to the store (not while an orderly queue has no lock).
         told: the offset the store has.
+        commits: held during a commit: of two at once a broker may make the older one last.
     """
 
     def __init__(self, queue: ProcessQueue[ReceivedMessage[T]], group: str) -> None:
@@ -59,6 +61,7 @@ class Held(Generic[T]):
         self.on_outcome: Callable[[Held[T], Run[ReceivedMessage[T]]], None] | None = None
         self.committing = True
         self.told: int | None = None
+        self.commits = asyncio.Lock()
         self.fetcher: Fetcher[T, ProcessQueue[ReceivedMessage[T]]]
         self.fetching: asyncio.Task[None]
         self._group = group
@@ -229,8 +232,9 @@ class Intake(Generic[T]):
 
     def stop(self, held: Held[T]) -> None:
         """Pull no more of a queue and hand out no more; what is being handled may end."""
-        held.fetching.cancel()
         held.queue.drop()
+        if not held.fetcher.carrying:
+            held.fetching.cancel()
 
     def forget(self, held: Held[T]) -> None:
         """The queue is another's: whatever is still being handled no longer counts."""
@@ -307,16 +311,37 @@ class Intake(Generic[T]):
         await self.commit(list(self._held.values()))
 
     async def _commit(self, held: Held[T]) -> None:
-        point = held.queue.commit_point
-        if point is None or point == held.told or not held.committing:
-            return
         try:
-            await self._store.commit(held.queue.queue, point)
+            async with held.commits:
+                await self._commit_with(held, self._store.commit)
         except PocketMQError as error:
             _log.warning(
-                "offset not committed", group=self._group, queue=str(held.queue.queue), error=error
+                "offset not committed",
+                group=self._group,
+                queue=str(held.queue.queue),
+                error=str(error),
             )
-        else:
+
+    async def commit_last(self, held: Held[T]) -> None:
+        """Store how far a queue has come that was stopped; a broker that is away gets some time.
+
+        Raises:
+            PocketMQError: it did not come back.
+        """
+        await held.fetcher.landed()
+        held.fetching.cancel()
+        async with held.commits:
+            if held.fetcher.carried:
+                held.told = None
+            await self._commit_with(held, partial(commit_last, self._store))
+        await self._store.save()
+
+    async def _commit_with(
+        self, held: Held[T], commit: Callable[[MessageQueue, int], Awaitable[None]]
+    ) -> None:
+        point = held.queue.commit_point
+        if point is not None and point != held.told and held.committing:
+            await commit(held.queue.queue, point)
             held.told = point
 
     # What fetchers tell

@@ -1,9 +1,14 @@
-"""Where a push consumer's progress is kept when its group shares the messages: at the brokers."""
+"""Where a group's progress is kept when its members share the messages: at the brokers."""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from client.backoff import Backoff
+from client.errors import PocketMQError
+from client.limits import LAST_COMMIT_TIMEOUT
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
 from remoting.protocol.queue import MessageQueue
@@ -22,6 +27,24 @@ class Store(OffsetStore, Protocol):
     def close(self) -> None:
         """No more is read or committed."""
         ...
+
+
+async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> None:
+    """Commit for a queue that another member takes next; a broker that is away gets some time.
+
+    Raises:
+        PocketMQError: it was not committed within ``LAST_COMMIT_TIMEOUT``.
+    """
+    loop, backoff = asyncio.get_running_loop(), Backoff(random.Random())  # noqa: S311 - spreads load
+    until = loop.time() + LAST_COMMIT_TIMEOUT
+    while True:
+        try:
+            return await store.commit(queue, offset)
+        except PocketMQError:
+            pause = backoff.next()
+            if loop.time() + pause > until:
+                raise
+            await asyncio.sleep(pause)
 
 
 class BrokerOffsets:

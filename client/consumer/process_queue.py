@@ -164,8 +164,8 @@ class ProcessQueue(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether enough is held."""
-        if self.messages >= self._max_messages or self.bytes >= self._max_bytes:
+        """Whether enough is held, or nothing more is wanted."""
+        if self.messages >= self._max_messages or self.bytes >= self._max_bytes or self.dropped:
             return True
         if self._max_span is None or self._newest - self._floor < self._max_span:
             return False

@@ -7,11 +7,13 @@ at the master only: while a broker has none, its locks stay as they are until th
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from client.backoff import Backoff
 from client.errors import NoRoute, PocketMQError, remote_error
-from client.limits import LOCK_TIMEOUT
+from client.limits import LOCK_TIMEOUT, UNLOCK_TIMEOUT
 from client.rebalance.leases import Leases
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
@@ -179,6 +181,24 @@ class QueueLocks:
         body = UnlockBatchRequestBody(
             consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
         )
+        until = self._loop.time() + UNLOCK_TIMEOUT
+        backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+        while (error := await self._unlocked(queues, body)) is not None:
+            pause = backoff.next()
+            if self._loop.time() + pause < until:
+                await asyncio.sleep(pause)
+                continue
+            _log.warning(
+                "queue not unlocked, its next owner waits up to a minute",
+                group=self._group,
+                queues=", ".join(map(str, queues)),
+                error=str(error),
+            )
+            return
+
+    async def _unlocked(
+        self, queues: list[MessageQueue], body: UnlockBatchRequestBody
+    ) -> PocketMQError | None:
         try:
             await self._instance.remote.call(
                 await self._master(queues),
@@ -188,12 +208,8 @@ class QueueLocks:
                 group=self._group,
             )
         except PocketMQError as error:
-            _log.warning(
-                "queue not unlocked, its next owner waits up to a minute",
-                group=self._group,
-                queues=", ".join(map(str, queues)),
-                error=str(error),
-            )
+            return error
+        return None
 
     async def _master(self, queues: list[MessageQueue]) -> str:
         """The master of their broker, by the first of their topics that still has a route."""

@@ -83,9 +83,14 @@ class Stub:
 
     expression = ALL
     stalled = False
+    carrying = False
+    carried = False
 
     def __init__(self) -> None:
         self.woken = 0
+
+    async def landed(self) -> None:
+        """No pull is on its way."""
 
     def wake(self) -> None:
         self.woken += 1

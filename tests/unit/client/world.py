@@ -62,7 +62,7 @@ class SimulatedBroker:
         self.boot()
 
     def boot(self) -> None:
-        """Start with an empty memory; topics and committed offsets are on disk."""
+        """Start with an empty memory; topics, committed offsets and locks are on disk."""
         before = getattr(self, "bench", None)
         self._boots += 1
         self.bench = Bench(self._root / f"{self.name}-{self._boots}", broker_name=self.name)
@@ -71,6 +71,7 @@ class SimulatedBroker:
             self.bench.topic(topic, queues)
         if before is not None:
             self.bench.state.offsets.table.update(before.state.offsets.table)
+            self.bench.state.locks.restore(before.state.locks.saved(), self.bench.clock.now_ms())
             before.close()
 
     def topic(self, name: str, queues: int) -> None:

@@ -1,0 +1,151 @@
+"""What a queue's last commit waits for: older commits on their way, and a broker that is away."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from client import serde
+from client.consumer.fetcher import Fetcher
+from client.consumer.intake import Intake
+from client.consumer.offset_store import commit_last
+from client.consumer.options import PushOptions
+from client.consumer.process_queue import ProcessQueue
+from client.errors import Unavailable
+from client.limits import CARRIED_COMMIT, LAST_COMMIT_TIMEOUT
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+from tests.unit.client.consuming import ALL, QUEUE, HandFed, Shelf
+from tests.virtual_time import virtual
+
+
+class Away(Shelf):
+    """A broker that takes no commit before some time of the loop's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.until = asyncio.get_running_loop().time() + seconds
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        if asyncio.get_running_loop().time() < self.until:
+            raise Unavailable("it restarts", queue=queue)
+        await super().commit(queue, offset)
+
+
+class Slow(Shelf):
+    """A broker that may make the newer of two commits first: the older takes longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses = [0.5, 0.1]
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        await asyncio.sleep(self.pauses.pop(0))
+        await super().commit(queue, offset)
+
+
+class Pulls:
+    """An instance whose pulls a test answers, by ending them."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        route = SimpleNamespace(address=lambda *_: "a:10911")
+        self.routes = SimpleNamespace(to_read=self._route, suspect=lambda _: None)
+        self.remote = SimpleNamespace(request=lambda _, header: header)
+        self._found = route
+
+    async def _route(self, _: str) -> Any:
+        return self._found
+
+    async def connect(self, *_: Any) -> Any:
+        return self
+
+    async def request(self, *_: Any, timeout: float) -> Any:
+        self.asked.set()
+        return await self.answer
+
+
+def fetcher(pulls: Any, *, commit: int | None) -> Fetcher[bytes, ProcessQueue[Any]]:
+    sink: ProcessQueue[Any] = ProcessQueue(QUEUE, max_messages=100, max_bytes=10_000)
+    sink.start(7)
+    return Fetcher(
+        pulls, "g", sink, ALL, PushOptions(), serde.raw, pulls, pulls, progress=lambda: commit
+    )
+
+
+@virtual
+async def test_a_broker_that_is_away_for_a_moment_gets_the_last_commit() -> None:
+    store = Away(LAST_COMMIT_TIMEOUT / 2)
+    await commit_last(store, QUEUE, 5)
+    assert store.offsets == {QUEUE: 5}
+
+
+@virtual
+async def test_a_broker_that_stays_away_is_given_up() -> None:
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(Unavailable, match="it restarts"):
+        await commit_last(Away(3600), QUEUE, 5)
+    assert asyncio.get_running_loop().time() - began <= LAST_COMMIT_TIMEOUT
+
+
+@virtual
+async def test_commits_of_a_queue_are_made_one_after_the_other() -> None:
+    tasks, store = Supervisor("test"), Slow()
+    intake: Intake[bytes] = HandFed(
+        None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
+    )
+    held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="stored"), ALL)
+    held.queue.put((), 0, 10)
+    older = asyncio.create_task(intake.commit_all())
+    await asyncio.sleep(0)
+    held.queue.put((), 0, 20)
+    await intake.commit_last(held)
+    await older
+    assert store.offsets == {QUEUE: 20}
+    await tasks.close()
+
+
+@virtual
+async def test_the_last_commit_does_not_overtake_one_that_a_pull_carries() -> None:
+    pulls = Pulls()
+    reading = fetcher(pulls, commit=7)
+    running = asyncio.create_task(reading.run())
+    await pulls.asked.wait()
+    asked = asyncio.get_running_loop().time()
+    assert reading.carrying
+    await reading.landed()
+    assert asyncio.get_running_loop().time() - asked == pytest.approx(CARRIED_COMMIT)
+    assert not reading.carrying
+    assert reading.carried
+    running.cancel()
+
+
+@virtual
+async def test_an_answer_says_that_its_pulls_commit_was_made() -> None:
+    pulls = Pulls()
+    reading = fetcher(pulls, commit=7)
+    running = asyncio.create_task(reading.run())
+    await pulls.asked.wait()
+    asked = asyncio.get_running_loop().time()
+    reading.sink.drop()
+    waiting = asyncio.create_task(reading.landed())
+    await asyncio.sleep(0.01)
+    pulls.answer.set_exception(Unavailable("enough", queue=QUEUE))
+    await waiting
+    assert asyncio.get_running_loop().time() - asked == pytest.approx(0.01)
+    running.cancel()
+
+
+@virtual
+async def test_a_pull_without_a_commit_is_not_waited_for() -> None:
+    pulls = Pulls()
+    reading = fetcher(pulls, commit=None)
+    running = asyncio.create_task(reading.run())
+    await pulls.asked.wait()
+    assert not reading.carrying
+    assert not reading.carried
+    running.cancel()
