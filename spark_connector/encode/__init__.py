@@ -1,0 +1,1 @@
+"""From Arrow batches to the bodies of sends. No I/O, no Spark."""
