@@ -1,0 +1,208 @@
+"""Options from Spark's map of texts: known names only, any case, each value checked.
+
+A name that nobody knows is an error with the nearest known one; so is an option that is given twice
+under two of its names with different values. Spark's own options are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
+
+from remoting.settings import nearest
+from spark_connector.errors import OptionError
+
+T = TypeVar("T")
+
+PREFIX: Final = "rocketmq.client."
+"""Options of the connections can be written with this prefix too, as Kafka's with ``kafka.``."""
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """One option.
+
+    Attributes:
+        name: as documentation writes it.
+        parse: its value from a text; raises ValueError with what to write instead.
+        default: when it isn't given.
+        aliases: other names of it.
+        passes_through: it may also be written behind ``rocketmq.client.``.
+    """
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    aliases: tuple[str, ...] = ()
+    passes_through: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it goes by."""
+        own = (self.name, *self.aliases)
+        return (*own, *(PREFIX + name for name in own)) if self.passes_through else own
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Names that are known and not served.
+
+    Attributes:
+        hints: name -> what to do instead. Values never appear in the error: some are secrets.
+        ignored: names that are Spark's own.
+    """
+
+    hints: Mapping[str, str]
+    ignored: frozenset[str] = frozenset()
+
+
+class OptionReader:
+    """The options of one query.
+
+    Args:
+        given: as Spark hands them over.
+        known: all there are.
+        what: what reads them, for errors: ``source`` or ``sink``.
+
+    Raises:
+        OptionError: a name is unknown or refused, or there are two values for one option.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[Option[Any]],
+        refusals: Refusals,
+        what: str,
+    ) -> None:
+        self._what = what
+        self._texts: dict[str, tuple[str, str]] = {}
+        options = {name.lower(): option for option in known for name in option.names}
+        spellings = [name for option in options.values() for name in option.names]
+        hints = {name.lower(): hint for name, hint in refusals.hints.items()}
+        for name, text in given.items():
+            lower = name.lower()
+            if lower in options:
+                self._take(options[lower].name, name, text)
+            elif lower in hints:
+                raise OptionError(
+                    f"the option {name!r} of format rocketmq is refused", hints[lower]
+                )
+            elif lower not in refusals.ignored:
+                raise OptionError(
+                    f"the {what} of format rocketmq has no option {name!r}"
+                    f"{nearest(name, spellings)}",
+                    "correct or remove it; all options are in docs/spark.md",
+                )
+
+    def get(self, option: Option[T]) -> T:
+        """An option's value. Raises OptionError when its text isn't one."""
+        name, text = self._texts.get(option.name, ("", None))
+        if text is None:
+            return option.default
+        try:
+            return option.parse(text)
+        except ValueError as error:
+            raise OptionError(
+                f"the option {name} of format rocketmq can't be {_short(text)}", str(error)
+            ) from None
+
+    def given(self, option: Option[Any]) -> bool:
+        """Whether the user has set it."""
+        return option.name in self._texts
+
+    def spelling(self, option: Option[Any]) -> str:
+        """The name under which it was given, else its own."""
+        return self._texts.get(option.name, (option.name, ""))[0]
+
+    def at_most_one(self, *options: Option[Any]) -> None:
+        """Raises OptionError when several of these are given."""
+        found = [self.spelling(option) for option in options if self.given(option)]
+        if len(found) > 1:
+            raise OptionError(
+                f"the options {' and '.join(found)} contradict each other", "give one of them"
+            )
+
+    def _take(self, canonical: str, name: str, text: object) -> None:
+        earlier = self._texts.get(canonical)
+        value = "" if text is None else str(text)
+        if earlier is not None and earlier[1] != value:
+            raise OptionError(
+                f"the options {earlier[0]} and {name} mean the same and have different values",
+                "give one of them",
+            )
+        self._texts[canonical] = (name, value)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+def text(value: str) -> str:
+    """A text that isn't empty."""
+    if not value.strip():
+        raise ValueError("it is empty: give a value or leave the option out")
+    return value.strip()
+
+
+def boolean(value: str) -> bool:
+    """``true`` or ``false``."""
+    lower = value.strip().lower()
+    if lower not in _TRUE | _FALSE:
+        raise ValueError("write true or false")
+    return lower in _TRUE
+
+
+def integer(least: int, most: int = 2**62) -> Callable[[str], int]:
+    """Whole numbers within bounds."""
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise ValueError("write a whole number") from None
+        if not least <= number <= most:
+            raise ValueError(f"write a number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def choice(kind: Callable[[str], T], *values: str) -> Callable[[str], T]:
+    """One of some words, in any case; ``kind`` makes the value of it."""
+
+    def parse(value: str) -> T:
+        word = value.strip().lower()
+        for known in values:
+            if word == known.lower():
+                return kind(known)
+        raise ValueError(f"write {', '.join(values[:-1])} or {values[-1]}")
+
+    return parse
+
+
+def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    """The same for an option whose default is None."""
+    return cast("Callable[[str], T | None]", parse)
+
+
+def byte_count(value: str) -> int:
+    """Bytes: a number, or one with k, m or g (1024s)."""
+    lower = value.strip().lower().removesuffix("b").removesuffix("i")
+    factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(lower[-1:], 1)
+    digits = lower[:-1] if factor > 1 else lower
+    if not digits.isdecimal() or not 0 < int(digits) * factor <= 2**62:
+        raise ValueError("write a number of bytes above 0, e.g. 67108864 or 64m")
+    return int(digits) * factor
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Names between commas, each once."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise ValueError("it names nothing: write names between commas")
+    return found
