@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test check soak cover plain bench bench-clients clean lock
+OLDER_SPARK := .tools/pyspark-4.2.1
+
+.PHONY: help setup demo test spark check soak cover plain bench bench-clients clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -26,13 +28,23 @@ demo: setup               ## 336,776 flights in and out of a broker of your own
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest
+	$(BIN)/python -m coverage run -m pytest -m "not spark"
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
+	$(MAKE) spark
 else
 	$(PYTEST)
 endif
+
+spark: setup $(OLDER_SPARK) ## the tests that start Spark, with the newest PySpark and an older one
+	$(PYTEST) -m spark
+	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) -m spark --ignore=tests/spark/pipelines
+
+$(OLDER_SPARK): requirements-spark-4.2.lock
+	rm -rf $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
+	@touch $@
 
 check: setup              ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -44,7 +56,7 @@ cover:                    ## the tests as CI runs them: with branch coverage, an
 	$(MAKE) test CI=true
 
 plain: setup              ## the suite without uvloop, orjson and isal
-	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging"
+	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow"
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak
@@ -61,6 +73,7 @@ lock: setup               ## pin every version anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	echo 'pyspark==4.2.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o requirements-spark-4.2.lock
 
 clean:                    ## everything that was built or fetched
 	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
