@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_connector.errors import OptionError
-from spark_connector.options.parse import Option, OptionReader, Refusals, integer, optional
+from spark_connector.options.parse import Option, OptionReader, Refusals, integer
 from spark_connector.options.times import parse_duration_ms
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
@@ -35,9 +35,9 @@ def wait_ms(value: str) -> int:
     return duration
 
 
-NAME_SERVER: Final = Option(
+NAME_SERVER: Final[Option[tuple[str, ...] | None]] = Option(
     "nameServer",
-    optional(address_list),
+    address_list,
     None,
     ("namesrvAddr", "nameServers"),
     passes_through=True,
@@ -99,8 +99,9 @@ class ConnectionOptions:
 
 def connection_options(reader: OptionReader) -> ConnectionOptions:
     """The connection's part of a query's options. Raises OptionError."""
+    name_servers = reader.get(NAME_SERVER)
     return ConnectionOptions(
-        name_servers=reader.get(NAME_SERVER) or _from_environment(),
+        name_servers=_from_environment() if name_servers is None else name_servers,
         request_timeout=reader.get(REQUEST_TIMEOUT) / 1000,
         retries=reader.get(NUM_RETRIES),
         retry_interval=reader.get(RETRY_INTERVAL) / 1000,

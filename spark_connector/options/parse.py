@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 from remoting.settings import nearest
 from spark_connector.errors import OptionError
@@ -183,11 +183,6 @@ def choice(kind: Callable[[str], T], *values: str) -> Callable[[str], T]:
         raise ValueError(f"write {', '.join(values[:-1])} or {values[-1]}")
 
     return parse
-
-
-def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    """The same for an option whose default is None."""
-    return cast("Callable[[str], T | None]", parse)
 
 
 def byte_count(value: str) -> int:

@@ -8,9 +8,10 @@ a unit, as Spark writes its own (cf. JavaUtils.timeStringAs).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from spark_connector.planning.positions import Instant
 
 _UNIT_MS: Final = {
     "ms": 1,
@@ -24,18 +25,6 @@ _UNIT_MS: Final = {
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 _MAX_MS: Final = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A moment: ``ms`` since 1970, or since now when ``relative``."""
-
-    ms: int
-    relative: bool = False
-
-    def at(self, now_ms: int) -> int:
-        """Milliseconds since 1970, given the time."""
-        return max(0, self.ms + now_ms if self.relative else self.ms)
 
 
 def parse_duration_ms(text: str) -> int:

@@ -1,0 +1,180 @@
+"""How far the next micro-batch goes: limits, minimum and delay, bytes, and a fixed target.
+
+A state machine without I/O: facts about the queues and the time come in, the batch's end comes out.
+Spark knows one limit at a time, so all of ours are applied here.
+
+Without ``maxOffsetsPerTrigger`` a batch takes at most a million messages until the query has once
+come to the end of its queues: the first batch on a long backlog must not fill memory. Bytes are
+estimated from samples of stored sizes (see ``learn_size``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import DataLossError
+from spark_connector.options.source import Limits
+from spark_connector.planning.offsets import Offsets
+from spark_connector.planning.positions import QueueFacts
+from spark_connector.planning.ranges import OnDataLoss
+from spark_connector.planning.shares import share
+
+CATCH_UP_OFFSETS: Final = 1_000_000
+"""Messages of one batch at most while a query without a limit works off its backlog."""
+
+SIZE_WEIGHT: Final = 0.3
+"""Weight of the newest sample in the average of stored sizes."""
+
+UNLIMITED: Final = 2**62
+
+
+def begin(queue: MessageQueue, start: int | None, facts: QueueFacts, policy: OnDataLoss) -> int:
+    """Where reading of a queue goes on: ``start``, or what there is instead.
+
+    Args:
+        start: the offset in the checkpoint; None for a queue that wasn't there: its earliest.
+
+    Raises:
+        DataLossError: ``start`` isn't there any more, and the policy is to fail.
+    """
+    if start is None:
+        return facts.minimum
+    if facts.minimum <= start <= facts.maximum:
+        return start
+    if policy is OnDataLoss.FAIL:
+        raise _loss(queue, start, facts)
+    if start < facts.minimum:
+        return facts.minimum
+    return facts.minimum if policy is OnDataLoss.EARLIEST else facts.maximum
+
+
+def _loss(queue: MessageQueue, start: int, facts: QueueFacts) -> DataLossError:
+    if start > facts.maximum:
+        return DataLossError(
+            f"queue {queue} ends at offset {facts.maximum}, before the {start} that was read "
+            "already: the topic was deleted and made anew, or its broker lost its last messages",
+            "begin with a new checkpoint; or set onDataLoss=skip to go on with new messages, or "
+            "onDataLoss=earliest to read the queue from its beginning",
+        )
+    return DataLossError(
+        f"queue {queue} lost offsets [{start}, {facts.minimum}): it holds "
+        f"[{facts.minimum}, {facts.maximum})",
+        "its broker deleted them before they were read: keep messages longer (fileReservedTime, "
+        "hours), or set onDataLoss=skip to go on with what is there",
+    )
+
+
+@dataclass(slots=True)
+class Admission:
+    """The limits of one query, with what they have to remember.
+
+    Attributes:
+        limits: the user's.
+        policy: what happens when offsets are gone.
+        started: when the query began, or last had a batch; seconds of a monotonic clock.
+        target: with the trigger AvailableNow: where the query ends.
+        caught_up: it has once come to the end of all queues.
+        mean_bytes: the average stored size of a message; 0: not known yet.
+        lost: offsets that were passed over because they are gone.
+    """
+
+    limits: Limits
+    policy: OnDataLoss
+    started: float
+    target: Offsets | None = None
+    caught_up: bool = False
+    mean_bytes: float = 0.0
+    lost: int = 0
+
+    @property
+    def max_rows(self) -> int:
+        """The limit to tell Spark."""
+        return self.limits.max_offsets or UNLIMITED
+
+    def end(
+        self,
+        start: Offsets,
+        facts: Mapping[MessageQueue, QueueFacts],
+        now: float,
+        *,
+        take_all: bool = False,
+    ) -> Offsets:
+        """Where the next batch ends; ``start`` itself when there is none yet.
+
+        Args:
+            start: the end of the batch before.
+            facts: of all queues that can be reached; the others stay where they are.
+            now: seconds of the clock that ``started`` is of.
+            take_all: leave the limits aside (trigger Once).
+
+        Raises:
+            DataLossError: see ``begin``.
+        """
+        begins, ends = self._window(start, facts)
+        queues = [queue for queue in ends if ends[queue] > begins[queue]]
+        available = [ends[queue] - begins[queue] for queue in queues]
+        total = sum(available)
+        if not take_all:
+            if self._waits(total, now):
+                return dict(start)
+            limit = self._limit()
+            if total > limit:
+                taken = share(available, limit)
+                ends |= {
+                    queue: begins[queue] + count for queue, count in zip(queues, taken, strict=True)
+                }
+            else:
+                self.caught_up = True
+        after = {**start, **ends}
+        if after != start:
+            self.started = now
+            self._count_loss(start, begins)
+        return after
+
+    def learn_size(self, mean_bytes: float) -> None:
+        """A sample of stored sizes was taken."""
+        if self.mean_bytes:
+            self.mean_bytes += SIZE_WEIGHT * (mean_bytes - self.mean_bytes)
+        else:
+            self.mean_bytes = mean_bytes
+
+    def _window(
+        self, start: Offsets, facts: Mapping[MessageQueue, QueueFacts]
+    ) -> tuple[Offsets, Offsets]:
+        """Where each queue goes on, and its end as far as the query may go."""
+        begins: Offsets = {}
+        ends: Offsets = {}
+        for queue, ends_of in facts.items():
+            last = ends_of.maximum
+            if self.target is not None:
+                if queue not in self.target:
+                    continue
+                last = min(last, self.target[queue])
+            begins[queue] = begin(queue, start.get(queue), ends_of, self.policy)
+            # A target from before a topic was made anew must not hold the query in the past.
+            ends[queue] = max(last, begins[queue])
+        return begins, ends
+
+    def _count_loss(self, start: Offsets, begins: Offsets) -> None:
+        self.lost += sum(
+            max(0, begins[queue] - offset) for queue, offset in start.items() if queue in begins
+        )
+
+    def _waits(self, total: int, now: float) -> bool:
+        """Whether there is too little for a batch. A query with a target would wait for ever."""
+        return (
+            self.target is None
+            and total < self.limits.min_offsets
+            and now - self.started < self.limits.max_delay
+        )
+
+    def _limit(self) -> int:
+        limit = self.limits.max_offsets
+        if limit is None:
+            limit = UNLIMITED if self.caught_up or self.limits.max_bytes else CATCH_UP_OFFSETS
+        if self.limits.max_bytes is not None and self.mean_bytes:
+            limit = min(limit, max(1, int(self.limits.max_bytes / self.mean_bytes)))
+        return limit
