@@ -14,6 +14,12 @@ BATCH_BYTES: Final = 2 * 1024 * 1024
 """Undecoded bytes from which one is made, whatever their number. With one more answer a batch
 stays below 6 MiB."""
 
+FILTERED_BATCH_BYTES: Final = 512 * 1024
+"""The same while a filter leaves open how many messages that is."""
+
+MAX_BATCH_ROWS: Final = 10_000
+"""Rows of a batch at most; more than is gathered of a broker that gives no more than was asked."""
+
 MAX_KEPT_CONNECTIONS: Final = 4
 """Unused connections kept per broker and process; a worker process runs one task at a time."""
 
