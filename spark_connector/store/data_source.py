@@ -1,0 +1,82 @@
+"""``format("rocketmq.store")`` as Spark sees it.
+
+Spark asks for the name and makes the source in several processes, one of which finds sources by
+importing them all: so nothing is imported here at first that may be missing or takes time.
+"""
+
+# ruff: noqa: PLC0415 - see above
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    from spark_connector.schema import Column
+    from spark_connector.store.options import StoreOptions
+    from spark_connector.store.planning import Bounds, Piece
+
+
+@dataclass
+class StorePartition(InputPartition):
+    """What one task reads."""
+
+    piece: Piece
+
+
+class RocketMQStoreDataSource(DataSource):
+    """Messages of a store's directory, batch only; see ``docs/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` takes."""
+        return "rocketmq.store"
+
+    def schema(self) -> str:
+        """All columns. Raises ``OptionError``: here is where a wrong option is found first."""
+        from spark_connector.schema import STORE_COLUMNS, ddl
+        from spark_connector.store.options import store_options
+
+        store_options(self.options)
+        return ddl(STORE_COLUMNS.values())
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """A reader of the columns of a schema."""
+        from spark_connector.schema import STORE_COLUMNS, select
+        from spark_connector.store.options import store_options
+
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        columns = select(fields, STORE_COLUMNS)
+        return StoreReader(store_options(self.options), columns)
+
+
+class StoreReader(DataSourceReader):
+    """Plans on the driver, reads on the executors."""
+
+    def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
+        self.options = options
+        self.columns = columns
+        self.bounds: Bounds | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks. Raises ``ConnectorError``."""
+        from broker.store.view import StoreError
+        from spark_connector.store.planning import Bounds, plan
+        from spark_connector.store.reading import connector_error, open_view
+
+        try:
+            view = open_view(self.options)
+            pieces = plan(view, self.options, self.bounds or Bounds())
+        except StoreError as error:
+            raise connector_error(error) from error
+        return [StorePartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The batches of a task. Raises ``ConnectorError``."""
+        from spark_connector.store.reading import StoreTask
+
+        # Spark makes one empty partition of none.
+        if isinstance(partition, StorePartition):
+            yield from StoreTask(self.options, self.columns).read(partition.piece)

@@ -1,0 +1,164 @@
+"""Which task reads what of a store.
+
+Queues are cut by offsets, which are dense, and pieces that are small go to one task together: a
+store may have ten thousand queues. The log is cut at places where records begin. Both neighbours of
+a border know the same place, so every record is read by one task and one only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from broker.store.view import StoreView
+from remoting.settings import nearest
+from spark_connector.errors import UnknownTopicError
+from spark_connector.planning.ranges import RangePartition
+from spark_connector.planning.splits import split
+from spark_connector.store.options import Scan, StoreOptions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePieces:
+    """Ranges of queues that one task reads."""
+
+    ranges: tuple[RangePartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """The part of the log that one task reads: physical offsets, the end excluded."""
+
+    begin: int
+    end: int
+
+
+Piece: TypeAlias = QueuePieces | LogPiece
+
+SMALL_RECORDS: Final = 20_000
+"""Pieces of fewer messages share a task, up to so many: starting one takes some 20 ms."""
+
+CLOCK_STEP_MS: Final = 10_000
+"""Store times may go back by so much when the broker's clock is set back: filters by time are
+widened by it, and Spark looks at each row again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the filters of a query leave to be read; None for no bound. Ends are excluded."""
+
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    offsets: tuple[int | None, int | None] = (None, None)
+    stored_ms: tuple[int | None, int | None] = (None, None)
+    positions: tuple[int | None, int | None] = (None, None)
+
+
+def plan(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Piece]:
+    """The tasks of a query.
+
+    Raises:
+        UnknownTopicError: the store has no queue of a topic that the options name.
+        StoreError: the store can't be read.
+    """
+    if options.scan is Scan.LOG:
+        return list(plan_log(view, options, bounds))
+    return list(plan_queues(view, options, bounds))
+
+
+# --- queues
+
+
+def plan_queues(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[QueuePieces]:
+    """Ranges of the queues' messages; see ``plan``."""
+    ranges = []
+    torn = 0
+    for topic in wanted_topics(view, options, bounds):
+        for queue_id in view.queues(topic):
+            if bounds.queue_ids is None or queue_id in bounds.queue_ids:
+                found, behind = _range(view, options, bounds, topic, queue_id)
+                ranges.append(found)
+                torn += behind
+    if torn:
+        logger.warning(
+            "%d entries at the end of the queues of %s have no message in the log: left out",
+            torn,
+            options.path,
+        )
+    pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records)
+    total = sum(piece.offsets for piece in pieces)
+    limit = min(SMALL_RECORDS, options.max_records, total // options.min_partitions)
+    return _bundled(pieces, limit)
+
+
+def wanted_topics(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[str]:
+    """Topics to read, sorted. Raises UnknownTopicError."""
+    known = view.topics()
+    for topic in options.topics or ():
+        if topic not in known:
+            raise UnknownTopicError(
+                f"the store {options.path} has no queue of topic {topic!r}{nearest(topic, known)}",
+                f"it has {', '.join(known[:20]) or 'none'}{' ...' if len(known) > 20 else ''};"
+                " messages without a queue are found with scan=log",
+            )
+    topics = known if options.topics is None else sorted(options.topics)
+    return [topic for topic in topics if bounds.topics is None or topic in bounds.topics]
+
+
+def _range(
+    view: StoreView, options: StoreOptions, bounds: Bounds, topic: str, queue_id: int
+) -> tuple[RangePartition, int]:
+    queue = view.queue(topic, queue_id)
+    start, end, torn = queue.range()
+    low, high = bounds.offsets
+    start = start if low is None else max(start, low)
+    end = end if high is None else min(end, high)
+    low, high = bounds.stored_ms
+    if start < end and low is not None:
+        start = max(start, queue.offset_of_time(low - CLOCK_STEP_MS))
+    if start < end and high is not None:
+        end = min(end, queue.offset_of_time(high + CLOCK_STEP_MS))
+    whole = RangePartition(topic, options.broker_name, queue_id, start, max(start, end), ())
+    return whole, torn
+
+
+def _bundled(pieces: Iterable[RangePartition], limit: int) -> list[QueuePieces]:
+    bundles: list[list[RangePartition]] = []
+    filled = 0
+    for piece in pieces:
+        if bundles and filled + piece.offsets <= limit:
+            bundles[-1].append(piece)
+        else:
+            bundles.append([piece])
+            filled = 0
+        filled += piece.offsets
+    return [QueuePieces(tuple(bundle)) for bundle in bundles]
+
+
+# --- the log
+
+
+def plan_log(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[LogPiece]:
+    """Parts of the log; see ``plan``."""
+    log_end = view.log_end()
+    if log_end.torn is not None:
+        logger.warning("the log of %s ends at %d: %s", options.path, log_end.position, log_end.torn)
+    low, high = bounds.positions
+    begin, end = view.log.start, log_end.position
+    if low is not None:
+        begin = view.log.first_start(low, end)
+    if high is not None:
+        end = view.log.first_start(high, end)
+    span = max(1, min(options.max_bytes, -(-(end - begin) // options.min_partitions)))
+    edges = [begin]
+    for cut in range(begin + span, end, span):
+        edge = view.log.first_start(cut, end)
+        if edge > edges[-1]:
+            edges.append(edge)
+    edges.append(end)
+    return [LogPiece(start, stop) for start, stop in pairwise(edges) if stop > start]

@@ -1,0 +1,210 @@
+"""One task: its part of a store, as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+
+from broker.store.view import Damage, LogChunk, StoreChanged, StoreError, StoreView
+from remoting.protocol.disk.consume_queue_entry import ENTRY, FILLER
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.view import RecordView
+from remoting.protocol.names import SCHEDULE_TOPIC
+from spark_connector.decode import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
+from spark_connector.errors import ConnectorError, DataLossError
+from spark_connector.planning.ranges import OnDecodeError, RangePartition
+from spark_connector.schema import Column
+from spark_connector.store.checks import are_of, are_readable, are_whole
+from spark_connector.store.damage import MAX_RAW_BYTES, Lost, rows_of
+from spark_connector.store.gathering import Entries, Gathered, Gatherer, Numbers
+from spark_connector.store.options import StoreOptions
+from spark_connector.store.planning import Piece, QueuePieces
+
+MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
+"""An entry that says more is not believed: its message would have to be held in memory."""
+
+# Size and physical offset of a record.
+_HEAD: Final = Struct(">I24xq")
+_FILLER_SIZE: Final[int] = ENTRY.unpack(FILLER)[1]
+
+
+def open_view(options: StoreOptions) -> StoreView:
+    """The store that the options name. Raises StoreError."""
+    return StoreView(Path(options.path), commit_log=options.commit_log_path)
+
+
+def connector_error(error: StoreError) -> ConnectorError:
+    """What is said to Spark of what the store said."""
+    return (
+        DataLossError(str(error)) if isinstance(error, StoreChanged) else ConnectorError(str(error))
+    )
+
+
+class StoreTask:
+    """Reads parts of a store.
+
+    Args:
+        options: of the query.
+        columns: what batches are to have, of ``STORE_COLUMNS``.
+    """
+
+    def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._tags = options.tag_expression
+        self._shows_raw = options.on_decode_error is OnDecodeError.RAW
+        self._decoder = Decoder(
+            columns,
+            broker_name=options.broker_name,
+            verify_crc=options.verify_crc,
+            decompress=options.decompress,
+            on_decode_error=options.on_decode_error,
+        )
+
+    def read(self, piece: Piece) -> Iterator[Any]:
+        """The ``pyarrow.RecordBatch`` of a piece's messages, in order, none empty.
+
+        Raises:
+            DataLossError: retention took what was planned to be read.
+            DecodeError: something can't be understood, and the query wants to know.
+            ConnectorError: the store can't be read.
+        """
+        try:
+            self._view = open_view(self._options)
+            if isinstance(piece, QueuePieces):
+                self._gatherer = Gatherer(self._view.log)
+                for part in piece.ranges:
+                    yield from self._queue(part)
+            else:
+                for found in self._view.log.walk(piece.begin, piece.end):
+                    yield from self._part(found)
+        except StoreError as error:
+            raise connector_error(error) from error
+
+    # --- a queue
+
+    def _queue(self, part: RangePartition) -> Iterator[Any]:
+        queue = self._view.queue(part.topic, part.queue_id)
+        for run in queue.entries(part.start, part.end):
+            entries = Entries.of(run)
+            if self._tags is not None and part.topic != SCHEDULE_TOPIC:
+                # There the time of delivery stands in place of the tag's hash.
+                entries = entries.where(np.isin(entries.tags_codes, list(self._tags.codes)))
+            self._check_kept(entries, part)
+            readable = self._readable(entries)
+            if not readable.all():
+                yield self._lost_entries(entries.where(~readable), part, "it has no record")
+            for gathered in self._gatherer.gather(entries.where(readable)):
+                yield from self._gathered(gathered, part)
+
+    def _check_kept(self, entries: Entries, part: RangePartition) -> None:
+        start = self._view.log.start
+        gone = entries.offsets[(entries.positions < start) & (entries.sizes != _FILLER_SIZE)]
+        if len(gone):
+            raise DataLossError(
+                f"message {gone[0]} of queue {part.queue_id} of topic {part.topic} in the store "
+                f"{self._options.path} is gone: the commit log begins at {start} now",
+                "retention took it since the query was planned: run it again, or read a copy",
+            )
+
+    def _readable(self, entries: Entries) -> Any:
+        files = self._view.log.files
+        starts = np.array([file.start for file in files], dtype=np.int64)
+        ends = np.array([file.end for file in files], dtype=np.int64)
+        fits = are_readable(entries.positions, entries.sizes, starts, ends)
+        return fits & (entries.sizes <= MAX_SIZE_BYTES)
+
+    def _gathered(self, gathered: Gathered, part: RangePartition) -> Iterator[Any]:
+        whole = are_whole(gathered, part.queue_id)
+        starts = gathered.starts
+        if not whole.all():
+            reason = "the record that its queue points at is not it"
+            yield self._lost_entries(gathered.entries.where(~whole), part, reason, gathered.file)
+            starts = starts[whole]
+        yield from self._decoded(gathered.buffer, starts, gathered.file)
+
+    def _lost_entries(
+        self, entries: Entries, part: RangePartition, reason: str, file: str | None = None
+    ) -> Any:
+        lost = [
+            Lost(
+                None if size == _FILLER_SIZE else position,
+                None if size == _FILLER_SIZE else size,
+                file,
+                reason,
+                part.topic,
+                part.queue_id,
+                offset,
+            )
+            for offset, position, size in zip(
+                entries.offsets.tolist(),
+                entries.positions.tolist(),
+                entries.sizes.tolist(),
+                strict=True,
+            )
+        ]
+        return rows_of(lost, self._columns, self._options)
+
+    # --- the log
+
+    def _part(self, found: LogChunk | Damage) -> Iterator[Any]:
+        file = self._file_name(found)
+        if isinstance(found, Damage):
+            yield self._damage(found, file)
+            return
+        starts = np.array(found.starts, dtype=np.int64)
+        if self._options.topics is not None:
+            starts = starts[are_of(found.data, starts, self._options.topics)]
+        yield from self._decoded(found.data, starts, file)
+
+    def _file_name(self, found: LogChunk | Damage) -> str | None:
+        position = found.begin if isinstance(found, Damage) else found.position
+        for file in self._view.log.files:
+            if file.start <= position < file.end:
+                return file.path
+        return None
+
+    def _damage(self, found: Damage, file: str | None) -> Any:
+        raw = None
+        size = found.end - found.begin
+        if self._shows_raw and file is not None:
+            shown = memoryview(bytearray(min(size, MAX_RAW_BYTES)))
+            self._view.log.read_into(found.begin, shown)
+            raw = bytes(shown)
+        lost = Lost(found.begin, size, file, found.reason, raw=raw)
+        return rows_of([lost], self._columns, self._options)
+
+    # --- both
+
+    def _decoded(self, buffer: memoryview, starts: Numbers, file: str | None) -> Iterator[Any]:
+        if not len(starts):
+            return
+        skipped = 0
+        for decoded in self._decoder.batches(
+            buffer,
+            starts=starts,
+            tags=self._tags,
+            file=file,
+            max_rows=MAX_BATCH_ROWS,
+            max_bytes=MAX_BATCH_BYTES,
+        ):
+            skipped += decoded.skipped
+            if decoded.rows:
+                yield decoded.batch
+        if skipped:
+            yield self._undecodable(buffer, starts, file)
+
+    def _undecodable(self, buffer: memoryview, starts: Numbers, file: str | None) -> Any:
+        lost = []
+        for start in starts.tolist():
+            try:
+                RecordView(buffer, start)
+            except RecordError as error:
+                size, position = _HEAD.unpack_from(buffer, start)
+                raw = bytes(buffer[start : start + size]) if self._shows_raw else None
+                lost.append(Lost(position, size, file, str(error), raw=raw))
+        return rows_of(lost, self._columns, self._options)
