@@ -82,7 +82,7 @@ def choose(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
         found[known] = name
     if "body" not in found:
         raise OptionError(
-            f"the frame to write has no column 'body' or 'value', only {', '.join(found) or 'none'}",
+            f"the frame to write has no column 'body' or 'value', but {', '.join(found) or 'none'}",
             "select the message's body as 'body', string or binary",
         )
     return found
@@ -128,7 +128,7 @@ class Rows:
         return Rows(self.first + start, count, columns)
 
     def present(self, name: str) -> Any:
-        """Per row, whether a text is there and not empty, as an Arrow array; None: no row has it."""
+        """Per row, whether it has a text that is not empty, as an Arrow array; None: no row."""
         column = self.columns.get(name)
         if column is None or column.null_count == len(column):
             return None

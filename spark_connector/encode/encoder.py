@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -123,7 +123,7 @@ class Encoder:
         data = memoryview(encoded.buffers()[2])
         bounds = [0, *(np.flatnonzero(np.diff(of_row)) + 1).tolist(), len(of_row)]
         lanes = []
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in pairwise(bounds):
             destination = destinations[of_row[start]]
             limit = self._row_limit(destination, end - start)
             cuts = cut(offsets, start, end, self._recipe.max_batch_bytes, limit)
@@ -255,5 +255,3 @@ def check_destination(topic: str) -> None:
             f"rows can't be written to the topic {topic[:200]!r}: {error.message}",
             error.hint or "correct the option or column topic",
         ) from None
-
-

@@ -14,7 +14,7 @@ class Parcel(NamedTuple):
         topic: where to.
         queue: the very queue it has to go to, in order; None: any of the topic's.
         body: of the request: a batch, or a single message's.
-        count: messages.
+        messages: how many.
         first_row: the number of one of its rows in the task, for errors.
         properties: of a single message; None for a batch.
         flag: of a single message.
@@ -24,7 +24,7 @@ class Parcel(NamedTuple):
     topic: str
     queue: MessageQueue | None
     body: bytes | memoryview
-    count: int
+    messages: int
     first_row: int
     properties: str | None = None
     flag: int = 0

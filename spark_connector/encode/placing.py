@@ -190,5 +190,3 @@ def deciding_columns(partitioner: str | None, names: Sequence[str]) -> Sequence[
             "drop the column, or write partitioner=hashKeys",
         )
     return {"column": BY_COLUMN, "hashKeys": BY_HASH}.get(partitioner, ())
-
-

@@ -37,9 +37,9 @@ def plain_parcels(
         text = _text(row, key)
         extra, instant = _delay(row, recipe)
         if extra or place[0].startswith(RETRY_PREFIX):
-            text = (text + extra).decode()
             flag = row.get("flag") or 0
-            singles.append(Parcel(*place, row["body"], 1, first + index, text, flag, instant))
+            said = (text + extra).decode()
+            singles.append(Parcel(*place, row["body"], 1, first + index, said, flag, instant))
         else:
             element = batches.encode([(row.get("flag") or 0, row["body"], text)])
             lanes.setdefault(place, []).append((first + index, element))
@@ -48,9 +48,7 @@ def plain_parcels(
     return [parcel for parcel in turns if parcel is not None] + singles
 
 
-def _place(
-    row: _Row, recipe: Recipe, queues_of: Callable[[str], Sequence[MessageQueue]]
-) -> _Place:
+def _place(row: _Row, recipe: Recipe, queues_of: Callable[[str], Sequence[MessageQueue]]) -> _Place:
     topic = recipe.topic or row["topic"].decode()
     if "queueId" in recipe.deciding and row["queueId"] is not None:
         broker = (row.get("brokerName") or b"").decode()

@@ -85,9 +85,7 @@ class ColumnKeys:
             return column
         others = column.filter(pc.invert(fits)).to_pylist()
         hashes = [key_of(value) if value else None for value in others]
-        replaced = pc.replace_with_mask(
-            column, pc.invert(fits), pa.array(hashes, type=pa.binary())
-        )
+        replaced = pc.replace_with_mask(column, pc.invert(fits), pa.array(hashes, type=pa.binary()))
         if replaced.null_count == 0:
             return replaced
         return pc.coalesce(replaced, self.otherwise(first, None, count))

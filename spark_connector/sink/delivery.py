@@ -1,0 +1,99 @@
+"""One parcel on its way: what was tried, what an answer means, and the error if it fails. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from client.backoff import Backoff
+from client.producer.delivery import BUSY, RETRYABLE, STORED
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.queue import MessageQueue
+from spark_connector.encode.parcel import Parcel
+from spark_connector.errors import BrokerError
+
+_NAMES: Final = {code.value: code.name for code in ResponseCode}
+
+
+class Verdict(Enum):
+    """What to do after an attempt."""
+
+    STORED = auto()
+    STORED_SLOWLY = auto()
+    """Stored, but the disk or a slave did not confirm in time: give the broker a pause."""
+    RETRY = auto()
+    FAIL = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """A parcel's state.
+
+    Attributes:
+        deadline: until when it has to be stored, seconds.
+        retries: attempts that may follow the first.
+        attempts: requests that were sent, without those a broker was too busy for.
+        queue: where it went last, or is going.
+        address: the same.
+        sent_at: when.
+        why: what went wrong last.
+        maybe_stored: an attempt was sent and never answered.
+    """
+
+    parcel: Parcel
+    deadline: float
+    retries: int
+    backoff: Backoff
+    attempts: int = 0
+    queue: MessageQueue | None = None
+    address: str = ""
+    sent_at: float = 0.0
+    why: str = ""
+    maybe_stored: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it has to follow others of its queue."""
+        return self.parcel.queue is not None
+
+    def judge(self, answer: Command) -> Verdict:
+        """What an answer means."""
+        if answer.code == ResponseCode.SUCCESS:
+            return Verdict.STORED
+        if answer.code in STORED:
+            return Verdict.STORED_SLOWLY
+        words = (answer.remark or "no reason given").partition("\n")[0].strip()
+        self.why = f"{_NAMES.get(answer.code, answer.code)}: {words}"
+        if answer.code in BUSY:
+            self.attempts -= 1
+            return Verdict.RETRY
+        return self._retry_or_fail() if answer.code in RETRYABLE else Verdict.FAIL
+
+    def lost(self, why: str, *, sent: bool) -> Verdict:
+        """What the end of the connection means; ``sent``: the request had left."""
+        self.why = why
+        self.maybe_stored = self.maybe_stored or sent
+        return self._retry_or_fail()
+
+    def _retry_or_fail(self) -> Verdict:
+        return Verdict.RETRY if self.attempts <= self.retries else Verdict.FAIL
+
+    def error(self, seconds: float) -> BrokerError:
+        """What the task fails with."""
+        parcel, queue = self.parcel, self.queue
+        where = (
+            f"queue {queue.queue_id} of topic {parcel.topic} at broker {queue.broker_name}"
+            if (queue)
+            else f"topic {parcel.topic}"
+        )
+        at = f" ({self.address})" if self.address else ""
+        what = "message" if parcel.messages == 1 else "messages"
+        known = "may or may not have been stored" if self.maybe_stored else "were not stored"
+        return BrokerError(
+            f"{parcel.messages} {what} for {where}{at} {known} after {max(self.attempts, 1)} "
+            f"attempts, {seconds:.1f} s: {self.why or 'no time was left'} "
+            f"(first row of them in the task: {parcel.first_row})",
+            "look at that broker; options retries and sendTimeoutMs say how long to try",
+        )
