@@ -7,7 +7,7 @@ in what it looked through), so:
 - a window of which an answer covers only the front leaves a remainder, which is asked for next;
 - an answer that covers more than its window makes what follows shorter, or superfluous;
 - the width of new windows follows the answers: down at once, up by doubling after a row of full
-  ones, which has to be longer after every doubling in vain;
+  ones, which has to be longer after every doubling in vain (and is short again after a good one);
 - nothing is guessed before the first answer: until then one pull is in flight.
 
 Answers are given out in the order of their offsets, whatever order they come in. What came too
@@ -86,6 +86,7 @@ class ReadAhead:
         self._has_answers = False
         self._full = 0
         self._full_before_wider = FULL_BEFORE_WIDER
+        self._is_trying = False
 
     @property
     def in_flight(self) -> int:
@@ -202,13 +203,18 @@ class ReadAhead:
         elif brought < asked:
             self._shrink(brought)
         elif asked >= self.width and self.width < self._most:
+            if self._is_trying:
+                self._is_trying = False
+                self._full_before_wider = FULL_BEFORE_WIDER
             self._full += 1
             if self._full >= self._full_before_wider:
                 self._full = 0
                 self.width = min(self.width * 2, self._most)
+                self._is_trying = True
 
     def _shrink(self, brought: int) -> None:
         self._full = 0
+        self._is_trying = False
         if brought < self.width:
             self.width = brought
             self._full_before_wider = min(self._full_before_wider * 2, MOST_BEFORE_WIDER)
