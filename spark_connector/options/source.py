@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
 from remoting.protocol.names import validate_group, validate_topic
+from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import OptionError
 from spark_connector.options.common import COMMON, REFUSALS, ConnectionOptions, connection_options
 from spark_connector.options.common import wait_ms as wait
@@ -162,6 +163,14 @@ class Subscription:
         if self.pattern is not None:
             return f"subscribePattern {self.pattern.pattern!r}"
         return f"topic {', '.join(self.topics)}"
+
+    def includes(self, queue: MessageQueue) -> bool:
+        """Whether a queue is one of them."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(queue.topic) is not None
+        if self.assigned is not None:
+            return queue.queue_id in self.assigned.get(queue.topic, {}).get(queue.broker_name, ())
+        return queue.topic in self.topics
 
 
 @dataclass(frozen=True, slots=True)

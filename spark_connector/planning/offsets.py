@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError
+from spark_connector.options.source import Subscription
 
 VERSION: Final = 1
 
@@ -46,6 +47,20 @@ def from_json(value: Any) -> Offsets:
         }
     except (KeyError, ValueError, AttributeError, TypeError):
         raise _unreadable(value, "damaged") from None
+
+
+def check_topics(offsets: Mapping[MessageQueue, int], subscription: Subscription) -> None:
+    """Whether a checkpoint is of what the query reads; more may have been added since.
+
+    Raises:
+        ConnectorError: it has a topic or queue that the query doesn't read.
+    """
+    for queue in offsets:
+        if not subscription.includes(queue):
+            raise ConnectorError(
+                f"the checkpoint has offsets of queue {queue}, but the query reads {subscription}",
+                "give the query its own checkpoint directory, or read that topic too",
+            )
 
 
 def _offset(value: object) -> int:

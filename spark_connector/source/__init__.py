@@ -1,0 +1,1 @@
+"""Format ``rocketmq`` for reading: where planning and decoding meet Spark."""

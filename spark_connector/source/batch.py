@@ -1,0 +1,171 @@
+"""The batch reader: ranges between two positions, narrowed by filters, read in parallel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from client.routes import Route
+from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import OptionError
+from spark_connector.options.source import SourceOptions
+from spark_connector.planning.positions import Edge, Positions, Rules, resolve
+from spark_connector.planning.ranges import RangePartition
+from spark_connector.schema import Column
+from spark_connector.source.brokers import Brokers, Facts
+from spark_connector.source.horizon import check_assigned
+from spark_connector.source.partitions import QueuePartition, ranges_of, read, tasks
+from spark_connector.source.places import KeyMatches, Places
+from spark_connector.source.pushdown import Pushed, push
+
+INDEX_MARGIN_MS = 1000
+"""What is younger than an index by less than this may not be in it: clocks and threads differ."""
+
+_log = Log("spark")
+
+Ranges = dict[MessageQueue, tuple[int, int]]
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """Reads what the queues hold between two positions.
+
+    Args:
+        options: of the query.
+        columns: what Spark wants, in its order.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._pushed = Pushed({})
+        self._nothing = False
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks."""
+        if self._nothing:
+            return []
+        options = self._options
+        brokers = Brokers(options.connection)
+        routes = brokers.routes(options.subscription)
+        facts = {
+            queue: ends
+            for queue, ends in brokers.facts(routes).items()
+            if options.subscription.includes(queue)
+        }
+        check_assigned(options, facts)
+        places = Places(brokers, routes, options.group)
+        ranges = self._narrow(self._ranges(facts, places), places)
+        found = self._by_key(ranges, places, routes) if self._pushed.keys else []
+        return found + tasks(ranges_of(ranges, routes), options)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one task, on an executor."""
+        return read(partition, self._options.read, self._columns)
+
+    def _ranges(self, facts: Facts, places: Places) -> Ranges:
+        """The user's range of each queue."""
+        options = self._options
+        starting = options.starting or Positions("startingOffsets", Edge.EARLIEST)
+        ending = options.ending or Positions("endingOffsets", Edge.LATEST)
+        rules = Rules(
+            now_ms=int(time.time() * 1000),
+            on_no_commit=options.on_no_commit,
+            fail_without_match=options.fail_without_match,
+            on_data_loss=options.read.on_data_loss,
+        )
+        starts = resolve(starting, facts, places, rules)
+        ends = resolve(ending, facts, places, replace(rules, fail_without_match=False))
+        for queue, start in starts.items():
+            if start > ends[queue] and options.ending is not None:
+                raise OptionError(
+                    f"in queue {queue} {starting.option} is offset {start}, behind "
+                    f"{ending.option}, which is offset {ends[queue]}",
+                    "let the query begin before it ends",
+                )
+        return {queue: (start, ends[queue]) for queue, start in starts.items()}
+
+    def _narrow(self, ranges: Ranges, places: Places) -> Ranges:
+        """What filters leave of ranges."""
+        pushed = self._pushed
+        found: Ranges = {}
+        for queue, (first, last) in ranges.items():
+            start, end = pushed.cut(first, last)
+            if not pushed.wants(queue) or start >= end:
+                continue
+            if pushed.since_ms is not None:
+                start = max(start, places.at_or_after(queue, pushed.since_ms))
+            if pushed.until_ms is not None and start < end:
+                end = min(end, places.at_or_after(queue, pushed.until_ms))
+            found[queue] = (start, end)
+        return found
+
+    def _by_key(
+        self, ranges: Ranges, places: Places, routes: Mapping[str, Route]
+    ) -> list[InputPartition]:
+        """One task for all that indexes know; what they may not know stays in ``ranges``."""
+        known: set[tuple[MessageQueue, int]] = set()
+        for topic in sorted({queue.topic for queue in ranges}):
+            lookups = [places.by_key(topic, key) for key in sorted(self._pushed.keys or ())]
+            for broker in sorted({q.broker_name for q in ranges if q.topic == topic}):
+                matches = [lookup.get(broker) for lookup in lookups]
+                reliable = [match for match in matches if match is not None]
+                if len(reliable) == len(matches):
+                    known |= self._use_index(ranges, topic, broker, reliable, places)
+        hits = list(_hits(sorted(known), routes))
+        return [QueuePartition(hits)] if hits else []
+
+    @staticmethod
+    def _use_index(
+        ranges: Ranges, topic: str, broker: str, matches: list[KeyMatches], places: Places
+    ) -> set[tuple[MessageQueue, int]]:
+        """Take the indexed part out of a broker's ranges, and return what the index has of it."""
+        found: set[tuple[MessageQueue, int]] = set()
+        indexed_until = min(match.indexed_until_ms for match in matches) - INDEX_MARGIN_MS
+        for queue, (start, end) in list(ranges.items()):
+            if (queue.topic, queue.broker_name) != (topic, broker):
+                continue
+            tail = min(end, max(start, places.at_or_after(queue, indexed_until)))
+            ranges[queue] = (tail, end)
+            for match in matches:
+                found |= {
+                    hit for hit in match.offsets if hit[0] == queue and start <= hit[1] < tail
+                }
+        return found
+
+
+class PushDownReader(RocketMQBatchReader):
+    """The same with filters. Spark refuses it while the push-down of filters is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take over what can be; returns what Spark has to apply."""
+        self._pushed, returned = push(filters, kafka=self._options.kafka_names)
+        expression = self._pushed.expression(self._options.read.filter_tags)
+        if expression is None:
+            self._nothing = True
+        else:
+            read_options = replace(self._options.read, filter_tags=expression)
+            self._options = replace(self._options, read=read_options)
+        _log.debug("filters pushed down", pushed=self._pushed, returned=returned)
+        return returned
+
+
+def _hits(
+    known: list[tuple[MessageQueue, int]], routes: Mapping[str, Route]
+) -> Iterator[RangePartition]:
+    """Single offsets as ranges, neighbours in one."""
+    for queue, group in groupby(known, key=lambda hit: hit[0]):
+        first = last = None
+        for _, offset in group:
+            if first is None or last is None or offset != last + 1:
+                if first is not None and last is not None:
+                    yield from ranges_of({queue: (first, last + 1)}, routes)
+                first = offset
+            last = offset
+        if first is not None and last is not None:
+            yield from ranges_of({queue: (first, last + 1)}, routes)

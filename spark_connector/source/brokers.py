@@ -1,0 +1,265 @@
+"""What the driver asks name servers and brokers: routes, ends of queues, times, committed offsets.
+
+One request to a broker brings the ends of all its queues of a topic (GET_TOPIC_STATS_INFO), so that
+looking at a topic costs as many requests as it has brokers, whatever its queues. Nothing is kept
+here but the name server that answered last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from client.routes import MASTER_ID, Route, route_of
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.bodies.stats import TopicStatsTable
+from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.protocol.headers.offset import (
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
+from remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from remoting.protocol.queue import MessageQueue
+from remoting.settings import nearest
+from spark_connector.errors import BrokerError, UnknownTopicError
+from spark_connector.options.common import ConnectionOptions
+from spark_connector.options.source import Subscription
+from spark_connector.planning.positions import QueueFacts
+from spark_connector.source.calls import SUCCESS, Calls, Request, read_body, read_header, request
+
+_FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_ROUTE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+
+Facts = dict[MessageQueue, QueueFacts]
+
+
+class Brokers:
+    """The driver's view of a cluster. Opens no connection before it is asked something."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self.calls = Calls(options)
+        self._name_servers = list(options.name_servers)
+
+    def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
+        """The routes of the topics a query reads.
+
+        Args:
+            subscription: what it reads.
+            gone: leave out topics that aren't there, instead of raising.
+
+        Raises:
+            UnknownTopicError: a topic isn't there, or nothing matches the pattern.
+            BrokerError: no name server answers.
+        """
+        topics = subscription.topics
+        if subscription.pattern is not None:
+            topics = tuple(self._matching(subscription.pattern))
+        found = {topic: route for topic in topics if (route := self._route(topic)) is not None}
+        lacking = [topic for topic in topics if topic not in found]
+        if lacking and not gone:
+            raise self._unknown(lacking[0])
+        if not found and not gone:
+            raise UnknownTopicError(
+                f"no topic matches {subscription}", "create one, or correct the expression"
+            )
+        return found
+
+    def facts(
+        self, routes: Mapping[str, Route], *, down: dict[str, BrokerError] | None = None
+    ) -> Facts:
+        """The ends of all readable queues.
+
+        Args:
+            routes: of the topics.
+            down: takes the errors of brokers that can't be asked, by address; their queues are
+                left out. Without it such an error is raised.
+        """
+        found: Facts = {}
+        for route in routes.values():
+            readable = set(route.readable)
+            for address in sorted(filter(None, map(route.master, _names(route)))):
+                if down is not None and address in down:
+                    continue
+                try:
+                    found |= {
+                        queue: ends
+                        for queue, ends in self._stats(address, route.topic, down).items()
+                        if queue in readable
+                    }
+                except BrokerError as error:
+                    if down is None:
+                        raise
+                    down[address] = error
+        return found
+
+    def committed(
+        self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, int | None]:
+        """How far a group has come in each queue; None: it has committed nothing."""
+        found: dict[MessageQueue, int | None] = {}
+        for address, here in _by_master(routes, queues).items():
+            commands = [_query(group, queue) for queue in here]
+            what = f"offsets committed by group {group}"
+            answers = self.calls.many(address, commands, what, accept=_FOUND_OR_NOT)
+            offsets = [_committed_offset(answer, address) for answer in answers]
+            if 0 in offsets:
+                # A broker of 4.x says 0 of young queues, too, in which nothing was committed.
+                table = self._offset_table(address)
+                offsets = [
+                    table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
+                    if offset == 0
+                    else offset
+                    for queue, offset in zip(here, offsets, strict=True)
+                ]
+            found |= dict(zip(here, offsets, strict=True))
+        return found
+
+    def commit(
+        self, routes: Mapping[str, Route], group: str, offsets: Mapping[MessageQueue, int]
+    ) -> None:
+        """Store how far a group has come. Queues whose broker isn't known are left out.
+
+        Raises:
+            BrokerError: a broker did not take them; it is not asked again.
+        """
+        for address, here in _by_master(routes, offsets).items():
+            commands = [_update(group, queue, offsets[queue]) for queue in here]
+            self.calls.many(address, commands, f"commit of group {group}", retries=0)
+
+    def ask_name_server(self, command: Request, what: str, accept: frozenset[int]) -> Command:
+        """The answer of the first name server that gives one; it is asked first from then on."""
+        failures = []
+        for address in list(self._name_servers):
+            try:
+                return self.calls.one(address, command, what, accept=accept)
+            except BrokerError as error:
+                failures.append(error)
+                self._name_servers.append(self._name_servers.pop(0))
+        reasons = "; ".join(error.what for error in failures)
+        raise BrokerError(f"no name server answers: {reasons}", failures[0].hint) from failures[0]
+
+    def _route(self, topic: str) -> Route | None:
+        answer = self.ask_name_server(
+            request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)),
+            f"the route of topic {topic}",
+            _ROUTE_OR_NOT,
+        )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return route_of(topic, read_body(answer, TopicRouteData, self._name_servers[0]))
+
+    def _topics(self) -> list[str]:
+        answer = self.ask_name_server(
+            request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "all topics", SUCCESS
+        )
+        names = read_body(answer, TopicList, self._name_servers[0]).topic_list
+        return sorted(
+            name
+            for name in names
+            if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        )
+
+    def _matching(self, pattern: re.Pattern[str]) -> list[str]:
+        return [name for name in self._topics() if pattern.fullmatch(name)]
+
+    def _unknown(self, topic: str) -> UnknownTopicError:
+        known = self._topics()
+        there = f"there are {', '.join(known[:5])}" if known else "there is no topic at all"
+        return UnknownTopicError(
+            f"the name server {self._name_servers[0]} knows no topic {topic!r}"
+            f"{nearest(topic, known) or '; ' + there}",
+            "correct the name, or create it: pocketmq topic create",
+        )
+
+    def _stats(self, address: str, topic: str, down: object) -> Facts:
+        answer = self.calls.many(
+            address,
+            [
+                request(
+                    RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=topic)
+                )
+            ],
+            f"the offsets of topic {topic}",
+            retries=None if down is None else 0,
+        )[0]
+        table = read_body(answer, TopicStatsTable, address).offset_table
+        return {
+            queue: QueueFacts(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))
+            for queue, ends in table.items()
+        }
+
+    def _offset_table(self, address: str) -> dict[str, dict[int, int]]:
+        command = request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        answer = self.calls.one(address, command, "the table of committed offsets")
+        return read_body(answer, ConsumerOffsetSerializeWrapper, address).offset_table
+
+
+def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str, ...]:
+    """Where a queue can be read, the master first; nothing when its broker isn't known."""
+    route = routes.get(queue.topic)
+    if route is None:
+        return ()
+    brokers = route.brokers.get(queue.broker_name, {})
+    return tuple(brokers[number] for number in sorted(brokers))
+
+
+def master_of(routes: Mapping[str, Route], queue: MessageQueue) -> str | None:
+    """Where a queue is written; None when that isn't known."""
+    route = routes.get(queue.topic)
+    return route.master(queue.broker_name) if route is not None else None
+
+
+def _names(route: Route) -> Sequence[str]:
+    return sorted(name for name, ids in route.brokers.items() if MASTER_ID in ids)
+
+
+def _by_master(
+    routes: Mapping[str, Route], queues: Iterable[MessageQueue]
+) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        address = master_of(routes, queue)
+        if address is not None:
+            found[address].append(queue)
+    return found
+
+
+def _query(group: str, queue: MessageQueue) -> Request:
+    return request(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        QueryConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            bname=queue.broker_name,
+            set_zero_if_not_found=False,
+        ),
+    )
+
+
+def _committed_offset(answer: Command, address: str) -> int | None:
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    offset = read_header(answer, QueryConsumerOffsetResponseHeader, address).offset
+    return offset if offset >= 0 else None
+
+
+def _update(group: str, queue: MessageQueue, offset: int) -> Request:
+    return request(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        UpdateConsumerOffsetRequestHeader(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        ),
+    )

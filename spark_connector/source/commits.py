@@ -1,0 +1,94 @@
+"""Committing to the consumer group what a streaming query has done, for those who look at lag.
+
+Spark itself calls ``commit`` one batch late and never for the last one. But after every batch it
+asks for the latest offset once more, and brings the offsets that are in its own commit log by then:
+those are committed. Nothing here can fail the query: a commit that fails is logged and tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from client.routes import Route
+from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import BrokerError
+from spark_connector.planning.offsets import Offsets
+from spark_connector.source.brokers import Brokers, Facts
+
+PAUSE_AFTER_FAILURE: Final = 5.0
+"""Seconds without commits after one has failed: a dead broker must not slow every batch down."""
+
+_log = Log("spark")
+
+
+class Commits:
+    """The commits of one query.
+
+    Args:
+        brokers: take them.
+        group: is committed for.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, brokers: Brokers, group: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._brokers = brokers
+        self._group = group
+        self._clock = clock
+        self._known: dict[MessageQueue, int] = {}
+        self._not_before = float("-inf")
+        self._complained: set[MessageQueue] = set()
+
+    def store(self, offsets: Offsets, routes: Mapping[str, Route], facts: Facts) -> None:
+        """Commit what is ahead of the group. Never takes the group back, with one exception.
+
+        That is an offset behind the end of a queue: its topic was made anew.
+        """
+        changed = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if queue in facts and self._known.get(queue) != offset
+        }
+        if not changed or self._clock() < self._not_before:
+            return
+        try:
+            there = self._brokers.committed(routes, self._group, changed)
+            ahead = {
+                queue: offset
+                for queue, offset in changed.items()
+                if queue in there and _is_ahead(offset, there[queue], facts[queue].maximum)
+            }
+            self._look_for_others(there)
+            self._brokers.commit(routes, self._group, ahead)
+        except BrokerError as error:
+            self._not_before = self._clock() + PAUSE_AFTER_FAILURE
+            _log.warning("a commit failed; it is tried again", group=self._group, reason=error)
+            return
+        self._known |= {queue: changed[queue] for queue in there}
+
+    def _look_for_others(self, there: Mapping[MessageQueue, int | None]) -> None:
+        """Warn when the group's offset is neither what this query committed nor nothing."""
+        for queue, offset in there.items():
+            mine = self._known.get(queue)
+            if mine is not None and offset is not None and offset > mine:
+                self._warn(queue, mine, offset)
+
+    def _warn(self, queue: MessageQueue, mine: int, offset: int) -> None:
+        if queue in self._complained:
+            return
+        self._complained.add(queue)
+        _log.warning(
+            "somebody else commits for this query's group too: give each its own consumerGroup",
+            group=self._group,
+            queue=queue,
+            committed=mine,
+            found=offset,
+        )
+
+
+def _is_ahead(offset: int, there: int | None, end: int) -> bool:
+    return there is None or offset > there or there > end >= offset

@@ -1,0 +1,125 @@
+"""``spark.read.format("rocketmq")`` and its three siblings: the door Spark comes in by.
+
+Spark makes this object in several Python processes for one query, so it holds options and nothing
+else. They are checked in ``schema``, the first thing Spark asks, and whenever a reader is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from remoting.log import Log
+from spark_connector.errors import ConnectorError, OptionError
+from spark_connector.options.source import SourceOptions
+
+NEEDED: Final = ("numpy", "pyarrow")
+"""Modules that every executor needs."""
+
+_STREAMING_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+)
+_log = Log("spark")
+
+
+class RocketMQDataSource(DataSource):
+    """Topics as tables: batch and streaming, reading and writing."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """All columns that the options ask for. Raises OptionError for wrong options."""
+        check_interpreter()
+        from spark_connector.schema import ddl  # noqa: PLC0415 - needs what was just checked
+
+        return ddl(_columns(SourceOptions.of(self.options)).values())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of one batch query."""
+        options, columns = self._prepare(schema)
+        from spark_connector.source.batch import (  # noqa: PLC0415 - after the check
+            PushDownReader,
+            RocketMQBatchReader,
+        )
+        from spark_connector.source.pushdown import offered  # noqa: PLC0415
+
+        given = {name.lower() for name in self.options}
+        without_effect = [name for name in _STREAMING_ONLY if name.lower() in given]
+        if without_effect:
+            _log.warning("options have no effect in a batch query", options=without_effect)
+        kind = PushDownReader if offered() else RocketMQBatchReader
+        return kind(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """The reader of one streaming query."""
+        options, columns = self._prepare(schema)
+        if options.ending is not None:
+            raise OptionError(
+                f"the option {options.ending.option} can't be given to a streaming query",
+                "leave it out; trigger(availableNow=True) ends a query at what there is",
+            )
+        from spark_connector.source.stream import RocketMQStreamReader  # noqa: PLC0415
+
+        return RocketMQStreamReader(options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of one batch query."""
+        check_interpreter()
+        from spark_connector.sink import batch_writer  # noqa: PLC0415
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's
+        """The writer of one streaming query."""
+        check_interpreter()
+        from spark_connector.sink import stream_writer  # noqa: PLC0415
+
+        return stream_writer(self.options, schema, overwrite)
+
+    def _prepare(self, schema: StructType) -> tuple[SourceOptions, tuple[Any, ...]]:
+        check_interpreter()
+        from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, select  # noqa: PLC0415
+
+        options = SourceOptions.of(self.options)
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        return options, select(fields, KAFKA_COLUMNS if options.kafka_names else COLUMNS)
+
+
+def check_interpreter() -> None:
+    """Raises ConnectorError when this Python lacks what reading and writing need."""
+    for module in NEEDED:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConnectorError(
+                f"the Python of Spark's workers, {sys.executable}, has no usable {module}: {error}",
+                "install pocketmq[spark] there, or set PYSPARK_PYTHON to a Python that has it",
+            ) from error
+
+
+def _columns(options: SourceOptions) -> dict[str, Any]:
+    from spark_connector.schema import COLUMNS, KAFKA_COLUMNS  # noqa: PLC0415 - see schema()
+
+    columns, left_out = (
+        (KAFKA_COLUMNS, "headers") if options.kafka_names else (COLUMNS, "properties")
+    )
+    return {
+        name: column
+        for name, column in columns.items()
+        if options.include_properties or name != left_out
+    }

@@ -1,0 +1,181 @@
+"""What a streaming query knows of its queues, kept young with few requests.
+
+Spark asks for the latest offset some fifty times a second while a query is idle, and twice each
+time. All of it is answered from one view of at least ``offsetPollIntervalMs``; while nothing comes,
+a call waits a quarter of a second for a sign of the watch instead of asking brokers. So an idle
+query costs them about a request per second, and a message is noticed at once.
+
+A broker that can't be reached leaves the view without its queues, which is no loss: they stay where
+they are. Only when nothing could be asked for longer than ``readTimeoutMs`` the query fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Final
+
+from client.routes import Route
+from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import BrokerError, UnknownTopicError
+from spark_connector.options.source import SourceOptions
+from spark_connector.planning.positions import QueueFacts
+from spark_connector.source.brokers import Brokers, Facts, master_of
+from spark_connector.source.watch import MAX_WATCHED, ArrivalWatch
+
+IDLE_BLOCK: Final = 0.25
+"""Seconds that one call waits for a message: stopping a query must stay quick."""
+
+ROUTE_PERIOD: Final = 10.0
+"""Seconds between looks for new topics and queues."""
+
+IDLE_REFRESH: Final = 10.0
+"""Seconds between looks at idle queues that are watched."""
+
+IDLE_REQUESTS: Final = 1.0
+"""Requests per second while idle queues have to be polled."""
+
+_log = Log("spark")
+
+
+class Horizon:
+    """The view of one query.
+
+    Args:
+        options: of the query.
+        brokers: are asked.
+    """
+
+    def __init__(self, options: SourceOptions, brokers: Brokers) -> None:
+        self._options = options
+        self._brokers = brokers
+        self._watch = ArrivalWatch(options.group)
+        self._fetched_at = float("-inf")
+        self._routes_at = float("-inf")
+        self._working_at = float("-inf")
+        self._empty_looks = 0
+        self._false_signs = 0
+        self._vanished: set[MessageQueue] = set()
+        self.routes: dict[str, Route] = {}
+        self.facts: Facts = {}
+
+    def fetch(self, *, strict: bool = False) -> Facts:
+        """Ask all brokers now.
+
+        Args:
+            strict: raise whatever prevents that; else leave out what can't be asked.
+
+        Raises:
+            UnknownTopicError, BrokerError: nothing is known yet, or see above.
+        """
+        strict = strict or not self.routes
+        now = time.monotonic()
+        down: dict[str, BrokerError] | None = None if strict else {}
+        if strict or now - self._routes_at >= ROUTE_PERIOD:
+            self._fetch_routes(strict, down)
+        facts = self._brokers.facts(self.routes, down=down)
+        self._note(down or {}, now)
+        self._choose(facts, strict)
+        self._fetched_at = now
+        return self.facts
+
+    def look(self, *, idle: bool, may_wait: bool) -> None:
+        """Make the view young enough.
+
+        Args:
+            idle: the look before showed nothing new.
+            may_wait: the caller has time to wait for something new.
+        """
+        self._empty_looks = self._empty_looks + 1 if idle else 0
+        if self._empty_looks > 1 and may_wait:
+            self._wait()
+        elif self._age() >= self._options.poll_interval:
+            self.fetch()
+
+    def close(self) -> None:
+        """Give up the watch."""
+        self._watch.close()
+
+    def _age(self) -> float:
+        return time.monotonic() - self._fetched_at
+
+    def _wait(self) -> None:
+        """Wait for a sign of new messages, and ask for the ends when it comes."""
+        if self._false_signs:
+            # A broker that answers parked pulls at once is polled like one that can't be watched.
+            time.sleep(IDLE_BLOCK)
+            sign = False
+        else:
+            sign = self._watch.wait(self._watched(), IDLE_BLOCK)
+        if sign:
+            time.sleep(max(0.0, self._options.poll_interval - self._age()))
+        elif self._age() < self._idle_refresh():
+            return
+        before = self.facts
+        self.fetch()
+        if sign:
+            self._false_signs = int(self.facts == before)
+
+    def _watched(self) -> dict[str, dict[MessageQueue, int]]:
+        found: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+        for queue, ends in self.facts.items():
+            address = master_of(self.routes, queue)
+            if address is not None:
+                found[address][queue] = ends.maximum
+        return found
+
+    def _idle_refresh(self) -> float:
+        if len(self.facts) <= MAX_WATCHED and not self._false_signs:
+            return IDLE_REFRESH
+        requests = sum(len(route.brokers) for route in self.routes.values())
+        return requests / IDLE_REQUESTS
+
+    def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> None:
+        subscription = self._options.subscription
+        try:
+            self.routes = self._brokers.routes(subscription, gone=not strict)
+        except BrokerError as error:
+            if down is None:
+                raise
+            _log.warning("routes can't be refreshed", subscription=subscription, reason=error)
+        self._routes_at = time.monotonic()
+
+    def _note(self, down: dict[str, BrokerError], now: float) -> None:
+        """Say which brokers are down; raises the error when all are for too long."""
+        asked = {
+            master for route in self.routes.values() for master in map(route.master, route.brokers)
+        }
+        if not down or asked - down.keys() - {None}:
+            self._working_at = now
+        elif now - self._working_at >= self._options.read.read_timeout:
+            raise next(iter(down.values()))
+        for address, error in down.items():
+            _log.warning("a broker can't be asked for its queues", broker=address, reason=error)
+
+    def _choose(self, facts: Facts, strict: bool) -> None:
+        """Keep what the query reads, and say what is gone since the last look."""
+        subscription = self._options.subscription
+        chosen = {queue: ends for queue, ends in facts.items() if subscription.includes(queue)}
+        if strict:
+            check_assigned(self._options, chosen)
+        vanished = self.facts.keys() - chosen.keys()
+        for queue in vanished - self._vanished:
+            _log.warning("a queue is not there now; it stays at its offset", queue=queue)
+        for queue in chosen.keys() - self.facts.keys() if self.facts else ():
+            _log.info("a queue is there", queue=queue, offsets=chosen[queue])
+        self._vanished = (self._vanished | vanished) - chosen.keys()
+        self.facts = chosen
+
+
+def check_assigned(options: SourceOptions, facts: dict[MessageQueue, QueueFacts]) -> None:
+    """Raises UnknownTopicError when a queue of the option ``assign`` isn't there."""
+    for topic, brokers in (options.subscription.assigned or {}).items():
+        for broker, ids in brokers.items():
+            for queue_id in ids:
+                if MessageQueue(topic, broker, queue_id) not in facts:
+                    there = sorted(str(queue) for queue in facts if queue.topic == topic)
+                    raise UnknownTopicError(
+                        f"assign names queue {topic}/{broker}/{queue_id}, which isn't there",
+                        f"of those named there are {', '.join(there) or 'none'}",
+                    )

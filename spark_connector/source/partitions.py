@@ -1,0 +1,81 @@
+"""What tasks get, and what they do with it: the part of both readers that runs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from client.routes import Route
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import UnknownTopicError
+from spark_connector.options.source import SourceOptions
+from spark_connector.planning.ranges import RangePartition, ReadOptions
+from spark_connector.planning.splits import split
+from spark_connector.schema import Column
+from spark_connector.source.brokers import addresses_of
+
+
+class QueuePartition(InputPartition):
+    """The ranges one task reads, usually a single one."""
+
+    def __init__(self, ranges: Sequence[RangePartition]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+def ranges_of(
+    offsets: Mapping[MessageQueue, tuple[int, int]], routes: Mapping[str, Route]
+) -> list[RangePartition]:
+    """The ranges of queues that have something in them.
+
+    Raises:
+        UnknownTopicError: nobody knows where such a queue is.
+    """
+    found = []
+    for queue, (start, end) in sorted(offsets.items()):
+        if start >= end:
+            continue
+        addresses = addresses_of(routes, queue)
+        if not addresses:
+            raise UnknownTopicError(
+                f"offsets [{start}, {end}) of queue {queue} are to be read, but no name server "
+                "knows its broker",
+                "start the broker again, or begin with a new checkpoint if the topic is gone",
+            )
+        found.append(
+            RangePartition(queue.topic, queue.broker_name, queue.queue_id, start, end, addresses)
+        )
+    return found
+
+
+def tasks(ranges: Iterable[RangePartition], options: SourceOptions) -> list[InputPartition]:
+    """One task for each piece of the ranges."""
+    pieces = split(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [QueuePartition([piece]) for piece in pieces]
+
+
+def read(
+    partition: InputPartition, options: ReadOptions, columns: Sequence[Column]
+) -> Iterator[Any]:
+    """The messages of a task as Arrow batches. Spark's empty partition gives none."""
+    # Executors alone need these, and where they lack Spark shall say so of the task.
+    from spark_connector.decode import Decoder  # noqa: PLC0415
+    from spark_connector.reading.pull import RangeReader  # noqa: PLC0415
+
+    if not isinstance(partition, QueuePartition):
+        return
+    for one in partition.ranges:
+        decoder = Decoder(
+            columns,
+            broker_name=one.broker_name,
+            verify_crc=options.verify_crc,
+            decompress=options.decompress,
+            on_decode_error=options.on_decode_error,
+        )
+        yield from RangeReader(one, options, decoder).batches()

@@ -1,0 +1,184 @@
+"""The streaming reader: which offsets each micro-batch has, decided on the driver.
+
+Spark keeps the decisions in its offset log before a batch is read, so a batch that is read again
+has the same ranges. The reader itself keeps nothing that a restart would miss. It lives in one
+Python process for the time of a query; constructing it opens no connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from remoting.log import Log
+from spark_connector.errors import BrokerError
+from spark_connector.options.source import SourceOptions
+from spark_connector.planning.admission import Admission, begin
+from spark_connector.planning.offsets import Offsets, check_topics, from_json, to_json
+from spark_connector.planning.positions import Edge, Positions, Rules, resolve
+from spark_connector.schema import Column
+from spark_connector.source.brokers import Brokers
+from spark_connector.source.commits import Commits
+from spark_connector.source.horizon import Horizon
+from spark_connector.source.partitions import ranges_of, read, tasks
+from spark_connector.source.places import Places
+
+SAMPLED_QUEUES = 3
+"""Queues whose messages are sampled for the limit in bytes; those with most to read."""
+
+_log = Log("spark")
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream.
+
+    Args:
+        options: of the query.
+        columns: what Spark wants, in its order.
+    """
+
+    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._brokers = Brokers(options.connection)
+        self._horizon = Horizon(options, self._brokers)
+        self._commits = Commits(self._brokers, options.group) if options.commit else None
+        self._admission = Admission(options.limits, options.read.on_data_loss, time.monotonic())
+        self._initial: dict[str, Any] | None = None
+        self._idle = False
+        self._lost = 0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins; the same each time it is asked."""
+        if self._initial is None:
+            facts = self._horizon.facts or self._horizon.fetch(strict=True)
+            options = self._options
+            positions = options.starting or Positions("startingOffsets", Edge.LATEST)
+            rules = Rules(
+                now_ms=int(time.time() * 1000),
+                on_no_commit=options.on_no_commit,
+                fail_without_match=options.fail_without_match,
+                on_data_loss=options.read.on_data_loss,
+            )
+            self._initial = to_json(resolve(positions, facts, self._places(), rules))
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take the ends that the queues have now as the query's end."""
+        facts = self._horizon.fetch(strict=True)
+        self._admission.target = {queue: ends.maximum for queue, ends in facts.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Our limit of rows; the others are applied with it, in ``latestOffset``."""
+        return ReadMaxRows(self._admission.max_rows)
+
+    # Spark recognises admission control by the two parameters; its stubs know none.
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` when there is nothing for one."""
+        begun = from_json(start)
+        check_topics(begun, self._options.subscription)
+        self._horizon.look(idle=self._idle, may_wait=self._admission.target is None)
+        self._check_target(begun)
+        facts = self._horizon.facts
+        if self._commits is not None:
+            self._commits.store(begun, self._horizon.routes, facts)
+        self._sample(begun)
+        end = self._admission.end(
+            begun, facts, time.monotonic(), take_all=isinstance(limit, ReadAllAvailable)
+        )
+        self._idle = end == begun
+        self._report_loss()
+        return to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of all queues, whatever the limits: what lag is measured against."""
+        if not self._horizon.facts:
+            return None
+        return to_json({queue: ends.maximum for queue, ends in self._horizon.facts.items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of one batch."""
+        begun, ends = from_json(start), from_json(end)
+        check_topics(ends, self._options.subscription)
+        if not self._horizon.routes:
+            self._horizon.fetch(strict=True)
+        ranges = {queue: (self._begin(begun, queue, last), last) for queue, last in ends.items()}
+        return tasks(ranges_of(ranges, self._horizon.routes), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The messages of one task, on an executor."""
+        return read(partition, self._options.read, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """A batch is done, and may have been committed to the group already."""
+        if self._commits is not None:
+            self._commits.store(from_json(end), self._horizon.routes, self._horizon.facts)
+
+    def stop(self) -> None:
+        """Spark often kills the process instead: nothing depends on this."""
+        self._horizon.close()
+
+    def _places(self) -> Places:
+        return Places(self._brokers, self._horizon.routes, self._options.group)
+
+    def _begin(self, begun: Offsets, queue: Any, end: int) -> int:
+        """Where a queue's range begins. It has no beginning yet, or one behind its end, when it is
+        new, or was made anew."""
+        start = begun.get(queue)
+        if start is not None and start <= end:
+            return start
+        facts = self._horizon.facts.get(queue)
+        if facts is None:
+            return end if start is not None else 0
+        return min(end, begin(queue, start, facts, self._options.read.on_data_loss))
+
+    def _check_target(self, begun: Offsets) -> None:
+        """A query that ends by itself must not end before its target because a broker is down."""
+        target = self._admission.target or {}
+        behind = [
+            queue
+            for queue, end in target.items()
+            if begun.get(queue, 0) < end and queue not in self._horizon.facts
+        ]
+        if behind and not all(queue in self._horizon.fetch(strict=True) for queue in behind):
+            raise BrokerError(
+                f"queue {behind[0]} vanished before it was read to its end at offset "
+                f"{target[behind[0]]}",
+                "start its broker again and then the query: it goes on from its checkpoint",
+            )
+
+    def _sample(self, begun: Offsets) -> None:
+        """Learn how large the next messages are, if that matters."""
+        if self._options.limits.max_bytes is None:
+            return
+        waiting = {
+            queue: ends.maximum - begun.get(queue, ends.minimum)
+            for queue, ends in self._horizon.facts.items()
+        }
+        largest = sorted(waiting, key=lambda queue: -waiting[queue])[:SAMPLED_QUEUES]
+        for queue in largest:
+            if waiting[queue] > 0:
+                size = self._places().mean_size(queue, begun.get(queue, 0))
+                if size is not None:
+                    self._admission.learn_size(size)
+
+    def _report_loss(self) -> None:
+        if self._admission.lost > self._lost:
+            _log.warning(
+                "messages were deleted before they were read",
+                subscription=self._options.subscription,
+                offsets_lost=self._admission.lost - self._lost,
+                in_all=self._admission.lost,
+            )
+            self._lost = self._admission.lost
