@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from remoting.protocol.message.record import Buffer
 from remoting.protocol.message.tags import TagExpression
-from spark_connector.decode import plain
+from spark_connector.decode import fast, plain
 from spark_connector.decode.model import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -16,6 +16,7 @@ from spark_connector.decode.model import (
     Selection,
     Settings,
     Starts,
+    UnusualError,
 )
 from spark_connector.decode.walk import portions, walk
 from spark_connector.planning.ranges import OnDecodeError
@@ -135,4 +136,10 @@ class Decoder:
                 ]
 
     def _decode(self, buffer: Buffer, selection: Selection) -> DecodedBatch:
+        starts = walk(buffer) if selection.starts is None else selection.starts
+        if starts is not None:
+            try:
+                return fast.decode(buffer, starts, self._settings, selection)
+            except UnusualError:
+                pass
         return plain.decode(buffer, self._settings, selection)

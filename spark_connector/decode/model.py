@@ -27,6 +27,10 @@ MAX_BATCH_INFLATED_BYTES: Final = 2 * MAX_INFLATED_MESSAGE_BYTES
 """What the compressed bodies of one batch may inflate to, in all; one alone is always taken."""
 
 
+class UnusualError(Exception):
+    """Records hold something that only the plain way understands: a signal, not a failure."""
+
+
 class BatchTooLargeError(DecodeError):
     """The bodies of more than one record inflate to more than a batch may hold."""
 

@@ -1,0 +1,66 @@
+"""The bodies of many records: copied together, or inflated and checked one by one.
+
+Bodies as stored are pieces like others. A compressed one has to be inflated by itself, and a CRC
+covers one body, so these cost a call for each record. A body that can't be decoded is left to
+``plain``, which knows what is to become of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.errors import BodyError
+from remoting.protocol.message import compression
+from remoting.protocol.message.sys_flag import COMPRESSED
+from spark_connector.decode import texts
+from spark_connector.decode.layout import Layout
+from spark_connector.decode.model import MAX_BATCH_INFLATED_BYTES, UnusualError
+from spark_connector.decode.plain import too_large
+
+_CRC_BITS: Final = 0x7FFFFFFF
+
+
+def bodies(layout: Layout, *, decompress: bool) -> Any:
+    """The bodies as a binary array.
+
+    Raises:
+        UnusualError: one does not inflate.
+        BatchTooLargeError: the compressed ones inflate to too much.
+    """
+    if decompress and layout.sys_flags(COMPRESSED).any():
+        return pa.array(_inflated(layout), pa.binary())
+    return texts.pieces(layout.buffer, layout.body_at, layout.body_end)
+
+
+def _inflated(layout: Layout) -> list[bytes | memoryview]:
+    view = memoryview(layout.buffer)
+    found: list[bytes | memoryview] = []
+    inflated_bytes = 0
+    bounds = zip(layout.body_at.tolist(), layout.body_end.tolist(), strict=True)
+    for (begin, end), flags in zip(bounds, layout.first["sys_flag"].tolist(), strict=True):
+        body: bytes | memoryview = view[begin:end]
+        if flags & COMPRESSED:
+            try:
+                body = compression.decompress(body, flags)
+            except BodyError as error:
+                raise UnusualError from error
+            inflated_bytes += len(body)
+            if inflated_bytes > MAX_BATCH_INFLATED_BYTES and found:
+                raise too_large()
+        found.append(body)
+    return found
+
+
+def crc_ok(layout: Layout) -> NDArray[np.bool_]:
+    """For each record whether its body as stored has the CRC stored with it."""
+    view = memoryview(layout.buffer)
+    bounds = zip(layout.body_at.tolist(), layout.body_end.tolist(), strict=True)
+    actual = np.fromiter(
+        (crc32(view[begin:end]) for begin, end in bounds), np.uint32, count=len(layout)
+    )
+    return np.equal(actual & _CRC_BITS, layout.first["crc"])

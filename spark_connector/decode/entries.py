@@ -1,0 +1,159 @@
+r"""The properties of many records, taken apart at once.
+
+A text is ``name 0x01 value 0x02 name 0x01 value``, with or without a last 0x02. The byte before it
+is the last one of its length, which is known by now. Taken along, and counted as a 0x02, it makes
+every text a sequence of ``0x02 name 0x01 value``. Put together, the texts of all records are then
+one such sequence, in which separators of both kinds take turns:
+
+====================  ====  ======  ====  =======  ====  ====  ====  =====
+bytes                 0x02  ``KEYS``  0x01  ``order``  0x02  ``TAGS``  0x01  ``A``
+slot of the array     0     1       2     3        4     5     6     7
+====================  ====  ======  ====  =======  ====  ====  ====  =====
+
+So names are slots 1, 5, 9 ... and values slots 3, 7, 11 ... If the two do not take turns, if a
+name or a value is empty, or if a record has a name twice, some text is odd, and ``plain`` has to
+read the records of this buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spark_connector.decode import texts
+from spark_connector.decode.layout import Layout
+from spark_connector.decode.model import UnusualError
+
+_NAME_END: Final = 1
+_ENTRY_END: Final = 2
+_SLOTS: Final = 4
+_NAME_SLOT: Final = 1
+_VALUE_SLOT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """All entries of all records.
+
+    Attributes:
+        names: of every entry.
+        values: likewise.
+        offsets: the records' first entries, and the number of all.
+        codes: for every entry, which of ``known`` its name is.
+        known: the different names.
+    """
+
+    names: Any
+    values: Any
+    offsets: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    known: list[str]
+
+    def map_array(self, kind: Any) -> Any:
+        """The entries as a map for each record."""
+        return pa.MapArray.from_arrays(pa.array(self.offsets), self.names, self.values, kind)
+
+    def header_array(self, kind: Any) -> Any:
+        """The entries as a list of pairs for each record, the values binary."""
+        fields = list(kind.value_type)
+        pairs = pa.StructArray.from_arrays(
+            [self.names, self.values.view(pa.binary())], fields=fields
+        )
+        return pa.ListArray.from_arrays(pa.array(self.offsets), pairs, type=kind)
+
+    def values_of(self, name: str) -> Any:
+        """Each record's value under a name, null where there is none."""
+        records = len(self.offsets) - 1
+        if name not in self.known:
+            return pa.nulls(records, pa.string())
+        found = np.flatnonzero(self.codes == self.known.index(name)).astype(np.int32)
+        if len(found) == records:
+            return pc.take(self.values, pa.array(found), boundscheck=False)
+        indices = np.full(records, -1, dtype=np.int32)
+        indices[np.searchsorted(self.offsets, found, side="right") - 1] = found
+        return self.values.take(pa.array(indices, mask=indices < 0))
+
+
+def take_apart(layout: Layout) -> Entries:
+    """The entries of records.
+
+    Raises:
+        UnusualError: a text is odd, or not UTF-8.
+    """
+    joined = texts.pieces(layout.buffer, *_bounds(layout))
+    separators, offsets = _separators(texts.block_of(joined), texts.offsets_of(joined))
+    if not len(separators):
+        nothing = pa.array([], pa.string())
+        return Entries(nothing, nothing, offsets, np.empty(0, np.int32), [])
+    slots = _slots(joined, separators)
+    names = texts.as_text(texts.every_other(slots, _NAME_SLOT, _SLOTS))
+    values = texts.as_text(texts.every_other(slots, _VALUE_SLOT, _SLOTS))
+    encoded = names.dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    known = encoded.dictionary.to_pylist()
+    _require_unique(codes, offsets, len(known))
+    return Entries(names, values, offsets, codes, known)
+
+
+def _bounds(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each text with the byte before it and without a last separator; nothing if it is empty."""
+    begins = layout.properties_at
+    ends = layout.ends
+    last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
+    ends = ends - ((last == _ENTRY_END) & (ends > begins))
+    return begins - (ends > begins), ends
+
+
+def _separators(
+    block: NDArray[np.uint8], rows: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where the separators are, the first byte of each row included, and which are the rows' first
+    entries; after it was made sure that the two kinds take turns and have something between them.
+    """
+    is_separator = block <= _ENTRY_END
+    has_entries = rows[1:] > rows[:-1]
+    row_starts = rows[:-1][has_entries]
+    is_separator[row_starts] = True
+    at = np.flatnonzero(is_separator).astype(np.int32)
+    entry_starts, name_ends = at[0::2], at[1::2]
+    offsets = np.searchsorted(entry_starts, rows).astype(np.int32)
+    first_entries = offsets[:-1][has_entries]
+    if len(at) % 2 or (len(row_starts) and first_entries[-1] >= len(entry_starts)):
+        raise UnusualError
+    is_entry_end = block[entry_starts] == _ENTRY_END
+    is_entry_end[first_entries] = entry_starts[first_entries] == row_starts
+    apart = np.diff(at, append=np.int32(len(block))) > 1
+    if not (is_entry_end.all() and (block[name_ends] == _NAME_END).all() and apart.all()):
+        raise UnusualError
+    return at, offsets
+
+
+def _slots(joined: Any, separators: NDArray[np.int32]) -> Any:
+    """The array of the table above, over the block that is there already."""
+    number = 2 * len(separators)
+    bounds = np.empty(number + 1, dtype=np.int32)
+    bounds[0:-1:2] = separators
+    bounds[1::2] = separators + 1
+    bounds[-1] = len(texts.block_of(joined))
+    return pa.Array.from_buffers(
+        pa.binary(), number, [None, pa.py_buffer(bounds), joined.buffers()[2]]
+    )
+
+
+def _require_unique(codes: NDArray[np.int32], offsets: NDArray[np.int32], known: int) -> None:
+    """Make sure that no record has a name twice: the last one would have to win."""
+    counts = np.diff(offsets)
+    number = int(counts[0])
+    if (counts == number).all() and (codes.reshape(-1, number) == codes[:number]).all():
+        if len(set(codes[:number].tolist())) < number:
+            raise UnusualError
+        return
+    of_record = np.repeat(np.arange(len(counts), dtype=np.int64), counts) * known + codes
+    of_record.sort()
+    if (np.diff(of_record) == 0).any():
+        raise UnusualError
