@@ -141,7 +141,7 @@ def _checked(topic: str) -> str:
 def _subdirectories(path: Path) -> list[str]:
     try:
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
+            return [entry.name for entry in entries if Path(entry.path).is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -164,6 +164,11 @@ class FileRow:
             raise self._absent(position)
         return index
 
+    def file_of(self, position: int) -> ViewFile:
+        """The file that holds a position. Raises as ``index_of``."""
+        index = self.index_of(position)
+        return self.files[index]
+
     def _find(self, position: int) -> int | None:
         index = bisect_right(self._starts, position) - 1
         return index if index >= 0 and position < self.files[index].end else None
@@ -191,7 +196,7 @@ class FileRow:
 
     def read_into(self, position: int, target: memoryview) -> None:
         """Fill ``target`` from one file. Raises ``StoreError`` when it can't be filled."""
-        file = self.opened(self.files[self.index_of(position)])
+        file = self.opened(self.file_of(position))
         if position + len(target) > file.end:
             raise self._absent(file.end)
         file.read_into(position, target)

@@ -9,8 +9,8 @@ such: nothing is skipped in silence. A blank record ends a file; what stands beh
 ``end`` is where recovery would let the log end, but for one thing: of records that fail their CRC
 only those at the very end count as torn. Behind a truncated tail old records may stand, which say
 that they lie where they lie, and yet are no part of the log. So in the last file a gap is stepped
-over only to a record that is not older than the one before the gap and that the checkpoint calls
-synced (cf. ``log_walk``).
+over only to a record that a queue points at, or to one that is not older than the one before the
+gap and that the checkpoint calls synced (cf. ``log_walk``).
 
 A broker may append meanwhile. It writes in order, but a large read is not one moment's picture:
 before a place counts as damaged it is read again.
@@ -102,7 +102,7 @@ class LogView:
 
     def file_name(self, position: int) -> str:
         """Path of the file that holds a physical offset. Raises ``StoreError``."""
-        return self.files[self._row.index_of(position)].path
+        return self._row.file_of(position).path
 
     def read_into(self, position: int, target: memoryview) -> None:
         """Fill ``target`` with bytes of one file.
@@ -119,7 +119,7 @@ class LogView:
         Raises:
             StoreError: no file holds the offset, or it can't be read.
         """
-        file = self.files[self._row.index_of(position)]
+        file = self._row.file_of(position)
         record, scan = self._look(file, position, check_crc=True)
         return RecordView(record) if isinstance(scan, Found) else None
 
@@ -187,7 +187,7 @@ class LogView:
         """
         if position <= self.start or position >= end:
             return max(min(position, end), self.start)
-        file = self.files[self._row.index_of(position)]
+        file = self._row.file_of(position)
         if position == file.start:
             return position
         stop = min(file.end, end)
@@ -215,7 +215,7 @@ class LogView:
         """Where the log ends; everything before it has been appended, whole.
 
         Args:
-            hint: where a record begins, not far before the end if possible.
+            hint: where the last record that a queue points at begins.
 
         Raises:
             StoreError: a file can't be read.

@@ -80,7 +80,7 @@ class QueueView:
             StoreError: they are not there, or can't be read.
         """
         while begin < end:
-            file = self._row.files[self._row.index_of(begin * ENTRY_BYTES)]
+            file = self._row.file_of(begin * ENTRY_BYTES)
             count = min(end - begin, file.end // ENTRY_BYTES - begin, max_entries)
             length = max(count, 1) * ENTRY_BYTES
             yield EntryRun(begin, self._row.read(begin * ENTRY_BYTES, length))
