@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from broker.errors import LimitReached, Refused
+from broker.groups.consumers import ConsumerGroup
 from broker.hot.answers import framed, template
 from broker.hot.headers import (
     DECODE_ERRORS,
@@ -28,6 +29,7 @@ from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull, PullProcessor
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
+from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -50,9 +52,21 @@ _NEXT, _LOW, _HIGH = 8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333
 
 
 class Known:
-    """What all pulls of one kind have in common: all of their headers but the offsets."""
+    """What all pulls of one kind have in common: all of their headers but the offsets.
 
-    __slots__ = ("accept", "commits", "header", "is_decided", "max_bytes", "max_count")
+    Attributes:
+        subscription: of the group, by which ``accept`` was decided; None when it is in the header.
+    """
+
+    __slots__ = (
+        "accept",
+        "commits",
+        "header",
+        "is_decided",
+        "max_bytes",
+        "max_count",
+        "subscription",
+    )
 
     def __init__(
         self, header: PullMessageRequestHeader, accept: Accept, most: tuple[int, int]
@@ -63,6 +77,7 @@ class Known:
         self.commits = bool(header.sys_flag & COMMIT_OFFSET)
         # Without it the filter is that of the group's last heartbeat.
         self.is_decided = bool(header.sys_flag & SUBSCRIPTION)
+        self.subscription: SubscriptionData | None = None
 
 
 class Pulls:
@@ -127,11 +142,12 @@ class Pulls:
     def _pull(self, known: Known, opaque: int) -> int:
         """Pull; raises what says that the general path has to refuse it."""
         state, turn = self._state, self._turn
-        header, accept = known.header, known.accept
-        if not known.is_decided:
-            accept = self._pulls.accept(HeldPull(_NO_COMMAND, turn.peer.connection, header))
+        header = known.header
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        state.pulled(group, topic, queue_id, turn.peer.connection)
+        online = state.consumers.groups.get(group)
+        accept = known.accept if known.is_decided else self._accept_of_group(known, online)
+        if online is not None:
+            online.pulled(topic, queue_id, turn.peer.connection, state.clock.monotonic())
         if known.commits and not state.stopping:
             self._offsets.commit(group, topic, queue_id, header.commit_offset)
         # It may ask for what has just been sent.
@@ -153,6 +169,21 @@ class Pulls:
             self._answer_other(header, accept, result, opaque)
         self.served += 1
         return HEAVY
+
+    def _accept_of_group(self, known: Known, online: ConsumerGroup | None) -> Accept:
+        """The filter of the group's last heartbeat: decided anew when that says something else."""
+        header = known.header
+        subscription = None if online is None else online.subscriptions.get(header.topic)
+        if (
+            online is None
+            or subscription is None
+            or subscription is not known.subscription
+            or online.is_broadcasting
+        ):
+            held = HeldPull(_NO_COMMAND, self._turn.peer.connection, header)
+            known.accept = self._pulls.accept(held)
+            known.subscription = subscription
+        return known.accept
 
     def _answer_found(self, result: GetResult, opaque: int) -> None:
         size = result.size

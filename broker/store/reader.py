@@ -45,8 +45,8 @@ _NOTHING: Final = memoryview(b"")
 _TAKEN_AT_ONCE: Final = 64
 """Entries unpacked in one step."""
 
-_ENTRIES: Final = [Struct(">" + "qiq" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
-_FIELDS: Final = 3
+_PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
+"""Of so many entries where their records begin and how long they are, in turns."""
 
 
 class NotInMemory(Exception):
@@ -136,8 +136,8 @@ class Reader:
         count = min(count, len(entries) // ENTRY_BYTES)
         if count > _TAKEN_AT_ONCE:
             return None
-        fields = _ENTRIES[count](entries)
-        starts, sizes = fields[::_FIELDS], fields[1::_FIELDS]
+        places = _PLACES[count](entries)
+        starts, sizes = places[::2], places[1::2]
         total, first = sum(sizes), starts[0]
         end = max(map(add, starts, sizes))
         log = self._log
