@@ -7,13 +7,15 @@ importing them all: so nothing is imported here at first that may be missing or 
 # ruff: noqa: PLC0415 - see above
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from spark_connector.schema import Column
     from spark_connector.store.options import StoreOptions
     from spark_connector.store.planning import Bounds, Piece
@@ -35,21 +37,29 @@ class RocketMQStoreDataSource(DataSource):
         return "rocketmq.store"
 
     def schema(self) -> str:
-        """All columns. Raises ``OptionError``: here is where a wrong option is found first."""
+        """All columns. Raises ``ConnectorError``: here is where a wrong option is found first."""
+        self._options()
         from spark_connector.schema import STORE_COLUMNS, ddl
-        from spark_connector.store.options import store_options
 
-        store_options(self.options)
         return ddl(STORE_COLUMNS.values())
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A reader of the columns of a schema."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of one query. Raises ``ConnectorError``."""
+        options = self._options()
         from spark_connector.schema import STORE_COLUMNS, select
-        from spark_connector.store.options import store_options
+        from spark_connector.source.pushdown import offered
 
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        columns = select(fields, STORE_COLUMNS)
-        return StoreReader(store_options(self.options), columns)
+        kind = PushDownReader if offered() else StoreReader
+        return kind(options, select(fields, STORE_COLUMNS))
+
+    def _options(self) -> StoreOptions:
+        from spark_connector.source.data_source import check_interpreter
+
+        check_interpreter()
+        from spark_connector.store.options import store_options
+
+        return store_options(self.options)
 
 
 class StoreReader(DataSourceReader):
@@ -80,3 +90,18 @@ class StoreReader(DataSourceReader):
         # Spark makes one empty partition of none.
         if isinstance(partition, StorePartition):
             yield from StoreTask(self.options, self.columns).read(partition.piece)
+
+
+class PushDownReader(StoreReader):
+    """The same with filters. Spark refuses it while the push-down of filters is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Read no more than filters want.
+
+        All are given back to Spark, which looks at every row: those that stand for damage have
+        nulls where others never have any.
+        """
+        from spark_connector.store.filters import narrowed
+
+        self.options, self.bounds = narrowed(self.options, filters)
+        return filters

@@ -7,20 +7,20 @@ a border know the same place, so every record is read by one task and one only.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 from broker.store.view import StoreView
+from remoting.log import Log
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError
 from spark_connector.planning.ranges import RangePartition
 from spark_connector.planning.splits import split
 from spark_connector.store.options import Scan, StoreOptions
 
-logger = logging.getLogger(__name__)
+_log = Log("spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ def plan_queues(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[
                 ranges.append(found)
                 torn += behind
     if torn:
-        logger.warning(
-            "%d entries at the end of the queues of %s have no message in the log: left out",
-            torn,
-            options.path,
+        _log.warning(
+            "entries at the end of queues have no message in the log and are left out",
+            store=options.path,
+            entries=torn,
         )
     pieces = split(ranges, min_partitions=options.min_partitions, max_records=options.max_records)
     total = sum(piece.offsets for piece in pieces)
@@ -147,7 +147,12 @@ def plan_log(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Log
     """Parts of the log; see ``plan``."""
     log_end = view.log_end()
     if log_end.torn is not None:
-        logger.warning("the log of %s ends at %d: %s", options.path, log_end.position, log_end.torn)
+        _log.warning(
+            "the log ends in what is no whole record, and that is left out",
+            store=options.path,
+            position=log_end.position,
+            why=log_end.torn,
+        )
     low, high = bounds.positions
     begin, end = view.log.start, log_end.position
     if low is not None:
