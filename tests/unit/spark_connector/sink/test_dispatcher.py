@@ -1,0 +1,222 @@
+"""What is sent arrives, in order where asked for, or fails with words that help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.queue import MessageQueue
+from spark_connector.encode.parcel import Parcel
+from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
+from spark_connector.options.sink import SinkOptions, sink_options
+from spark_connector.sink.dispatcher import Dispatcher
+from spark_connector.sink.limits import MAX_IN_FLIGHT_REQUESTS
+from spark_connector.sink.routes import WriteRoutes
+from tests.unit.spark_connector.sink.brokers import DOWN, NAME_SERVER, SILENT, World
+
+
+def options(**more: str) -> SinkOptions:
+    return sink_options({"nameServer": NAME_SERVER, "topic": "flights", **more})
+
+
+def dispatcher(world: World, **more: str) -> Dispatcher:
+    chosen = options(**more)
+    times: Any = {"clock": world.clock, "sleep": world.sleep}
+    routes = WriteRoutes(chosen.connection, world.lease, chosen.default_queues, **times)
+    return Dispatcher(chosen, routes, world.lease, now_ms=lambda: 1_000_000, **times)
+
+
+def parcel(body: bytes, queue: int | None = None, broker: str = "a", **more: Any) -> Parcel:
+    target = None if queue is None else MessageQueue("flights", broker, queue)
+    return Parcel("flights", target, body, 1, 0, **more)
+
+
+def run(made: Dispatcher, *parcels: Parcel) -> None:
+    for each in parcels:
+        made.send(each)
+    made.flush()
+    made.close()
+
+
+def bodies(world: World) -> list[bytes]:
+    return [body for _, _, body in world.stored]
+
+
+def test_several_requests_are_in_flight_and_take_turns_over_the_queues() -> None:
+    world = World("a", "b")
+    made = dispatcher(world)
+    run(made, *(parcel(b"%d" % number) for number in range(8)))
+    assert sorted(bodies(world)) == [b"%d" % number for number in range(8)]
+    assert world.most_in_flight > 1
+    assert len({(address, queue) for address, queue, _ in world.stored}) == 4
+    assert made.counts.messages == made.counts.requests == 8
+
+
+def test_no_more_is_in_flight_than_the_limit() -> None:
+    world = World()
+    run(dispatcher(world), *(parcel(b"x") for _ in range(3 * MAX_IN_FLIGHT_REQUESTS)))
+    assert world.most_in_flight == MAX_IN_FLIGHT_REQUESTS
+
+
+def test_of_an_ordered_queue_only_one_is_in_flight_and_nothing_overtakes() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([0, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY, DOWN])
+    run(dispatcher(world), *(parcel(b"%d" % number, queue=1) for number in range(5)))
+    assert bodies(world) == [b"0", b"1", b"2", b"3", b"4"]
+    assert world.most_in_flight == 1
+
+
+def test_a_busy_broker_gets_growing_pauses_and_costs_no_attempt() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([ResponseCode.SYSTEM_BUSY] * 6)
+    made = dispatcher(world, retries="1")
+    run(made, parcel(b"x"))
+    assert bodies(world) == [b"x"]
+    assert made.counts.busy == 6
+    assert len(world.slept) == 6
+    assert world.slept[3] > world.slept[0]
+
+
+def test_a_broker_that_stays_busy_ends_at_the_deadline() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([ResponseCode.SYSTEM_BUSY] * 10_000)
+    with pytest.raises(BrokerError, match=r"1 message for queue \d of topic flights at broker a "):
+        run(dispatcher(world, sendTimeoutMs="20s"), parcel(b"x"))
+    assert 1019 < world.now < 1022
+
+
+def test_a_slow_disk_counts_as_stored_and_gets_a_pause() -> None:
+    world = World()
+    world.outcomes["a:10911"].append(ResponseCode.FLUSH_DISK_TIMEOUT)
+    made = dispatcher(world)
+    run(made, parcel(b"x"))
+    assert bodies(world) == [b"x"]
+    assert made.counts.unconfirmed == 1
+    assert world.slept
+
+
+@pytest.mark.parametrize("outcome", [DOWN, SILENT, ResponseCode.SERVICE_NOT_AVAILABLE])
+def test_what_one_broker_fails_another_stores_at_once(outcome: int | str) -> None:
+    world = World("a", "b")
+    for script in world.outcomes.values():
+        script.append(outcome)
+    made = dispatcher(world)
+    run(made, parcel(b"x"))
+    assert bodies(world) == [b"x"]
+    assert made.counts.retries >= 1
+    assert len(world.slept) <= 1
+
+
+def test_all_that_was_on_a_lost_connection_goes_again() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([0, DOWN])
+    run(dispatcher(world), *(parcel(b"%d" % number) for number in range(6)))
+    assert set(bodies(world)) == {b"%d" % number for number in range(6)}
+    assert world.closed_after_error == 1
+
+
+def test_a_broker_that_comes_back_in_time_costs_no_attempt() -> None:
+    world = World()
+    world.unreachable.add("a:10911")
+
+    def come_back() -> None:
+        if len(world.slept) > 10:
+            world.unreachable.clear()
+
+    world.on_sleep = come_back
+    run(dispatcher(world, retries="0"), parcel(b"x"))
+    assert bodies(world) == [b"x"]
+
+
+def test_attempts_end_with_the_brokers_words() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([ResponseCode.SERVICE_NOT_AVAILABLE] * 10)
+    with pytest.raises(BrokerError) as caught:
+        run(dispatcher(world, retries="2"), parcel(b"x"))
+    words = str(caught.value)
+    assert "not stored after 3 attempts" in words
+    assert "SERVICE_NOT_AVAILABLE: as scripted" in words
+    assert "a:10911" in words
+
+
+def test_an_answer_that_never_came_leaves_it_open_whether_it_is_stored() -> None:
+    world = World()
+    world.outcomes["a:10911"].extend([SILENT] * 10)
+    with pytest.raises(BrokerError, match="may or may not have been stored after 2 attempts"):
+        run(dispatcher(world, retries="1"), parcel(b"x"))
+
+
+def test_a_refusal_for_good_is_not_tried_again() -> None:
+    world = World()
+    world.outcomes["a:10911"].append(ResponseCode.MESSAGE_ILLEGAL)
+    with pytest.raises(BrokerError, match="MESSAGE_ILLEGAL: as scripted"):
+        run(dispatcher(world), parcel(b"x"))
+    assert not world.slept
+
+
+def test_after_a_failure_no_connection_is_used_again() -> None:
+    world = World("a", "b")
+    made = dispatcher(world)
+    for number in range(4):
+        made.send(parcel(b"%d" % number))
+    made.close(RuntimeError("the task failed"))
+    assert world.closed_after_error == 2
+
+
+def test_one_way_nothing_is_waited_for_and_a_lost_connection_is_made_anew() -> None:
+    world = World()
+    world.outcomes["a:10911"].append(DOWN)
+    run(dispatcher(world, sendMode="oneway"), parcel(b"x"), parcel(b"y", queue=1))
+    assert bodies(world) == [b"x", b"y"]
+    assert world.most_in_flight == 0
+
+
+def test_a_request_says_what_a_producer_says() -> None:
+    world = World()
+    run(dispatcher(world, producerGroup="etl"), parcel(b"b"), parcel(b"s", properties="a\x01b"))
+    batched, single = world.headers
+    assert (batched.batch, batched.properties, batched.producer_group) == (True, None, "etl")
+    assert (single.batch, single.properties, single.bname) == (False, "a\x01b", "a")
+    assert batched.born_timestamp == 1_000_000
+
+
+def test_a_topic_that_does_not_exist_is_left_to_the_brokers_to_make() -> None:
+    world = World()
+    world.topics = {}
+    run(dispatcher(world), *(parcel(b"%d" % number) for number in range(20)))
+    assert {queue for _, queue, _ in world.stored} == {0, 1, 2, 3}
+
+
+def test_a_topic_that_nobody_makes_is_an_error_with_the_nearest_names() -> None:
+    world = World()
+    world.topics, world.template = {"fligths": 1, "other": 1}, False
+    with pytest.raises(UnknownTopicError, match=r"flights to write to does not .*mean fligths"):
+        run(dispatcher(world), parcel(b"x"))
+
+
+def test_without_brokers_the_error_says_so() -> None:
+    world = World()
+    world.topics, world.template, world.brokers = {}, False, []
+    with pytest.raises(BrokerError, match="knows no broker"):
+        run(dispatcher(world), parcel(b"x"))
+
+
+def test_a_name_server_that_is_down_is_asked_some_rounds() -> None:
+    world = World()
+    world.unreachable.add(NAME_SERVER)
+    with pytest.raises(BrokerError, match=r"no name server of names:9876 gave the route"):
+        run(dispatcher(world), parcel(b"x"))
+    assert len(world.slept) == 3
+
+
+def test_instants_need_a_broker_that_has_timers() -> None:
+    late: dict[str, Any] = {"properties": "t", "deliver_ms": 2_000_000}
+    world = World()
+    with pytest.raises(ConnectorError, match=r"row 0 .*broker a \(a:10911\) has no timers"):
+        run(dispatcher(world), parcel(b"x", **late))
+    run(dispatcher(world), parcel(b"past", properties="t", deliver_ms=5))
+    world.version = 453
+    run(dispatcher(world), parcel(b"late", **late))
+    assert bodies(world) == [b"past", b"late"]
