@@ -1,0 +1,33 @@
+"""Ranges read from a broker, and what is in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_connector.decode import Decoder
+from spark_connector.planning.ranges import RangePartition, ReadOptions
+from spark_connector.reading.pull import RangeReader
+from spark_connector.schema import COLUMNS
+
+BROKER = "broker-a"
+
+
+def range_reader(
+    address: str,
+    topic: str,
+    start: int,
+    end: int,
+    *,
+    queue_id: int = 0,
+    names: tuple[str, ...] = ("queueOffset", "body"),
+    **options: Any,
+) -> RangeReader:
+    """A reader of a range with the columns named; all of them if there are none."""
+    columns = [COLUMNS[name] for name in names or COLUMNS]
+    part = RangePartition(topic, BROKER, queue_id, start, end, (address,))
+    decoder = Decoder(columns, broker_name=BROKER)
+    return RangeReader(part, ReadOptions(group="spark", **options), decoder)
+
+
+def rows(reader: RangeReader) -> list[dict[str, Any]]:
+    return [row for batch in reader.batches() for row in batch.to_pylist()]
