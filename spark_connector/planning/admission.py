@@ -167,7 +167,7 @@ class Admission:
         """Whether there is too little for a batch. A query with a target would wait for ever."""
         return (
             self.target is None
-            and total < self.limits.min_offsets
+            and 0 < total < self.limits.min_offsets
             and now - self.started < self.limits.max_delay
         )
 

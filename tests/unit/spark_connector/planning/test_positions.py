@@ -1,0 +1,110 @@
+"""Where a query begins and ends, and what is said when it can't."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import DataLossError, OptionError
+from spark_connector.planning.positions import (
+    Edge,
+    Instant,
+    Position,
+    Positions,
+    QueueFacts,
+    Rules,
+    resolve,
+)
+from spark_connector.planning.ranges import OnDataLoss
+
+Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
+FACTS = {Q0: QueueFacts(10, 100), Q1: QueueFacts(0, 0)}
+RULES = Rules(now_ms=1_000_000)
+
+
+class Brokers:
+    """Knows that message ``n`` was stored at ``1000 * n`` ms, and what was committed."""
+
+    def __init__(self, **committed: int) -> None:
+        self._committed = committed
+
+    def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        ends = FACTS[queue]
+        return min(max(-(-timestamp_ms // 1000), ends.minimum), ends.maximum)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        return self._committed.get(f"q{queue.queue_id}")
+
+
+def everywhere(position: Position) -> Positions:
+    return Positions("startingOffsets", position)
+
+
+def test_ends_of_queues():
+    assert resolve(everywhere(Edge.EARLIEST), FACTS, Brokers(), RULES) == {Q0: 10, Q1: 0}
+    assert resolve(everywhere(Edge.LATEST), FACTS, Brokers(), RULES) == {Q0: 100, Q1: 0}
+
+
+@pytest.mark.parametrize(
+    ("instant", "offset"),
+    [
+        (Instant(50_000), 50),
+        (Instant(49_001), 50),
+        (Instant(0), 10),
+        (Instant(99_001), 100),
+        (Instant(-960_000, relative=True), 40),
+        (Instant(-5_000_000, relative=True), 10),
+    ],
+)
+def test_an_instant_is_the_first_message_at_or_after_it(instant: Instant, offset: int):
+    assert resolve(everywhere(instant), FACTS, Brokers(), RULES) == {Q0: offset, Q1: 0}
+
+
+def test_an_instant_after_the_last_message_is_an_error_if_wanted():
+    rules = Rules(now_ms=0, fail_without_match=True)
+    with pytest.raises(OptionError, match=r"T/broker-a/1 holds no message .* 50000 ms"):
+        resolve(everywhere(Instant(50_000)), FACTS, Brokers(), rules)
+
+
+def test_committed_offsets_and_what_is_taken_without():
+    asked = Brokers(q0=70)
+    begin = everywhere(Edge.COMMITTED)
+    facts = FACTS | {Q1: QueueFacts(3, 8)}
+    assert resolve(begin, facts, asked, RULES) == {Q0: 70, Q1: 3}
+    latest = Rules(now_ms=0, on_no_commit=Edge.LATEST)
+    assert resolve(begin, facts, asked, latest) == {Q0: 70, Q1: 8}
+    with pytest.raises(OptionError, match="committed nothing in queue T/broker-a/1"):
+        resolve(begin, facts, asked, Rules(now_ms=0, on_no_commit=None))
+
+
+@pytest.mark.parametrize("offset", [9, 101])
+def test_an_offset_beyond_either_end_is_an_error_or_the_nearest(offset: int):
+    begin = Positions("startingOffsets", None, {"T": {None: {0: offset, 1: 0}}})
+    with pytest.raises(DataLossError, match=rf"offset {offset} of queue T/broker-a/0.*\[10, 100\)"):
+        resolve(begin, FACTS, Brokers(), RULES)
+    skip = Rules(now_ms=0, on_data_loss=OnDataLoss.SKIP)
+    assert resolve(begin, FACTS, Brokers(), skip)[Q0] == (10 if offset == 9 else 100)
+    earliest = Rules(now_ms=0, on_data_loss=OnDataLoss.EARLIEST)
+    assert resolve(begin, FACTS, Brokers(), earliest)[Q0] == 10
+
+
+def test_every_queue_has_to_be_named_and_no_other():
+    with pytest.raises(OptionError, match="says nothing about T/broker-a/1"):
+        resolve(Positions("o", None, {"T": {"broker-a": {0: 20}}}), FACTS, Brokers(), RULES)
+    with pytest.raises(OptionError, match=r"names queue T/broker-a/2.*doesn't read"):
+        resolve(
+            Positions("o", None, {"T": {"broker-a": {0: 20, 1: 0, 2: 5}}}), FACTS, Brokers(), RULES
+        )
+    with pytest.raises(OptionError, match=r"names queue U/\*/0.*doesn't read"):
+        resolve(
+            Positions("o", None, {"T": {None: {0: 20, 1: 0}}, "U": {None: {0: 5}}}),
+            FACTS,
+            Brokers(),
+            RULES,
+        )
+
+
+def test_a_queue_of_several_brokers_has_to_be_named_with_its_broker():
+    facts = {Q0: QueueFacts(0, 5), MessageQueue("T", "broker-b", 0): QueueFacts(0, 5)}
+    with pytest.raises(OptionError, match="without its broker"):
+        resolve(Positions("o", None, {"T": {None: {0: 2}}}), facts, Brokers(), RULES)
