@@ -107,7 +107,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         _report_failure(self._plan, messages, {"batch": batchId})
 
 
-def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> RocketMQWriter:
+def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQWriter:
     """The writer of ``df.write``.
 
     Raises:
@@ -121,9 +121,7 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> R
     return RocketMQWriter(_plan(given, schema))
 
 
-def stream_writer(
-    given: Mapping[str, str], schema: Any, *, overwrite: bool
-) -> RocketMQStreamWriter:
+def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQStreamWriter:
     """The writer of ``df.writeStream``.
 
     Raises:

@@ -80,14 +80,14 @@ class RocketMQDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of one batch query."""
         check_interpreter()
-        from spark_connector.sink import batch_writer  # noqa: PLC0415
+        from spark_connector.sink.writer import batch_writer  # noqa: PLC0415
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's
         """The writer of one streaming query."""
         check_interpreter()
-        from spark_connector.sink import stream_writer  # noqa: PLC0415
+        from spark_connector.sink.writer import stream_writer  # noqa: PLC0415
 
         return stream_writer(self.options, schema, overwrite)
 
