@@ -1,0 +1,192 @@
+"""How fast ``rocketmq.store`` reads a store: alone in one process, and through Spark.
+
+    python -m benchmarks.spark_store [--rounds 5] [--messages 4000000] [--json FILE] [--where DIR]
+
+Two stores are filled, with bodies of 100 B and of 1 KiB (a quarter as many), four queues taking
+turns. Then every round reads each of them both ways, by queues and by the log, into nowhere: all
+columns, and the body alone. The first round warms up and is not counted. What counts is the median
+through Spark, ``local[2]``, of all columns read by queues; the files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machine
+from benchmarks.figures import Spread, spread
+from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
+from remoting.protocol.message import properties
+from remoting.protocol.message.record import host_bytes
+from remoting.protocol.message.tags import tags_code
+
+QUEUES: Final = 4
+TOPIC: Final = "SparkStore"
+TAG: Final = "TagA"
+SIZES: Final = (100, 1024)
+BARS: Final = {100: 600_000, 1024: 300_000}
+"""Rows a second through Spark, by bytes of the body."""
+
+BODY_ONLY: Final = "body binary"
+
+
+def fill(root: Path, size: int, count: int) -> None:
+    """A store of ``count`` messages, bodies of ``size`` bytes give or take a fifth."""
+    store = MessageStore(StoreConfig(root=root))
+    store.open()
+    noise = os.urandom(3 * size)
+    host = host_bytes("127.0.0.1", 54321)
+    for number in range(count):
+        begin = number % size
+        text = {
+            properties.UNIQ_KEY: f"7F000001547630946E09{number:012X}",
+            properties.KEYS: f"key-{number}",
+            properties.TAGS: TAG,
+        }
+        store.put(
+            PendingMessage(
+                TOPIC,
+                number % QUEUES,
+                noise[begin : begin + size * (80 + number % 41) // 100],
+                properties.encode(text),
+                tags_code(TAG),
+                born_timestamp_ms=1_700_000_000_000 + number,
+                born_host=host,
+            )
+        )
+    store.close()
+
+
+def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
+    """Rows read in this process, and seconds."""
+    from spark_connector.schema import STORE_COLUMNS
+    from spark_connector.store.options import store_options
+    from spark_connector.store.planning import Bounds, plan
+    from spark_connector.store.reading import StoreTask, open_view
+
+    options = store_options({"path": str(root), "scan": scan})
+    names = STORE_COLUMNS if columns is None else ["body"]
+    started = time.perf_counter()
+    task = StoreTask(options, tuple(STORE_COLUMNS[name] for name in names))
+    pieces = plan(open_view(options), options, Bounds())
+    rows = sum(batch.num_rows for piece in pieces for batch in task.read(piece))
+    return rows, time.perf_counter() - started
+
+
+def through_spark(spark: Any, root: Path, scan: str, columns: str | None) -> float:
+    """Seconds that a query takes which reads everything."""
+    reader = spark.read.format("rocketmq.store").option("path", str(root)).option("scan", scan)
+    if columns is not None:
+        reader = reader.schema(columns)
+    started = time.perf_counter()
+    reader.load().write.format("noop").mode("append").save()
+    return time.perf_counter() - started
+
+
+def session() -> Any:
+    """Spark with two threads."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("spark_store")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def cases() -> Iterator[tuple[int, str, str | None]]:
+    """Size, scan and columns of what is measured."""
+    for size in SIZES:
+        for scan in ("queue", "log"):
+            yield size, scan, None
+        yield size, "queue", BODY_ONLY
+
+
+def name_of(case: tuple[int, str, str | None]) -> str:
+    """A case in words."""
+    size, scan, columns = case
+    return f"{size} B, scan={scan}, {'all columns' if columns is None else 'body only'}"
+
+
+def measure(where: Path, rounds: int, messages: int) -> dict[str, dict[str, Spread]]:
+    """Rows a second of every case, alone and through Spark."""
+    roots, counts = {}, {}
+    for size in SIZES:
+        roots[size] = where / f"store-{size}"
+        counts[size] = messages if size == SIZES[0] else messages // 4
+        fill(roots[size], size, counts[size])
+    rates: dict[str, dict[str, list[float]]] = {}
+    spark = session()
+    try:
+        for number in range(rounds + 1):
+            for case in cases():
+                size, scan, columns = case
+                rows, seconds = alone(roots[size], scan, columns)
+                if rows != counts[size]:
+                    raise SystemExit(f"{name_of(case)}: {rows} rows instead of {counts[size]}")
+                in_spark = through_spark(spark, roots[size], scan, columns)
+                if number:
+                    found = rates.setdefault(name_of(case), {"alone": [], "spark": []})
+                    found["alone"].append(rows / seconds)
+                    found["spark"].append(rows / in_spark)
+    finally:
+        spark.stop()
+    return {name: {way: spread(all_) for way, all_ in ways.items()} for name, ways in rates.items()}
+
+
+def show(results: dict[str, dict[str, Spread]]) -> bool:
+    """Print a table; whether all bars are reached."""
+    print(f"{'k rows/s: median (range)':40} {'one process, no Spark':>24} {'Spark local[2]':>24}")
+    for name, ways in results.items():
+        texts = [
+            f"{one.median / 1000:,.0f} ({one.low / 1000:,.0f}-{one.high / 1000:,.0f})"
+            for one in (ways["alone"], ways["spark"])
+        ]
+        print(f"{name:40} {texts[0]:>24} {texts[1]:>24}")
+    reached = True
+    for size, bar in BARS.items():
+        found = results[name_of((size, "queue", None))]["spark"].median
+        reached &= found >= bar
+        print(f"{size} B: {found / bar:.2f} of the bar, {bar:,} rows/s")
+    return reached
+
+
+def main() -> int:
+    """Measure and print; 1 if a bar is not reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=4_000_000)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--where", type=Path)
+    arguments = parser.parse_args()
+    before = machine.calibration_ms()
+    with tempfile.TemporaryDirectory(dir=arguments.where) as directory:
+        results = measure(Path(directory), arguments.rounds, arguments.messages)
+    reached = show(results)
+    print(f"fixed loop before and after: {before:.1f} ms, {machine.calibration_ms():.1f} ms")
+    if arguments.json:
+        plain = {
+            name: {way: one._asdict() for way, one in ways.items()}
+            for name, ways in results.items()
+        }
+        arguments.json.write_text(json.dumps(plain, indent=1))
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
