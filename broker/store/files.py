@@ -20,7 +20,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from broker.store import page_cache
 
@@ -33,6 +33,23 @@ _NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 Stamp = list[int]
 """Length, inode and time of the last change in ns: a list, as JSON gives it back."""
+
+
+class DiskUse(NamedTuple):
+    """How full the disk of a directory is, as ``df`` counts: what root keeps for itself is neither.
+
+    Attributes:
+        used: bytes taken.
+        free: bytes that a process of ours may still write.
+    """
+
+    used: int
+    free: int
+
+    @property
+    def ratio(self) -> float:
+        """The part of it that is in use."""
+        return self.used / (self.used + self.free) if self.used + self.free else 0.0
 
 
 class Region(Protocol):
@@ -154,6 +171,10 @@ class Files(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """What a process of ours may still write below ``path``. Raises ``OSError``."""
+        ...
+
+    def disk_use(self, path: Path) -> DiskUse:
+        """How full the disk is that ``path`` is on. Raises ``OSError``."""
         ...
 
 
@@ -385,8 +406,13 @@ class OsFiles:
 
     def free_bytes(self, path: Path) -> int:
         """What a process of ours may still write."""
+        return self.disk_use(path).free
+
+    def disk_use(self, path: Path) -> DiskUse:
+        """How full the disk is."""
         status = os.statvfs(path)
-        return status.f_bavail * status.f_frsize
+        unit = status.f_frsize
+        return DiskUse((status.f_blocks - status.f_bfree) * unit, status.f_bavail * unit)
 
 
 def _check_length(descriptor: int, size: int, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.store import limits
-from broker.store.files import OsFiles, is_no_space
+from broker.store.files import DiskUse, OsFiles, is_no_space
 
 FILES = OsFiles()
 
@@ -164,6 +164,10 @@ def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
     assert is_no_space(OSError(errno.EDQUOT, ""))
     assert not is_no_space(OSError(errno.EIO, ""))
     assert FILES.free_bytes(tmp_path) > 0
+    use = FILES.disk_use(tmp_path)
+    assert 0 < use.ratio < 1
+    assert use.ratio == use.used / (use.used + use.free)
+    assert DiskUse(0, 0).ratio == 0.0
 
 
 @pytest.mark.parametrize(
