@@ -7,7 +7,7 @@ covers one body, so these cost a call for each record. A body that can't be deco
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +25,26 @@ from spark_connector.decode.plain import too_large
 _CRC_BITS: Final = 0x7FFFFFFF
 
 
-def bodies(layout: Layout, *, decompress: bool) -> Any:
-    """The bodies as a binary array.
+class Bodies(NamedTuple):
+    """The bodies as a binary array, and what compressed ones among them inflated to."""
+
+    array: Any
+    inflated_bytes: int
+
+
+def bodies(layout: Layout, *, decompress: bool) -> Bodies:
+    """The bodies of all records.
 
     Raises:
         UnusualError: one does not inflate.
         BatchTooLargeError: the compressed ones inflate to too much.
     """
     if decompress and layout.sys_flags(COMPRESSED).any():
-        return pa.array(_inflated(layout), pa.binary())
-    return texts.pieces(layout.buffer, layout.body_at, layout.body_end)
+        return _inflated(layout)
+    return Bodies(texts.pieces(layout.buffer, layout.body_at, layout.body_end), 0)
 
 
-def _inflated(layout: Layout) -> list[bytes | memoryview]:
+def _inflated(layout: Layout) -> Bodies:
     view = memoryview(layout.buffer)
     found: list[bytes | memoryview] = []
     inflated_bytes = 0
@@ -50,10 +57,10 @@ def _inflated(layout: Layout) -> list[bytes | memoryview]:
             except BodyError as error:
                 raise UnusualError from error
             inflated_bytes += len(body)
-            if inflated_bytes > MAX_BATCH_INFLATED_BYTES and found:
+            if inflated_bytes > MAX_BATCH_INFLATED_BYTES:
                 raise too_large()
         found.append(body)
-    return found
+    return Bodies(pa.array(found, pa.binary()), inflated_bytes)
 
 
 def crc_ok(layout: Layout) -> NDArray[np.bool_]:
@@ -63,4 +70,5 @@ def crc_ok(layout: Layout) -> NDArray[np.bool_]:
     actual = np.fromiter(
         (crc32(view[begin:end]) for begin, end in bounds), np.uint32, count=len(layout)
     )
-    return np.equal(actual & _CRC_BITS, layout.first["crc"])
+    agrees: NDArray[np.bool_] = (actual & _CRC_BITS) == layout.first["crc"]
+    return agrees

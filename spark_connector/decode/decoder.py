@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
 
 from remoting.protocol.message.record import Buffer
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import fast, plain
 from spark_connector.decode.model import (
     MAX_BATCH_BYTES,
+    MAX_BATCH_INFLATED_BYTES,
     MAX_BATCH_ROWS,
+    MAX_PLAIN_RECORDS,
     BatchTooLargeError,
     DecodedBatch,
     Selection,
@@ -29,6 +33,9 @@ class Decoder:
     Which columns there are decides what is done: of ``COLUMNS``, ``STORE_COLUMNS`` and
     ``KAFKA_COLUMNS`` any may be chosen, in any order. A decoder keeps nothing of a buffer once the
     batch is made, so receive buffers may be reused.
+
+    One record that only the plain way understands does not make a buffer slow: halves are tried,
+    and halves of halves, until it stands among few.
     """
 
     def __init__(
@@ -79,8 +86,8 @@ class Decoder:
             DecodeError: a record is damaged or its body can't be decoded.
             BatchTooLargeError: the compressed bodies are too large together; ``batches`` divides.
         """
-        selection = Selection(starts, first_offset, end_offset, tags, file)
-        return self._decode(buffer, selection)
+        selection = Selection(first_offset, end_offset, tags, file)
+        return self._decode(buffer, self._starts(buffer, starts), selection)
 
     def batches(
         self,
@@ -109,37 +116,57 @@ class Decoder:
         Raises:
             DecodeError: see there.
         """
-        starts = walk(buffer) if starts is None else starts
+        selection = Selection(first_offset, end_offset, tags, file)
+        for portion in portions(buffer, self._starts(buffer, starts), max_rows, max_bytes):
+            yield from self._divided(buffer, portion, selection)
+
+    def _starts(self, buffer: Buffer, starts: Starts | None) -> Starts:
         if starts is None:
-            yield plain.decode(
-                buffer, self._settings, Selection(None, first_offset, end_offset, tags, file)
-            )
-            return
-        for portion in portions(buffer, starts, max_rows, max_bytes):
-            selection = Selection(portion, first_offset, end_offset, tags, file)
-            yield from self._divided(buffer, selection)
+            starts = walk(buffer)
+        return plain.positions(buffer, self._settings) if starts is None else starts
 
-    def _divided(self, buffer: Buffer, selection: Selection) -> Iterator[DecodedBatch]:
+    def _divided(
+        self, buffer: Buffer, portion: Starts, selection: Selection
+    ) -> Iterator[DecodedBatch]:
         """A portion, in halves as long as its bodies inflate to too much."""
-        pending = [selection]
+        pending = [portion]
         while pending:
-            selection = pending.pop()
+            starts = pending.pop()
+            half = len(starts) // 2
             try:
-                yield self._decode(buffer, selection)
+                yield self._decode(buffer, starts, selection)
             except BatchTooLargeError:
-                starts = selection.starts
-                assert starts is not None, "a portion knows where its records begin"
-                half = len(starts) // 2
-                pending += [
-                    replace(selection, starts=starts[half:]),
-                    replace(selection, starts=starts[:half]),
-                ]
+                pending += [starts[half:], starts[:half]]
 
-    def _decode(self, buffer: Buffer, selection: Selection) -> DecodedBatch:
-        starts = walk(buffer) if selection.starts is None else selection.starts
-        if starts is not None:
-            try:
-                return fast.decode(buffer, starts, self._settings, selection)
-            except UnusualError:
-                pass
-        return plain.decode(buffer, self._settings, selection)
+    def _decode(self, buffer: Buffer, starts: Starts, selection: Selection) -> DecodedBatch:
+        try:
+            return fast.decode(buffer, starts, self._settings, selection)
+        except UnusualError:
+            if len(starts) <= MAX_PLAIN_RECORDS:
+                return plain.decode(buffer, starts, self._settings, selection)
+        half = len(starts) // 2
+        return _joined(
+            self._decode(buffer, starts[:half], selection),
+            self._decode(buffer, starts[half:], selection),
+        )
+
+
+def _joined(first: DecodedBatch, second: DecodedBatch) -> DecodedBatch:
+    inflated_bytes = first.inflated_bytes + second.inflated_bytes
+    if inflated_bytes > MAX_BATCH_INFLATED_BYTES:
+        raise plain.too_large()
+    return DecodedBatch(
+        _one_batch(first.batch, second.batch),
+        rows=first.rows + second.rows,
+        records=first.records + second.records,
+        skipped=first.skipped + second.skipped,
+        damaged=first.damaged + second.damaged,
+        inflated_bytes=inflated_bytes,
+        next_offset=max(first.next_offset, second.next_offset),
+    )
+
+
+def _one_batch(first: Any, second: Any) -> Any:
+    if not first.num_rows or not second.num_rows:
+        return first if first.num_rows else second
+    return pa.Table.from_batches([first, second]).combine_chunks().to_batches()[0]

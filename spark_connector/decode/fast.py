@@ -29,7 +29,7 @@ from spark_connector.decode.model import (
     Starts,
     UnusualError,
 )
-from spark_connector.decode.plain import LARGEST_MS, host_text
+from spark_connector.decode.plain import FIRST_MS, LAST_MS, host_text
 from spark_connector.schema import arrow_schema
 
 _LOG_APPEND_TIME: Final = 1
@@ -48,8 +48,11 @@ class _Rows:
         return entries.take_apart(self.layout)
 
     @cached_property
-    def bodies(self) -> Any:
+    def bodies(self) -> bodies.Bodies:
         return bodies.bodies(self.layout, decompress=self.settings.decompress)
+
+    def inflated_bytes(self) -> int:
+        return self.bodies.inflated_bytes if self.settings.wants("body", "value") else 0
 
     @cached_property
     def crc_ok(self) -> NDArray[np.bool_]:
@@ -98,7 +101,7 @@ def _long(values: NDArray[Any]) -> Any:
 
 def _timestamp(milliseconds: NDArray[Any], kind: Any) -> Any:
     native = milliseconds.astype(np.int64)
-    if native.max() > LARGEST_MS or native.min() < -LARGEST_MS:
+    if native.min() < FIRST_MS or native.max() > LAST_MS:
         raise UnusualError
     return pa.array(native * 1000).view(kind)
 
@@ -108,7 +111,7 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
     "brokerName": lambda rows, kind: rows.constant(rows.settings.broker_name, kind),
     "queueId": lambda rows, _: _int(rows.layout.first["queue_id"]),
     "queueOffset": lambda rows, _: _long(rows.layout.first["queue_offset"]),
-    "body": lambda rows, _: rows.bodies,
+    "body": lambda rows, _: rows.bodies.array,
     "keys": lambda rows, _: rows.entries.values_of(properties.KEYS),
     "tags": lambda rows, _: rows.entries.values_of(properties.TAGS),
     "bornTimestamp": lambda rows, kind: _timestamp(rows.layout.first["born_timestamp"], kind),
@@ -124,7 +127,7 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
     "file": lambda rows, kind: rows.constant(rows.file, kind),
     "crcOk": lambda rows, _: pa.array(rows.crc_ok),
     "key": lambda rows, kind: rows.entries.values_of(properties.KEYS).view(kind),
-    "value": lambda rows, _: rows.bodies,
+    "value": lambda rows, _: rows.bodies.array,
     "partition": lambda rows, _: _int(rows.layout.first["queue_id"]),
     "offset": lambda rows, _: _long(rows.layout.first["queue_offset"]),
     "timestamp": lambda rows, kind: _timestamp(rows.layout.store["store_timestamp"], kind),
@@ -186,5 +189,12 @@ def _batch(rows: _Rows | None, settings: Settings, records: int, next_offset: in
         pa.array([], column.arrow) if rows is None else _ARRAYS[column.name](rows, column.arrow)
         for column in settings.columns
     ]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(settings.columns))
-    return DecodedBatch(batch, 0 if rows is None else len(rows.layout), records, 0, 0, next_offset)
+    return DecodedBatch(
+        pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(settings.columns)),
+        rows=0 if rows is None else len(rows.layout),
+        records=records,
+        skipped=0,
+        damaged=0,
+        inflated_bytes=0 if rows is None else rows.inflated_bytes(),
+        next_offset=next_offset,
+    )

@@ -84,7 +84,8 @@ class Layout:
 
     def sys_flags(self, mask: int) -> NDArray[np.bool_]:
         """Which records have one of these bits."""
-        return np.not_equal(self.first["sys_flag"] & mask, 0)
+        found: NDArray[np.bool_] = (self.first["sys_flag"] & mask) != 0
+        return found
 
     def has_v6(self) -> bool:
         """Whether any record has a host of IPv6."""

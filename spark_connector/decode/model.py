@@ -24,7 +24,10 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of records in a batch, unless told."""
 
 MAX_BATCH_INFLATED_BYTES: Final = 2 * MAX_INFLATED_MESSAGE_BYTES
-"""What the compressed bodies of one batch may inflate to, in all; one alone is always taken."""
+"""What the compressed bodies of one batch may inflate to, in all; two always fit."""
+
+MAX_PLAIN_RECORDS: Final = 64
+"""Records that are read one by one because one of them is unusual; of more, halves are tried."""
 
 
 class UnusualError(Exception):
@@ -54,7 +57,6 @@ class Settings:
 class Selection:
     """Which records of a buffer are wanted; see ``Decoder.decode``."""
 
-    starts: Starts | None = None
     first_offset: int | None = None
     end_offset: int | None = None
     tags: TagExpression | None = None
@@ -72,6 +74,7 @@ class DecodedBatch:
             left out because of their offset or their tag.
         skipped: records that no row could be made of; always 0 when decode errors fail.
         damaged: rows whose body is null or raw because it could not be decoded.
+        inflated_bytes: what compressed bodies inflated to, in all.
         next_offset: the queue offset behind the last record looked at, at most ``end_offset``;
             ``first_offset`` (or 0) if there was none.
     """
@@ -81,4 +84,5 @@ class DecodedBatch:
     records: int
     skipped: int
     damaged: int
+    inflated_bytes: int
     next_offset: int

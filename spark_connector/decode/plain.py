@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from remoting.protocol.errors import BodyError, RecordError
@@ -25,13 +26,15 @@ from spark_connector.decode.model import (
     DecodedBatch,
     Selection,
     Settings,
+    Starts,
 )
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.schema import arrow_schema
 
-LARGEST_MS: Final = (2**63 - 1) // 1000
-"""A stored time beyond it is no Spark timestamp, and becomes null."""
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
+"""The years 1 to 9999. A stored time outside is no Spark timestamp, and becomes null."""
 
 _START: Final = Struct(">II")
 _KEYS: Final = properties.KEYS.encode()
@@ -52,6 +55,7 @@ class _Walk:
     """The records of a buffer, and what was seen on the way."""
 
     buffer: Buffer
+    starts: Starts
     settings: Settings
     selection: Selection
     records: int = 0
@@ -79,51 +83,13 @@ class _Walk:
             self.next_offset = min(self.next_offset, selection.end_offset)
 
     def _views(self) -> Iterator[RecordView]:
-        position, limit = 0, len(self.buffer)
-        starts = self.selection.starts
-        if starts is not None:
-            for start in starts.tolist():
-                if (view := self._view(start, limit)) is not None:
-                    yield view
-            return
-        while position < limit:
-            view = self._view(position, limit)
-            if view is not None:
-                yield view
-                position += view.size
+        for position in self.starts.tolist():
+            self.records += 1
+            view = _view(self.buffer, position, self.settings)
+            if view is None:
+                self.skipped += 1
             else:
-                position = self._behind_damage(position, limit)
-
-    def _view(self, position: int, limit: int) -> RecordView | None:
-        self.records += 1
-        try:
-            return RecordView(self.buffer, position, limit=limit)
-        except RecordError as error:
-            if self.settings.on_decode_error is OnDecodeError.FAIL:
-                raise DecodeError(
-                    f"a record from broker {self.settings.broker_name} is damaged: {error}",
-                    "check its disk, or set onDecodeError to null to skip and count such records",
-                ) from error
-        self.skipped += 1
-        return None
-
-    def _behind_damage(self, position: int, limit: int) -> int:
-        if limit - position >= FIXED_BYTES_V4:
-            size, _ = _START.unpack_from(self.buffer, position)
-            end: int = position + size
-            if size >= FIXED_BYTES_V4 and (end == limit or self._has_magic(end, limit)):
-                return end
-        raise DecodeError(
-            f"a record from broker {self.settings.broker_name} is damaged at byte {position} of "
-            f"{limit}, and where the next one begins can't be told",
-            "check the broker's disk; reading can go on behind it with startingOffsets",
-        )
-
-    def _has_magic(self, position: int, limit: int) -> bool:
-        if limit - position < FIXED_BYTES_V4:
-            return False
-        _, magic = _START.unpack_from(self.buffer, position)
-        return magic in {MAGIC_V1, MAGIC_V2}
+                yield view
 
     def _body(self, view: RecordView) -> bytes | None:
         settings = self.settings
@@ -152,9 +118,60 @@ class _Walk:
             return bytes(view.stored_body)
         body = compression.decompress(view.stored_body, view.sys_flag)
         self.inflated_bytes += len(body)
-        if self.inflated_bytes > MAX_BATCH_INFLATED_BYTES and self.rows:
+        if self.inflated_bytes > MAX_BATCH_INFLATED_BYTES:
             raise too_large()
         return body
+
+
+def positions(buffer: Buffer, settings: Settings) -> Starts:
+    """Where the records of a buffer begin of which at least one is damaged.
+
+    A damaged one is among them if what it says of its size leads to another, or to the end.
+
+    Raises:
+        DecodeError: where the records behind a damaged one begin can't be told, or decode errors
+            are to fail.
+    """
+    position, limit = 0, len(buffer)
+    starts = []
+    while position < limit:
+        starts.append(position)
+        view = _view(buffer, position, settings)
+        position += _damaged_size(buffer, position, settings) if view is None else view.size
+    return np.array(starts, dtype=np.int64)
+
+
+def _view(buffer: Buffer, position: int, settings: Settings) -> RecordView | None:
+    """The record, or None if it is damaged and that is no error."""
+    try:
+        return RecordView(buffer, position)
+    except RecordError as error:
+        if settings.on_decode_error is OnDecodeError.FAIL:
+            raise DecodeError(
+                f"a record from broker {settings.broker_name} is damaged: {error}",
+                "check its disk, or set onDecodeError to null to skip and count such records",
+            ) from error
+    return None
+
+
+def _damaged_size(buffer: Buffer, position: int, settings: Settings) -> int:
+    left = len(buffer) - position
+    if left >= FIXED_BYTES_V4:
+        size, _ = _START.unpack_from(buffer, position)
+        if size >= FIXED_BYTES_V4 and (size == left or _has_magic(buffer, position + size)):
+            return int(size)
+    raise DecodeError(
+        f"a record from broker {settings.broker_name} is damaged, {left} bytes before the end of "
+        f"{len(buffer)}, and where the next one begins can't be told",
+        "check the broker's disk; startingOffsets lets a query begin behind it",
+    )
+
+
+def _has_magic(buffer: Buffer, position: int) -> bool:
+    if len(buffer) - position < FIXED_BYTES_V4:
+        return False
+    _, magic = _START.unpack_from(buffer, position)
+    return magic in {MAGIC_V1, MAGIC_V2}
 
 
 def too_large() -> BatchTooLargeError:
@@ -166,7 +183,7 @@ def too_large() -> BatchTooLargeError:
 
 
 def _micros(milliseconds: int) -> int | None:
-    return milliseconds * 1000 if -LARGEST_MS <= milliseconds <= LARGEST_MS else None
+    return milliseconds * 1000 if FIRST_MS <= milliseconds <= LAST_MS else None
 
 
 def host_text(host: tuple[str, int]) -> str:
@@ -219,18 +236,26 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
 }
 
 
-def decode(buffer: Buffer, settings: Settings, selection: Selection) -> DecodedBatch:
-    """The rows of a buffer; see ``Decoder.decode``.
+def decode(
+    buffer: Buffer, starts: Starts, settings: Settings, selection: Selection
+) -> DecodedBatch:
+    """The rows of the records at ``starts``; see ``Decoder.decode``.
 
     Raises:
         DecodeError: a record is damaged or its body can't be decoded.
     """
-    walk = _Walk(buffer, settings, selection)
+    walk = _Walk(buffer, starts, settings, selection)
     walk.take_all()
     arrays = [_array(column.arrow, _VALUES[column.name], walk.rows) for column in settings.columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(settings.columns))
     return DecodedBatch(
-        batch, len(walk.rows), walk.records, walk.skipped, walk.damaged, walk.next_offset
+        batch,
+        rows=len(walk.rows),
+        records=walk.records,
+        skipped=walk.skipped,
+        damaged=walk.damaged,
+        inflated_bytes=walk.inflated_bytes,
+        next_offset=walk.next_offset,
     )
 
 

@@ -1,0 +1,160 @@
+"""Whatever the records are, the fast way gives what the plain one gives, or leaves it to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting.protocol.message.tags import TagExpression
+from spark_connector.decode import DecodedBatch, fast, plain, walk
+from spark_connector.decode.model import Selection, Settings, UnusualError
+from spark_connector.errors import DecodeError
+from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS, Column
+from tests.unit.spark_connector.decode import records as made
+
+EVERYTHING = tuple((STORE_COLUMNS | KAFKA_COLUMNS).values())
+buffers = st.lists(made.records(), min_size=1, max_size=12).map(b"".join)
+offsets = st.none() | st.integers(0, 50)
+tags = st.sampled_from([None, "*", "A", "true || A || gibt es nicht", "grün"])
+columns = st.lists(st.sampled_from(EVERYTHING), min_size=1, unique=True).map(tuple)
+
+
+def fast_decode(buffer: bytes, settings: Settings, selection: Selection) -> DecodedBatch:
+    starts = walk(buffer)
+    assert starts is not None
+    return fast.decode(buffer, starts, settings, selection)
+
+
+def plain_decode(buffer: bytes, settings: Settings, selection: Selection) -> DecodedBatch:
+    starts = walk(buffer)
+    if starts is None:
+        starts = plain.positions(buffer, settings)
+    return plain.decode(buffer, starts, settings, selection)
+
+
+def agree(fast_way: DecodedBatch, plain_way: DecodedBatch) -> None:
+    fast_way.batch.validate(full=True)
+    assert fast_way.batch.schema.equals(plain_way.batch.schema)
+    assert fast_way.batch.to_pylist() == plain_way.batch.to_pylist()
+    assert fast_way.rows == plain_way.rows == fast_way.batch.num_rows
+    assert fast_way.records == plain_way.records
+    assert fast_way.next_offset == plain_way.next_offset
+    assert (fast_way.skipped, fast_way.damaged) == (plain_way.skipped, plain_way.damaged)
+    assert fast_way.inflated_bytes == plain_way.inflated_bytes
+
+
+@given(buffer=buffers)
+def test_every_column_of_tidy_records_is_made_the_fast_way(buffer: bytes) -> None:
+    settings = Settings(EVERYTHING, "broker-a", verify_crc=True)
+    selection = Selection(file="00000000000000000000")
+    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+
+
+@given(buffer=buffers, first=offsets, end=offsets, text=tags, chosen=columns)
+def test_offsets_and_tags_choose_the_same_rows(
+    buffer: bytes, first: int | None, end: int | None, text: str | None, chosen: tuple[Column, ...]
+) -> None:
+    settings = Settings(chosen, "broker-a")
+    expression = None if text is None else TagExpression.parse(text)
+    selection = Selection(first_offset=first, end_offset=end, tags=expression)
+    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+
+
+@given(
+    buffer=st.lists(
+        made.records(bodies=made.plain_bodies | made.compressed_bodies), min_size=1, max_size=8
+    ).map(b"".join),
+    decompress=st.booleans(),
+)
+def test_compressed_bodies_are_inflated_the_fast_way(buffer: bytes, decompress: bool) -> None:
+    settings = Settings(EVERYTHING, "broker-a", decompress=decompress)
+    selection = Selection()
+    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+
+
+def outcome(decode: Any, *arguments: Any) -> DecodedBatch | str:
+    """What came of it: rows, or what the error says."""
+    try:
+        found: DecodedBatch = decode(*arguments)
+    except DecodeError as error:
+        return str(error)
+    return found
+
+
+odd_records = made.records(
+    bodies=made.plain_bodies | made.compressed_bodies | made.broken_bodies,
+    texts=made.tidy_texts | made.odd_texts,
+    times=made.times | made.longs,
+    crcs=st.sampled_from([None, None, 0, 0xFFFFFFFF]),
+)
+
+
+@given(
+    buffer=st.lists(odd_records, min_size=1, max_size=6).map(b"".join),
+    chosen=columns,
+    verify=st.booleans(),
+    on_error=st.sampled_from(OnDecodeError),
+)
+def test_odd_records_are_read_alike_or_left_to_the_plain_way(
+    buffer: bytes, chosen: tuple[Column, ...], verify: bool, on_error: OnDecodeError
+) -> None:
+    settings = Settings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
+    try:
+        fast_way = fast_decode(buffer, settings, Selection())
+    except UnusualError:
+        outcome(plain_decode, buffer, settings, Selection())
+        return
+    agree(fast_way, plain_decode(buffer, settings, Selection()))
+
+
+@given(texts=st.lists(made.odd_texts | made.tidy_texts, min_size=1, max_size=5))
+def test_properties_texts_are_read_alike_or_left_to_the_plain_way(texts: list[bytes]) -> None:
+    buffer = b"".join(made.record(properties=text) for text in texts)
+    settings = Settings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
+    try:
+        fast_way = fast_decode(buffer, settings, Selection())
+    except UnusualError:
+        return
+    agree(fast_way, plain_decode(buffer, settings, Selection()))
+
+
+@given(buffer=buffers, data=st.data())
+def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(buffer) - 1))
+    damaged = bytearray(buffer)
+    damaged[at] = data.draw(st.integers(0, 255))
+    starts = walk(damaged)
+    settings = Settings(EVERYTHING, "broker-a")
+    if starts is None:
+        with pytest.raises(DecodeError):
+            plain_decode(damaged, settings, Selection())
+        return
+    try:
+        fast_way = fast.decode(damaged, starts, settings, Selection())
+    except UnusualError:
+        return
+    agree(fast_way, plain_decode(damaged, settings, Selection()))
+
+
+@given(
+    buffer=st.binary(max_size=400),
+    starts=st.lists(st.integers(0, 500), max_size=5),
+    on_error=st.sampled_from(OnDecodeError),
+)
+def test_starts_that_lead_nowhere_are_no_rows(
+    buffer: bytes, starts: list[int], on_error: OnDecodeError
+) -> None:
+    settings = Settings(EVERYTHING, "broker-a", on_decode_error=on_error)
+    places = np.array(starts, dtype=np.int64)
+    found = outcome(plain.decode, buffer, places, settings, Selection())
+    if isinstance(found, DecodedBatch):
+        assert found.rows == 0
+        assert found.skipped == len(starts)
+    if starts:
+        with pytest.raises(UnusualError):
+            fast.decode(buffer, places, settings, Selection())
