@@ -1,0 +1,173 @@
+"""How fast ``format("rocketmq")`` reads from a broker: one task alone, and through Spark.
+
+    python -m benchmarks.spark_tcp [--rounds 5] [--messages 2000000] [--json FILE]
+
+A broker of ours, in a process of its own on the same processors, gets two topics of four queues,
+with bodies of 100 B and of 1 KiB (a quarter as many), keys, tags and unique keys. Then every round
+reads each of them all ways into nowhere: the pulls of one task without decoding, one task with all
+columns, and ``local[2]`` with all columns and with the body alone. The first round warms up and is
+not counted. What counts is the median through Spark of all columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+from benchmarks import machine
+from benchmarks.figures import Spread, spread
+from benchmarks.spark_store import session
+from pocketmq import testing
+from pocketmq.testing import StandaloneServer
+from tests.integration.spark_connector.filling import Filler
+
+QUEUES: Final = 4
+SIZES: Final = (100, 1024)
+BARS: Final = {100: 300_000, 1024: 120_000}
+"""Rows a second through Spark, by bytes of the body."""
+
+BROKER_NAME: Final = "broker-a"
+COUNTED: Final = "spark"
+
+
+def topic_of(size: int) -> str:
+    """The topic with bodies of this size."""
+    return f"SparkTcp{size}"
+
+
+def fill(server: StandaloneServer, size: int, count: int) -> None:
+    """A topic of ``count`` messages, bodies of ``size`` bytes give or take a fifth."""
+    noise = os.urandom(3 * size)
+    filler = Filler(server.broker)
+    filler.create(topic_of(size), queues=QUEUES)
+    unique = {"UNIQ_KEY": "7F000001547630946E09000000000000"}
+    for queue_id in range(QUEUES):
+        bodies = [noise[n % size :][: size * (80 + n % 41) // 100] for n in range(count // QUEUES)]
+        filler.send(topic_of(size), bodies, queue_id=queue_id, tags=("TagA",), extra=unique)
+    filler.close()
+
+
+class NoDecoder:
+    """Counts instead of decoding."""
+
+    def batches(
+        self, _: memoryview, *, first_offset: int, end_offset: int, **__: Any
+    ) -> Iterator[Any]:
+        """One "batch" of as many rows as there are offsets."""
+        rows = end_offset - first_offset
+        batch = SimpleNamespace(num_rows=rows)
+        yield SimpleNamespace(batch=batch, rows=rows, skipped=0, damaged=0)
+
+
+def decoder() -> Any:
+    """The real one, for all columns."""
+    from spark_connector.decode import Decoder
+    from spark_connector.schema import COLUMNS
+
+    return Decoder(list(COLUMNS.values()), broker_name=BROKER_NAME)
+
+
+def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[], Any]) -> float:
+    """Seconds that one task takes for all queues, one after the other."""
+    from spark_connector.planning.ranges import RangePartition, ReadOptions
+    from spark_connector.reading.pull import RangeReader
+
+    rows = 0
+    started = time.perf_counter()
+    for queue_id in range(QUEUES):
+        part = RangePartition(
+            topic_of(size), BROKER_NAME, queue_id, 0, count // QUEUES, (server.broker,)
+        )
+        reader = RangeReader(part, ReadOptions(group="bench"), make())
+        rows += sum(batch.num_rows for batch in reader.batches())
+    seconds = time.perf_counter() - started
+    if rows != count:
+        raise SystemExit(f"{rows} rows instead of {count}")
+    return seconds
+
+
+def through_spark(spark: Any, server: StandaloneServer, size: int, columns: str | None) -> float:
+    """Seconds that a query takes which reads everything."""
+    reader = spark.read.format("rocketmq").option("nameServer", server.nameserver)
+    reader = reader.option("topic", topic_of(size))
+    if columns is not None:
+        reader = reader.schema(columns)
+    started = time.perf_counter()
+    reader.load().write.format("noop").mode("append").save()
+    return time.perf_counter() - started
+
+
+def one_round(spark: Any, server: StandaloneServer, size: int, count: int) -> dict[str, float]:
+    """Rows a second of each way."""
+    seconds = {
+        "one task, not decoded": one_task(server, size, count, NoDecoder),
+        "one task": one_task(server, size, count, decoder),
+        COUNTED: through_spark(spark, server, size, None),
+        "spark, body only": through_spark(spark, server, size, "body binary"),
+    }
+    return {way: count / taken for way, taken in seconds.items()}
+
+
+def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
+    """Rows a second of every size and way."""
+    counts = {SIZES[0]: messages // QUEUES * QUEUES, SIZES[1]: messages // 16 * QUEUES}
+    rates: dict[int, dict[str, list[float]]] = {size: {} for size in SIZES}
+    with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
+        for size in SIZES:
+            fill(server, size, counts[size])
+        spark = session()
+        try:
+            for number in range(rounds + 1):
+                for size in SIZES:
+                    found = one_round(spark, server, size, counts[size])
+                    for way, rate in found.items() if number else ():
+                        rates[size].setdefault(way, []).append(rate)
+        finally:
+            spark.stop()
+    return {
+        size: {way: spread(values) for way, values in ways.items()} for size, ways in rates.items()
+    }
+
+
+def table(figures: dict[int, dict[str, Spread]]) -> str:
+    """The figures as text, with the bars."""
+    lines = [f"{'':32}{'median':>12}{'range':>24}{'bar':>12}  rows/s"]
+    for size, ways in figures.items():
+        for way, found in ways.items():
+            bar = f"{BARS[size]:,}" if way == COUNTED else ""
+            extent = f"{found.low:,.0f} - {found.high:,.0f}"
+            lines.append(f"{f'{size} B, {way}':32}{found.median:>12,.0f}{extent:>24}{bar:>12}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="of 100 B")
+    parser.add_argument("--json", type=Path, help="where to write the figures, too")
+    given = parser.parse_args(arguments)
+    facts = machine.facts()
+    figures = measure(given.rounds, given.messages)
+    print(table(figures))
+    if given.json:
+        report = {
+            "machine": facts,
+            "rows_per_s": {
+                f"{size} B, {way}": found._asdict()
+                for size, ways in figures.items()
+                for way, found in ways.items()
+            },
+        }
+        given.json.write_text(json.dumps(report, indent=2) + "\n")
+    return int(any(figures[size][COUNTED].median < bar for size, bar in BARS.items()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
