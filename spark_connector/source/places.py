@@ -28,7 +28,16 @@ KEY_MATCHES: Final = 32
 """Messages an index is asked for; a broker gives 64 at most, and who gives this many may have more
 (cf. MessageStoreConfig.defaultQueryMaxNum)."""
 
-_FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_ANY_INDEX: Final = frozenset(
+    {
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.QUERY_NOT_FOUND),
+        int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        int(ResponseCode.SYSTEM_ERROR),
+    }
+)
+"""A broker without an index is read instead."""
+
 _ANY_PULL: Final = frozenset(
     {
         int(ResponseCode.SUCCESS),
@@ -95,8 +104,8 @@ class Places:
     def by_key(self, topic: str, key: str) -> dict[str, KeyMatches | None]:
         """What each broker's index has for a key; None where it can't be relied on.
 
-        That is where a broker has no match at all, as one whose index is switched off, or so many
-        that there may be more.
+        That is where a broker serves no such question, has no match at all, as one whose index is
+        switched off, or so many that there may be more.
         """
         route = self._routes[topic]
         return {
@@ -113,7 +122,7 @@ class Places:
             address,
             request(RequestCode.QUERY_MESSAGE, header),
             f"messages of topic {topic} by key",
-            accept=_FOUND_OR_NOT,
+            accept=_ANY_INDEX,
         )
         if answer.code != ResponseCode.SUCCESS:
             return None

@@ -1,0 +1,338 @@
+"""The streaming reader against a broker of ours: batches, targets, commits, idleness."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from client.blocking import Admin, Producer
+from pocketmq.testing import StandaloneServer
+from remoting.blocking import BlockingConnection
+from spark_connector.errors import ConnectorError, UnknownTopicError
+from tests.integration.spark_connector.querying import Query, numbers, send, stream_reader
+
+_topics = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def admin(server: StandaloneServer) -> Iterator[Admin]:
+    with Admin(server.nameserver) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def producer(server: StandaloneServer) -> Iterator[Producer]:
+    with Producer(server.nameserver, group="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def topic(admin: Admin) -> str:
+    name = f"Stream-{next(_topics)}"
+    admin.create_topic(name, queues=4)
+    return name
+
+
+@pytest.fixture
+def fill(admin: Admin, producer: Producer, topic: str) -> Callable[[int, int], None]:
+    return lambda first, end: send(admin, producer, topic, range(first, end))
+
+
+@pytest.fixture
+def query(server: StandaloneServer, topic: str) -> Iterator[Callable[..., Query]]:
+    made: list[Query] = []
+
+    def make(log: list[Any] | None = None, **given: object) -> Query:
+        given = {"topic": topic, "startingOffsets": "earliest"} | given
+        made.append(Query(stream_reader(server.nameserver, **given), log))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.reader.stop()
+
+
+def test_a_query_reads_each_message_once(fill: Any, query: Any):
+    fill(0, 100)
+    running = query()
+    assert numbers(running.step()) == list(range(100))
+    assert running.step() == []
+    fill(100, 110)
+    running.until(lambda: len(running.found) >= 110)
+    assert numbers(running.found) == list(range(110))
+
+
+def test_a_query_begins_at_the_end_unless_told(fill: Any, query: Any):
+    fill(0, 20)
+    running = query(startingOffsets="latest")
+    assert running.reader.initialOffset() == running.reader.initialOffset()
+    assert running.step() == []
+    fill(20, 24)
+    running.until(lambda: len(running.found) >= 4)
+    assert numbers(running.found) == list(range(20, 24))
+
+
+def test_batches_keep_to_the_limit(fill: Any, query: Any):
+    fill(0, 100)
+    running = query(maxOffsetsPerTrigger=30)
+    sizes = [len(running.step()) for _ in range(4)]
+    assert sizes == [30, 30, 30, 10]
+    assert numbers(running.found) == list(range(100))
+
+
+def test_a_trigger_that_takes_all_takes_all(fill: Any, query: Any):
+    fill(0, 100)
+    assert len(query(maxOffsetsPerTrigger=30).step(take_all=True)) == 100
+
+
+def test_bytes_limit_a_batch(fill: Any, query: Any):
+    fill(0, 100)
+    running = query(maxBytesPerTrigger=2000)
+    sizes = [len(batch) for batch in running.available_now()]
+    assert len(sizes) > 3
+    assert max(sizes) * 50 < 2000
+    assert numbers(running.found) == list(range(100))
+
+
+def test_a_minimum_is_waited_for(fill: Any, query: Any):
+    running = query(minOffsetsPerTrigger=50, maxTriggerDelay="1h")
+    fill(0, 40)
+    assert running.step() == []
+    fill(40, 60)
+    running.until(lambda: bool(running.found))
+    assert numbers(running.found) == list(range(60))
+
+
+def test_available_now_ends_at_what_there_was_when_it_began(fill: Any, query: Any):
+    fill(0, 100)
+    running = query(maxOffsetsPerTrigger=40)
+    running.reader.prepareForTriggerAvailableNow()
+    running.step()
+    fill(100, 200)
+    while running.step():
+        pass
+    assert numbers(running.found) == list(range(100))
+    following = query(running.log, maxOffsetsPerTrigger=40)
+    assert [len(batch) for batch in following.available_now()] == [40, 40, 20]
+    assert numbers(following.found) == list(range(100, 200))
+
+
+def test_ranges_are_the_same_when_a_batch_is_planned_again(fill: Any, query: Any):
+    fill(0, 100)
+    running = query(maxRecordsPerPartition=10, minPartitions=3)
+    running.step()
+    again = query()
+    start, end = running.log[-2:]
+    parts = running.reader.partitions(start, end)
+    assert len(parts) >= 10
+    assert numbers(
+        row
+        for part in parts
+        for batch in running.reader.read(pickle.loads(pickle.dumps(part)))
+        for row in batch.to_pylist()
+    ) == list(range(100))
+    ranges = [part.ranges for part in parts]
+    assert [part.ranges for part in running.reader.partitions(start, end)] == ranges
+    assert {r.queue for p in again.reader.partitions(start, end) for r in p.ranges} == {
+        r.queue for ranges_ in ranges for r in ranges_
+    }
+
+
+def test_a_reader_survives_pickling_before_its_first_use(query: Any, fill: Any):
+    fill(0, 10)
+    running = query()
+    running.step()
+    copied = pickle.loads(pickle.dumps(query().reader))
+    parts = running.reader.partitions(running.log[0], running.log[1])
+    assert sum(batch.num_rows for part in parts for batch in copied.read(part)) == 10
+
+
+def test_lag_falls_with_every_batch_and_is_0_at_the_end(admin: Admin, fill: Any, query: Any):
+    fill(0, 100)
+    running = query(consumerGroup="lag-seen", maxOffsetsPerTrigger=40)
+    lags = []
+    running.reader.prepareForTriggerAvailableNow()
+    while running.step():
+        lags.append(admin.lag("lag-seen").total)
+    lags.append(admin.lag("lag-seen").total)
+    assert lags == [100, 60, 20, 0]
+
+
+def test_a_group_is_never_taken_back(admin: Admin, topic: str, fill: Any, query: Any):
+    fill(0, 100)
+    queues = admin.queues(topic)
+    admin.commit("not-back", dict.fromkeys(queues, 20))
+    running = query(consumerGroup="not-back", maxOffsetsPerTrigger=40)
+    running.step()
+    running.step()
+    assert set(admin.committed("not-back", topic).values()) == {20}
+    running.available_now()
+    assert set(admin.committed("not-back", topic).values()) == {25}
+
+
+def test_a_query_goes_on_where_its_group_has_come(admin: Admin, topic: str, fill: Any, query: Any):
+    fill(0, 100)
+    queues = admin.queues(topic)
+    admin.commit("goes-on", dict.fromkeys(queues[:3], 20))
+    for on_no_commit, expected in (("earliest", 40), ("latest", 15)):
+        running = query(
+            consumerGroup="goes-on",
+            startingOffsets="committed",
+            onNoCommit=on_no_commit,
+            commitOffsets="none",
+        )
+        assert len(running.step()) == expected
+
+
+def test_two_queries_with_one_group_are_told_of(
+    fill: Any, query: Any, caplog: pytest.LogCaptureFixture
+):
+    fill(0, 100)
+    slow = query(consumerGroup="shared", maxOffsetsPerTrigger=20)
+    for _ in range(3):
+        slow.step()
+    assert "somebody else commits" not in caplog.text
+    query(consumerGroup="shared").available_now()
+    slow.step()
+    slow.step()
+    assert "somebody else commits for this query's group too" in caplog.text
+
+
+def test_a_broker_that_takes_no_commits_does_not_stop_a_query(
+    fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    from spark_connector.errors import BrokerError
+    from spark_connector.source.brokers import Brokers
+
+    def refuse(*_: object) -> None:
+        raise BrokerError("a:1 gives no commit")
+
+    monkeypatch.setattr(Brokers, "commit", refuse)
+    fill(0, 10)
+    running = query(consumerGroup="uncommitted")
+    assert len(running.step()) == 10
+    assert running.step() == []
+    assert "a commit failed; it is tried again" in caplog.text
+
+
+def test_an_idle_query_asks_rarely_and_hears_at_once(
+    fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
+):
+    fill(0, 10)
+    running = query(consumerGroup="idle")
+    running.step()
+    while running.step():
+        pass
+    running.step()
+    running.step()
+    sent: list[int] = []
+    submit = BlockingConnection.submit
+
+    def counted(self: BlockingConnection, command: Any, **given: Any) -> int:
+        sent.append(command.code)
+        return submit(self, command, **given)
+
+    monkeypatch.setattr(BlockingConnection, "submit", counted)
+    for _ in range(8):
+        running.step()
+    assert len(sent) <= 2
+    timer = threading.Timer(0.05, fill, (10, 11))
+    timer.start()
+    began = time.monotonic()
+    while not running.step():
+        pass
+    timer.join()
+    assert time.monotonic() - began < 5
+    assert numbers(running.found) == list(range(11))
+
+
+def test_topics_that_come_to_match_a_pattern_join_a_running_query(
+    server: StandaloneServer,
+    admin: Admin,
+    producer: Producer,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    from spark_connector.source import horizon
+
+    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
+    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
+    admin.create_topic("Match-1", queues=1)
+    reader = stream_reader(
+        server.nameserver, subscribePattern=r"Match-\d", startingOffsets="latest"
+    )
+    running = Query(reader)
+    running.step()
+    admin.create_topic("Match-2", queues=2)
+    admin.create_topic("Mismatch-3", queues=2)
+    for name in ("Match-1", "Match-2", "Mismatch-3"):
+        send(admin, producer, name, range(6))
+    running.until(lambda: len(running.found) >= 12)
+    assert {row["topic"] for row in running.found} == {"Match-1", "Match-2"}
+    assert len(running.found) == 12
+    reader.stop()
+
+
+def test_queues_that_appear_are_read_from_their_beginning(
+    admin: Admin, topic: str, fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
+):
+    from spark_connector.source import horizon
+
+    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
+    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
+    fill(0, 8)
+    running = query(startingOffsets="latest")
+    running.step()
+    admin.update_topic(topic, queues=6)
+    fill(100, 112)
+    running.until(lambda: len(running.found) >= 12)
+    assert numbers(running.found) == list(range(100, 112))
+    assert {row["queueId"] for row in running.found} == set(range(6))
+
+
+def test_assigned_queues_alone_are_read(
+    server: StandaloneServer, admin: Admin, topic: str, fill: Any, query: Any
+):
+    fill(0, 40)
+    broker = admin.queues(topic)[0].broker_name
+    reader = stream_reader(
+        server.nameserver,
+        assign=f'{{"{topic}":{{"{broker}":[1,3]}}}}',
+        startingOffsets="earliest",
+    )
+    running = Query(reader)
+    assert {row["queueId"] for row in running.step()} == {1, 3}
+    reader.stop()
+    with pytest.raises(UnknownTopicError, match=rf"assign names queue {topic}/{broker}/7"):
+        stream_reader(server.nameserver, assign=f'{{"{topic}":{{"{broker}":[7]}}}}').initialOffset()
+
+
+def test_tags_filter_a_stream(fill: Any, query: Any):
+    fill(0, 40)
+    running = query(filterTags="odd || third", maxOffsetsPerTrigger=15)
+    found = [row for batch in running.available_now() for row in batch]
+    assert numbers(found) == list(range(1, 40, 2))
+
+
+def test_a_checkpoint_of_another_topic_is_an_error(
+    server: StandaloneServer, admin: Admin, fill: Any, query: Any
+):
+    fill(0, 4)
+    running = query()
+    running.step()
+    admin.create_topic("Other", queues=1)
+    other = Query(stream_reader(server.nameserver, topic="Other"), running.log)
+    with pytest.raises(ConnectorError, match="checkpoint has offsets of queue Stream"):
+        other.step()
+
+
+def test_an_unknown_topic_is_an_error_with_the_nearest_name(server: StandaloneServer, topic: str):
+    with pytest.raises(UnknownTopicError, match=rf"no topic '{topic}x'; did you mean 'Stream-"):
+        stream_reader(server.nameserver, topic=topic + "x").initialOffset()
+    with pytest.raises(UnknownTopicError, match="no topic matches subscribePattern 'No"):
+        stream_reader(server.nameserver, subscribePattern="Nothing.*").initialOffset()
