@@ -65,10 +65,8 @@ def _inflated(layout: Layout) -> Bodies:
 
 def crc_ok(layout: Layout) -> NDArray[np.bool_]:
     """For each record whether its body as stored has the CRC stored with it."""
-    view = memoryview(layout.buffer)
-    bounds = zip(layout.body_at.tolist(), layout.body_end.tolist(), strict=True)
-    actual = np.fromiter(
-        (crc32(view[begin:end]) for begin, end in bounds), np.uint32, count=len(layout)
-    )
+    parts = map(slice, layout.body_at.tolist(), layout.body_end.tolist())
+    stored = map(memoryview(layout.buffer).__getitem__, parts)
+    actual = np.fromiter(map(crc32, stored), np.uint32, count=len(layout))
     agrees: NDArray[np.bool_] = (actual & _CRC_BITS) == layout.first["crc"]
     return agrees

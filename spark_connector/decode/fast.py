@@ -30,7 +30,6 @@ from spark_connector.decode.model import (
     UnusualError,
 )
 from spark_connector.decode.plain import FIRST_MS, LAST_MS, host_text
-from spark_connector.schema import arrow_schema
 
 _LOG_APPEND_TIME: Final = 1
 
@@ -190,7 +189,7 @@ def _batch(rows: _Rows | None, settings: Settings, records: int, next_offset: in
         for column in settings.columns
     ]
     return DecodedBatch(
-        pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(settings.columns)),
+        pa.RecordBatch.from_arrays(arrays, schema=settings.schema),
         rows=0 if rows is None else len(rows.layout),
         records=records,
         skipped=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from remoting.protocol.limits import MAX_INFLATED_MESSAGE_BYTES
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
-from spark_connector.schema import Column
+from spark_connector.schema import Column, arrow_schema
 
 Starts: TypeAlias = NDArray[np.int64]
 """Where records begin in a buffer."""
@@ -38,7 +39,7 @@ class BatchTooLargeError(DecodeError):
     """The bodies of more than one record inflate to more than a batch may hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Settings:
     """What stays the same from buffer to buffer; see ``Decoder``."""
 
@@ -47,6 +48,11 @@ class Settings:
     verify_crc: bool = False
     decompress: bool = True
     on_decode_error: OnDecodeError = OnDecodeError.FAIL
+
+    @cached_property
+    def schema(self) -> Any:
+        """Of the batches."""
+        return arrow_schema(self.columns)
 
     def wants(self, *names: str) -> bool:
         """Whether one of these columns is asked for."""

@@ -30,7 +30,6 @@ from spark_connector.decode.model import (
 )
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
-from spark_connector.schema import arrow_schema
 
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
@@ -247,7 +246,7 @@ def decode(
     walk = _Walk(buffer, starts, settings, selection)
     walk.take_all()
     arrays = [_array(column.arrow, _VALUES[column.name], walk.rows) for column in settings.columns]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(settings.columns))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
     return DecodedBatch(
         batch,
         rows=len(walk.rows),

@@ -26,15 +26,19 @@ def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | Non
     unpack = _SIZE.unpack_from
     limit = len(buffer) if end is None else end
     last = limit - FIXED_BYTES_V4
-    starts = []
+    found: list[int] = []
+    append = found.append
     position = begin
-    while position <= last:
-        starts.append(position)
-        (size,) = unpack(buffer, position)
-        if size < FIXED_BYTES_V4:
-            return None
-        position += size
-    return np.array(starts, dtype=np.int64) if position == limit else None
+    # The number of records is bounded, so a size of 0 does not keep us here.
+    for _ in range((limit - begin) // FIXED_BYTES_V4):
+        if position > last:
+            break
+        append(position)
+        position += unpack(buffer, position)[0]
+    starts = np.array(found, dtype=np.int64)
+    if position != limit or (np.diff(starts) < FIXED_BYTES_V4).any():
+        return None
+    return starts
 
 
 def portions(buffer: Buffer, starts: Starts, max_rows: int, max_bytes: int) -> Iterator[Starts]:
