@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_connector.errors import OptionError
+from spark_connector.errors import ConnectorError, OptionError
 
 _TEXT: Final = frozenset({"string"})
 _BYTES: Final = frozenset({"binary", "string"})
@@ -111,11 +111,17 @@ class Rows:
 
     @classmethod
     def of(cls, batch: Any, chosen: Mapping[str, str], first: int) -> Rows:
-        """The rows of a record batch by what ``choose`` gave."""
+        """The rows of a record batch by what ``choose`` gave.
+
+        Raises:
+            ConnectorError: ``keys`` were given as bytes that are no text.
+        """
         columns = {
             name: _plain(batch.column(column), _ARROW.get(name, pa.binary()))
             for name, column in chosen.items()
         }
+        if "keys" in chosen and not _is_text(batch.column(chosen["keys"]).type):
+            _check_utf8(columns["keys"], first)
         return cls(first, batch.num_rows, columns)
 
     def get(self, name: str) -> Any:
@@ -133,6 +139,25 @@ class Rows:
         if column is None or column.null_count == len(column):
             return None
         return pc.fill_null(pc.greater(pc.binary_length(column), 0), False)
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _check_utf8(keys: Any, first: int) -> None:
+    try:
+        keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        for index, value in enumerate(keys.to_pylist()):
+            if value is not None and value.decode("utf-8", "ignore").encode() != value:
+                raise ConnectorError(
+                    f"row {first + index} of the task can't be sent: its keys are not UTF-8",
+                    "write them as text, e.g. with hex() or base64()",
+                ) from None
+        raise
 
 
 def _plain(column: Any, wanted: Any) -> Any:

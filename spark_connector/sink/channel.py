@@ -38,6 +38,12 @@ class Channel:
         """Whether no answer is waited for."""
         return not self._in_flight
 
+    @property
+    def stale(self) -> bool:
+        """Whether the broker has left while nothing was asked of it, as it may after two minutes
+        in which Spark had no rows for us."""
+        return self.idle and not self._connection.usable
+
     def has_room(self, parcel: Parcel) -> bool:
         """Whether the parcel may be sent now. A large one may be when there is nothing else."""
         return self.idle or (

@@ -18,7 +18,7 @@ from client.backoff import Backoff
 from client.producer.delivery import BUSY
 from client.producer.fault_tolerance import FaultTable
 from client.producer.queue_selector import RoundRobin
-from remoting.errors import ConnectFailed, RemotingError
+from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader
@@ -180,6 +180,9 @@ class Dispatcher:
 
     def _channel(self, address: str) -> Channel:
         channel = self._channels.get(address)
+        if channel is not None and channel.stale:
+            self._channels.pop(address).close(ConnectionLost(address, "closed by the peer"))
+            channel = None
         if channel is None:
             channel = self._channels[address] = Channel(address, self._lease(address))
         return channel

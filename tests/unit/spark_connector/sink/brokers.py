@@ -33,6 +33,7 @@ class World:
         unreachable: addresses nobody can connect to at the moment.
         topics: queues of each topic at each broker.
         slept: the pauses that were made.
+        lives: raised by one, it ends all connections that nothing is asked of.
     """
 
     def __init__(self, *brokers: str) -> None:
@@ -49,6 +50,7 @@ class World:
         self.most_in_flight = 0
         self.closed_after_error = 0
         self.now = 1000.0
+        self.lives = 0
         self.on_sleep: Callable[[], None] = lambda: None
 
     @staticmethod
@@ -114,6 +116,11 @@ class Line:
         self._address = address
         self._waiting: deque[Command] = deque()
         self._opaque = 0
+        self._opened = world.lives
+
+    @property
+    def usable(self) -> bool:
+        return not self._waiting and self._opened == self._world.lives
 
     def request(self, command: Command, *, timeout: float) -> Command:
         del timeout

@@ -117,6 +117,17 @@ def test_all_that_was_on_a_lost_connection_goes_again() -> None:
     assert world.closed_after_error == 1
 
 
+def test_a_connection_that_ended_while_spark_had_no_rows_is_made_anew_at_no_cost() -> None:
+    world = World()
+    made = dispatcher(world, retries="0")
+    made.send(parcel(b"before"))
+    made.flush()
+    world.lives += 1
+    run(made, parcel(b"after"))
+    assert bodies(world) == [b"before", b"after"]
+    assert (made.counts.retries, world.slept) == (0, [])
+
+
 def test_a_broker_that_comes_back_in_time_costs_no_attempt() -> None:
     world = World()
     world.unreachable.add("a:10911")
