@@ -43,7 +43,6 @@ def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> Any:
         starts: where they begin.
         topics: the names.
     """
-    limit = len(buffer)
     ends = starts + _numbers(buffer, starts, ">u4")
     flags = _numbers(buffer, starts + SYS_FLAG_AT, ">u4")
     extra = _V6_EXTRA * (flags & BORN_HOST_V6 != 0) + _V6_EXTRA * (flags & STORE_HOST_V6 != 0)
@@ -61,7 +60,8 @@ def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> Any:
     for topic in topics:
         name = topic.encode()
         same = told & (lengths == len(name))
-        kept[same] = _texts(buffer, topic_at[same], len(name), limit) == name
+        if same.any():
+            kept[same] |= _texts(buffer, topic_at[same], len(name)) == name
     return kept
 
 
@@ -91,6 +91,6 @@ def _is_magic(magics: Numbers) -> Any:
     return (magics == MAGIC_V1) | (magics == MAGIC_V2)
 
 
-def _texts(buffer: memoryview, places: Numbers, length: int, limit: int) -> Any:
-    every: Any = np.ndarray((limit - length + 1,), f"S{length}", buffer, strides=(1,))
+def _texts(buffer: memoryview, places: Numbers, length: int) -> Any:
+    every: Any = np.ndarray((len(buffer) - length + 1,), f"S{length}", buffer, strides=(1,))
     return every[places]

@@ -1,0 +1,85 @@
+"""Records are brought together from wherever they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store.view import EntryRun, StoreView
+from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.message.view import RecordView
+from spark_connector.store import gathering
+from spark_connector.store.gathering import Entries, Gatherer
+from tests.unit.spark_connector.store.directories import made_store, places
+
+COUNT = 250
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_store(tmp_path_factory.mktemp("gathering") / "store", COUNT)
+
+
+@pytest.fixture(scope="module")
+def positions(root: Path) -> list[int]:
+    return places(root)
+
+
+def entries_of(view: StoreView, positions: list[int]) -> Entries:
+    packed = b""
+    for position in positions:
+        record = view.log.record_at(position)
+        assert record is not None
+        packed += ENTRY.pack(position, record.size, 7)
+    return Entries.of(EntryRun(3, memoryview(packed)))
+
+
+def test_entries_become_columns(root: Path, positions: list[int]) -> None:
+    entries = entries_of(StoreView(root), positions[:3])
+    assert entries.offsets.tolist() == [3, 4, 5]
+    assert entries.positions.tolist() == positions[:3]
+    assert entries.tags_codes.tolist() == [7, 7, 7]
+    assert entries.where(np.array([True, False, True])).offsets.tolist() == [3, 5]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), gap=st.sampled_from([0, 300, 4096]), most=st.sampled_from([1, 700, 9000]))
+def test_whatever_is_asked_for_comes_in_order(
+    root: Path, positions: list[int], data: st.DataObject, gap: int, most: int
+) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(positions), max_size=60))
+    if data.draw(st.booleans()):
+        chosen.sort()
+    view = StoreView(root)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathering, "MAX_GAP_BYTES", gap)
+        patch.setattr(gathering, "GATHER_BYTES", most)
+        for gathered in Gatherer(view.log).gather(entries_of(view, chosen)):
+            assert len(gathered.starts) == len(gathered.entries)
+            for start in gathered.starts.tolist():
+                record = RecordView(gathered.buffer, start)
+                assert record.check_crc()
+                assert view.log.file_name(record.physical_offset) == gathered.file
+                found.append(record.physical_offset)
+    assert found == chosen
+
+
+def test_near_ones_are_read_at_once(root: Path, positions: list[int]) -> None:
+    view = StoreView(root)
+    reads = []
+    read_into = view.log.read_into
+
+    def counted(position: int, target: memoryview) -> None:
+        reads.append(len(target))
+        read_into(position, target)
+
+    view.log.read_into = counted  # type: ignore[method-assign]  # to see it
+    first = [position for position in positions if position < 8000]
+    entries = entries_of(StoreView(root), first[::3])
+    assert len(list(Gatherer(view.log).gather(entries))) == 1
+    assert len(reads) == 1
