@@ -20,6 +20,7 @@ from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
 from spark_connector.options.source import SourceOptions
+from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
 from spark_connector.source.brokers import Brokers, Facts, master_of
 from spark_connector.source.watch import MAX_WATCHED, ArrivalWatch
@@ -80,18 +81,25 @@ class Horizon:
         self._fetched_at = now
         return self.facts
 
-    def look(self, *, idle: bool, may_wait: bool) -> None:
+    def look(self, known: Offsets, *, idle: bool, may_wait: bool) -> None:
         """Make the view young enough.
 
+        What is a little old may serve to go on with, but that there is nothing new is not said
+        without asking, or listening, again.
+
         Args:
-            idle: the look before showed nothing new.
+            known: how far the query has come.
+            idle: the look before led to nothing.
             may_wait: the caller has time to wait for something new.
         """
         self._empty_looks = self._empty_looks + 1 if idle else 0
         if self._empty_looks > 1 and may_wait:
             self._wait()
-        elif self._age() >= self._options.poll_interval:
+        elif self._age() >= self._options.poll_interval or not self._is_ahead(known):
             self.fetch()
+
+    def _is_ahead(self, known: Offsets) -> bool:
+        return any(known.get(queue) != ends.maximum for queue, ends in self.facts.items())
 
     def close(self) -> None:
         """Give up the watch."""

@@ -88,7 +88,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends; ``start`` when there is nothing for one."""
         begun = from_json(start)
         check_topics(begun, self._options.subscription)
-        self._horizon.look(idle=self._idle, may_wait=self._admission.target is None)
+        self._horizon.look(begun, idle=self._idle, may_wait=self._admission.target is None)
         self._check_target(begun)
         facts = self._horizon.facts
         if self._commits is not None:
