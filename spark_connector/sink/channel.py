@@ -88,10 +88,5 @@ class Channel:
         lost = list(self._in_flight.values())
         self._in_flight.clear()
         self._messages = self._bytes = 0
-        try:
-            self._lease.__exit__(type(failure) if failure else None, failure, None)
-        except BaseException as raised:
-            # A lease raises again what ended its block.
-            if raised is not failure:
-                raise
+        self._lease.__exit__(type(failure) if failure else None, failure, None)
         return lost

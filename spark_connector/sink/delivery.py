@@ -71,10 +71,10 @@ class Delivery:
             return Verdict.RETRY
         return self._retry_or_fail() if answer.code in RETRYABLE else Verdict.FAIL
 
-    def lost(self, why: str, *, sent: bool) -> Verdict:
-        """What the end of the connection means; ``sent``: the request had left."""
+    def lost(self, why: str) -> Verdict:
+        """What the end of the connection means, or no answer in time."""
         self.why = why
-        self.maybe_stored = self.maybe_stored or sent
+        self.maybe_stored = True
         return self._retry_or_fail()
 
     def _retry_or_fail(self) -> Verdict:

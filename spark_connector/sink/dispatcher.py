@@ -153,15 +153,15 @@ class Dispatcher:
         if not channel.has_room(parcel):
             self._settle(channel)
             return False
-        if parcel.deliver_ms is not None and parcel.deliver_ms > self._now_ms():
-            self._need_timers(channel, delivery)
         delivery.attempts += 1
         delivery.sent_at = self._clock()
         try:
+            if parcel.deliver_ms is not None and parcel.deliver_ms > self._now_ms():
+                self._need_timers(channel, delivery)
             channel.send(self._request(parcel, queue), delivery, timeout=self._timeout)
         except RemotingError as failure:
             self._drop(channel, failure)
-            self._retry(delivery, delivery.lost(str(failure), sent=True))
+            self._retry(delivery, delivery.lost(str(failure)))
             self._pause(self._again.pop())
             return False
         if self._oneway:
@@ -209,19 +209,18 @@ class Dispatcher:
         return command
 
     def _need_timers(self, channel: Channel, delivery: Delivery) -> None:
-        """See to it that the broker can keep a message back until an instant."""
+        """See to it that the broker can keep a message back until an instant.
+
+        Raises:
+            ConnectorError: it can't.
+            RemotingError: it does not say.
+        """
         queue = delivery.queue
         assert queue is not None
         if channel.address not in self._timers:
             header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
             probe = Command.request(RequestCode.GET_MAX_OFFSET, header)
-            try:
-                version = channel.request(probe, timeout=self._timeout).version
-            except RemotingError as failure:
-                raise BrokerError(
-                    f"broker {queue.broker_name} did not say its version: {failure}",
-                    "deliverTimestamp needs to know it; look at that broker",
-                ) from failure
+            version = channel.request(probe, timeout=self._timeout).version
             self._timers[channel.address] = version > LAST_VERSION_WITHOUT_TIMERS
         if not self._timers[channel.address]:
             raise ConnectorError(
@@ -270,14 +269,14 @@ class Dispatcher:
             assert delivery.queue is not None
             self._faults.failed(delivery.queue.broker_name, self._clock())
             self._routes.suspect(delivery.parcel.topic)
-            self._retry(delivery, delivery.lost(str(failure), sent=True))
+            self._retry(delivery, delivery.lost(str(failure)))
 
     def _unreachable(self, delivery: Delivery, why: str) -> None:
+        """Nothing could be sent, which costs no attempt: only the deadline ends this."""
         assert delivery.queue is not None
         self._faults.failed(delivery.queue.broker_name, self._clock())
         self._routes.suspect(delivery.parcel.topic)
-        if delivery.lost(why, sent=False) is Verdict.FAIL:
-            raise self._error(delivery)
+        delivery.why = why
         self._pause(delivery)
 
     def _retry(self, delivery: Delivery, verdict: Verdict) -> None:

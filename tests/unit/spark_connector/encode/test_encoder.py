@@ -159,7 +159,7 @@ def test_bodies_may_be_text_and_columns_of_other_layouts() -> None:
 def test_keys_given_as_bytes_have_to_be_text() -> None:
     keys = pa.array([b"fine", None, b"\xff"], type=pa.binary())
     batch = pa.record_batch({"body": pa.array([b"x"] * 3), "keys": keys})
-    with pytest.raises(ConnectorError, match="row 2 of the task .*its keys are not UTF-8"):
+    with pytest.raises(ConnectorError, match=r"row 2 of the task .*its keys are not UTF-8"):
         encoded(batch)
     assert len(messages(encoded(batch.slice(0, 2)))) == 2
 

@@ -171,6 +171,24 @@ def test_what_other_answers_brought_is_not_asked_for_again() -> None:
     assert ahead.position == 40
 
 
+def test_a_remainder_that_another_answer_brought_is_not_asked_for() -> None:
+    ahead = ReadAhead(0, 100, width=10, depth=2)
+    first = _send(ahead)
+    assert first is not None
+    ahead.answered(first, 10)
+    assert ahead.next_part() is not None
+    head, later = _send(ahead), _send(ahead)
+    assert head is not None
+    assert later is not None
+    ahead.answered(later, 25)
+    ahead.answered(head, 60)
+    assert ahead.next_part() == Part(10, 60, None, is_lost=False)
+    assert ahead.next_part() is None
+    after = _send(ahead)
+    assert after is not None
+    assert after.start == 60
+
+
 def test_what_is_lost_says_nothing_about_the_broker() -> None:
     ahead = ReadAhead(0, 10_000, width=100, depth=2)
     window = _send(ahead)

@@ -17,7 +17,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader
 from spark_connector.decode import Decoder
-from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
+from spark_connector.errors import BrokerError, DataLossError, DecodeError, UnknownTopicError
 from spark_connector.planning.ranges import OnDataLoss, RangePartition
 from spark_connector.reading.limits import BATCH_MESSAGES, LOSS_PATIENCE, REFUSALS
 from spark_connector.reading.pull import RangeReader
@@ -393,6 +393,37 @@ def test_a_topic_that_vanished_is_said_at_once(clock: Clock) -> None:
 
 
 # --- the edges
+
+
+def test_a_message_that_can_not_be_decoded_is_placed(clock: Clock) -> None:
+    class Decoding(FakeDecoder):
+        def batches(self, *_: Any, **__: Any) -> Any:
+            raise DecodeError("a record is damaged", "set onDecodeError")
+
+    reading = RangeReader(
+        partition(100, 500), options(), cast("Decoder", Decoding()), lease=FakeBroker().lease
+    )
+    with pytest.raises(DecodeError) as caught:
+        offsets(reading)
+    assert "a record is damaged; it came with offsets 100 up to 500 of topic T, queue 3" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("set onDecodeError")
+
+
+def test_a_broker_that_repeats_messages_is_not_believed() -> None:
+    broker = FakeBroker()
+    twice = b"".join(record(n // 2) for n in range(20))
+    broker.special = lambda _: answer(ResponseCode.SUCCESS, 10, 0, 1000, twice)
+    with pytest.raises(BrokerError, match="it gave 20 messages for 10 offsets"):
+        offsets(reader(broker, partition(0, 10)))
+
+
+def test_a_refusal_with_a_body_is_a_refusal() -> None:
+    broker = FakeBroker()
+    broker.special = lambda _: Command(1, remark="no", body=bytes(100))
+    with pytest.raises(BrokerError, match="code 1 .*: no"):
+        offsets(reader(broker, partition(0, 10)))
 
 
 def test_records_beside_the_range_are_left_out() -> None:

@@ -33,6 +33,7 @@ class World:
         unreachable: addresses nobody can connect to at the moment.
         topics: queues of each topic at each broker.
         slept: the pauses that were made.
+        lost_requests: requests to brokers, other than sends, that end the connection.
         lives: raised by one, it ends all connections that nothing is asked of.
     """
 
@@ -51,6 +52,7 @@ class World:
         self.closed_after_error = 0
         self.now = 1000.0
         self.lives = 0
+        self.lost_requests = 0
         self.on_sleep: Callable[[], None] = lambda: None
 
     @staticmethod
@@ -124,6 +126,9 @@ class Line:
 
     def request(self, command: Command, *, timeout: float) -> Command:
         del timeout
+        if self._address != NAME_SERVER and self._world.lost_requests:
+            self._world.lost_requests -= 1
+            raise ConnectionLost(self._address, "gone")
         return self._world.answer(self._address, command)
 
     def submit(self, command: Command, *, timeout: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
@@ -231,3 +232,24 @@ def test_instants_need_a_broker_that_has_timers() -> None:
     world.version = 453
     run(dispatcher(world), parcel(b"late", **late))
     assert bodies(world) == [b"past", b"late"]
+
+
+def test_a_queue_whose_broker_has_left_the_route_is_waited_for() -> None:
+    world = World("a")
+
+    def come_back() -> None:
+        if len(world.slept) > 5:
+            world.brokers = ["a", "b"]
+            world.outcomes["b:10911"] = deque()
+
+    world.on_sleep = come_back
+    run(dispatcher(world, retries="0"), parcel(b"x", queue=0, broker="b"))
+    assert world.stored == [("b:10911", 0, b"x")]
+
+
+def test_a_broker_that_ends_the_connection_when_asked_for_its_version_is_asked_again() -> None:
+    world = World()
+    world.version = 453
+    world.lost_requests = 1
+    run(dispatcher(world), parcel(b"late", properties="t", deliver_ms=2_000_000))
+    assert bodies(world) == [b"late"]

@@ -22,7 +22,7 @@ class Context:
     def __init__(self, **properties: str) -> None:
         self._properties = properties
 
-    def getLocalProperty(self, name: str) -> str | None:
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
         return self._properties.get(name)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.view import StoreView
+from broker.store.view import LogChunk, StoreView
 from spark_connector.schema import STORE_COLUMNS
 from spark_connector.store.options import store_options
 from spark_connector.store.planning import Bounds, Piece, plan
@@ -87,7 +87,8 @@ def places(root: Path) -> list[int]:
     view = StoreView(root)
     found = []
     for chunk in view.log.walk(view.log.start, view.log_end().position):
-        found += [chunk.position + start for start in getattr(chunk, "starts", [])]
+        if isinstance(chunk, LogChunk):
+            found += [chunk.position + start for start in chunk.starts]
     return found
 
 

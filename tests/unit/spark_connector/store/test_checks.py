@@ -41,9 +41,9 @@ def test_a_record_whose_topic_cannot_be_told_is_kept(
     """The decoder then says what is wrong with it."""
     hurt = [bytearray(part) for part in parts]
     for at, data in wounds:
-        part = hurt[at % len(hurt)]
-        place = 36 + at % (len(part) - 36 - min(len(data), len(part) - 37))
-        part[place : place + len(data)] = data[: len(part) - place]
+        target = hurt[at % len(hurt)]
+        place = 36 + at % (len(target) - 36 - min(len(data), len(target) - 37))
+        target[place : place + len(data)] = data[: len(target) - place]
     buffer, starts = laid_out([bytes(part) for part in hurt])
     found = are_of(buffer, np.array(starts, dtype=np.int64), ["orders"])
     for start, part, kept in zip(starts, parts, found.tolist(), strict=True):

@@ -40,8 +40,8 @@ def test_places_and_offsets_become_bounds() -> None:
         LessThanOrEqual(("queueOffset",), 9),
         EqualTo(("brokerName",), "broker-a"),
     )
-    assert found.topics == {"A"}
-    assert found.queue_ids == {1, 2}
+    assert found.topics == frozenset({"A"})
+    assert found.queue_ids == frozenset({1, 2})
     assert found.offsets == (5, 10)
 
 
@@ -83,4 +83,4 @@ def test_a_scan_of_the_log_looks_for_topics_in_the_records() -> None:
     options = StoreOptions(path="/store", topics=("A", "B"), scan=Scan.LOG)
     found, bounds = narrowed(options, [In(("topic",), ("B", "C"))])
     assert found.topics == ("B",)
-    assert bounds.topics == {"B"}
+    assert bounds.topics == frozenset({"B"})

@@ -1,0 +1,120 @@
+"""Where rows can go, as name servers tell it, and what is done when they don't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
+from spark_connector.options.common import ConnectionOptions
+from spark_connector.sink import routes as module
+from spark_connector.sink.routes import WriteRoutes
+from tests.unit.spark_connector.sink.brokers import NAME_SERVER, World
+
+
+def routes(world: World, *more: str) -> WriteRoutes:
+    options = ConnectionOptions(name_servers=(NAME_SERVER, *more))
+    return WriteRoutes(options, world.lease, 4, clock=world.clock, sleep=world.sleep)
+
+
+def test_a_route_is_asked_for_once() -> None:
+    world = World("a", "b")
+    known = routes(world)
+    assert [queue.broker_name for queue in known.queues("flights")] == ["a", "a", "b", "b"]
+    assert known.address(MessageQueue("flights", "b", 0)) == "b:10911"
+    assert known.address(MessageQueue("flights", "gone", 0)) is None
+    assert world.asked == ["flights"]
+
+
+def test_a_route_in_doubt_is_asked_for_again_but_not_all_the_time() -> None:
+    world = World()
+    known = routes(world)
+    known.queues("flights")
+    world.topics["flights"] = 3
+    known.suspect("flights")
+    assert len(known.queues("flights")) == 2
+    world.now += 2
+    known.suspect("flights")
+    assert len(known.queues("flights")) == 3
+    known.suspect("unknown")
+    assert "unknown" not in world.asked
+
+
+def test_a_known_route_stays_in_use_while_no_name_server_answers() -> None:
+    world = World()
+    known = routes(world)
+    known.queues("flights")
+    world.unreachable.add(NAME_SERVER)
+    world.now += 2
+    known.suspect("flights")
+    assert len(known.queues("flights")) == 2
+
+
+def test_the_next_name_server_is_asked_when_one_is_down() -> None:
+    world = World()
+    world.unreachable.add("down:9876")
+    for _ in range(8):
+        assert routes(world, "down:9876").queues("flights")
+    assert not world.slept
+
+
+def test_a_topic_that_nobody_may_write_to_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.topics["flights"] = 1
+    world.brokers = []
+    with pytest.raises(BrokerError, match="no broker takes messages for topic flights"):
+        routes(world).queues("flights")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ({"body": b"{"}, "answer about topic flights can't be read"),
+        ({"code": ResponseCode.SYSTEM_ERROR, "remark": "no"}, r"names:9876 answered code 1: no"),
+    ],
+)
+def test_a_name_server_that_makes_no_sense_is_named(
+    monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], words: str
+) -> None:
+    world = World()
+
+    def answer(address: str, command: Command) -> Command:
+        del address
+        return command.reply(**reply)
+
+    monkeypatch.setattr(world, "answer", answer)
+    with pytest.raises(BrokerError, match=words):
+        routes(world).queues("flights")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("list", "did not|does not exist"), ("brokers", "knows no broker")]
+)
+def test_lists_that_cannot_be_read_leave_the_plain_error(
+    monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    world = World()
+    world.topics, world.template = {}, False
+    honest = world.answer
+
+    def answer(address: str, command: Command) -> Command:
+        wanted = {"list": 206, "brokers": 106}[code]
+        return command.reply(body=b"{") if command.code == wanted else honest(address, command)
+
+    monkeypatch.setattr(world, "answer", answer)
+    with pytest.raises((BrokerError, UnknownTopicError), match=words):
+        routes(world).queues("flights")
+
+
+def test_a_task_that_names_too_many_topics_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOPICS", 3)
+    world = World()
+    known = routes(world)
+    for number in range(3):
+        known.queues(f"t{number}")
+    with pytest.raises(ConnectorError, match="more than 3 topics"):
+        known.queues("t3")
