@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
+from spark_connector.errors import BrokerError, DataLossError, DecodeError, UnknownTopicError
 from spark_connector.planning.ranges import RangePartition
 from spark_connector.reading.answers import Ends, NoTopic
 
@@ -62,4 +62,11 @@ def unreachable(
     return BrokerError(
         f"no messages from offset {position} on for {waited:.0f} s: {_queue(partition)}: {reason}",
         "see that the broker runs and can be reached from the executors, or raise readTimeoutMs",
+    )
+
+
+def damaged(partition: RangePartition, first: int, end: int, error: DecodeError) -> DecodeError:
+    """What came can't be understood."""
+    return DecodeError(
+        f"{error.what}; it came with offsets {first} up to {end} of {_queue(partition)}", error.hint
     )

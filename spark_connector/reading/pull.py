@@ -26,6 +26,7 @@ from remoting.log import Log
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from spark_connector.decode import Decoder
+from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDataLoss, RangePartition, ReadOptions
 from spark_connector.reading import complaints, connections
 from spark_connector.reading.ahead import Part, ReadAhead, Window
@@ -229,26 +230,31 @@ class RangeReader:
         gather, counts = self._gather, self.counts
         if not gather.used:
             return
+        first, end, expected = gather.first, gather.end, gather.expected
         rows = skipped = 0
-        for decoded in self._decoder.batches(
-            gather.view,
-            first_offset=gather.first,
-            end_offset=gather.end,
-            tags=self._tags,
-            max_rows=MAX_BATCH_ROWS,
-        ):
-            rows += decoded.rows
-            skipped += decoded.skipped
-            counts.damaged += decoded.damaged
-            if decoded.rows:
-                yield decoded.batch
+        try:
+            for decoded in self._decoder.batches(
+                gather.view,
+                first_offset=first,
+                end_offset=end,
+                tags=self._tags,
+                max_rows=MAX_BATCH_ROWS,
+            ):
+                rows += decoded.rows
+                skipped += decoded.skipped
+                counts.damaged += decoded.damaged
+                if decoded.rows:
+                    yield decoded.batch
+        except DecodeError as error:
+            raise complaints.damaged(self._partition, first, end, error) from error
+        gather.clear()
         counts.messages += rows
         counts.skipped += skipped
-        missing = gather.expected - rows - skipped
-        first, end = gather.first, gather.end
-        gather.clear()
-        if self._tags is None and missing:
-            self._lost(first, end, missing)
+        if rows > expected:
+            reason = f"it gave {rows} messages for {expected} offsets"
+            raise complaints.refused(self._partition, first, reason, "")
+        if self._tags is None and rows + skipped < expected:
+            self._lost(first, end, expected - rows - skipped)
 
     # --- what goes wrong
 

@@ -422,7 +422,7 @@ def test_a_broker_that_repeats_messages_is_not_believed() -> None:
 def test_a_refusal_with_a_body_is_a_refusal() -> None:
     broker = FakeBroker()
     broker.special = lambda _: Command(1, remark="no", body=bytes(100))
-    with pytest.raises(BrokerError, match="code 1 .*: no"):
+    with pytest.raises(BrokerError, match=r"code 1 .*: no"):
         offsets(reader(broker, partition(0, 10)))
 
 
