@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+
+from spark_connector.errors import ConnectorError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,6 +62,18 @@ class RocketMQStoreDataSource(DataSource):
         kind = PushDownReader if offered() else StoreReader
         return kind(options, select(fields, STORE_COLUMNS))
 
+    def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """There is none. Raises ``ConnectorError``."""
+        raise _batch_only("follow")
+
+    def writer(self, *_: Any) -> DataSourceWriter:
+        """There is none. Raises ``ConnectorError``."""
+        raise _batch_only("write to")
+
+    def streamWriter(self, *_: Any) -> Any:  # noqa: N802 - Spark's
+        """There is none. Raises ``ConnectorError``."""
+        raise _batch_only("write to")
+
     def _options(self) -> StoreOptions:
         from spark_connector.source.data_source import check_interpreter
 
@@ -60,6 +81,13 @@ class RocketMQStoreDataSource(DataSource):
         from spark_connector.store.options import store_options
 
         return store_options(self.options)
+
+
+def _batch_only(what: str) -> ConnectorError:
+    return ConnectorError(
+        "format rocketmq.store only reads, and only batches",
+        f'to {what} topics use format("rocketmq") with the name server of a running broker',
+    )
 
 
 class StoreReader(DataSourceReader):
