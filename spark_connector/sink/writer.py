@@ -126,11 +126,13 @@ def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Roc
 
     Raises:
         OptionError: options and schema are wrong or don't fit, or the output mode is ``complete``.
+            (Spark itself lets no sink in Python have the mode ``update``.)
     """
     if overwrite:
         raise OptionError(
             "outputMode('complete') can't be served: messages of a topic can't be replaced",
-            "write with outputMode('append') or outputMode('update')",
+            "write with outputMode('append'); for changes as they come use outputMode('update') "
+            "and df.write in foreachBatch",
         )
     return RocketMQStreamWriter(_plan(given, schema))
 

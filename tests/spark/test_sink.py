@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.functions import concat, lit
 
 from client import FIRST, ReceivedMessage
 from client.blocking import PullConsumer
@@ -173,3 +174,53 @@ def test_a_micro_batch_that_runs_again_gives_the_same_unique_keys(
     }
     assert all(len(found) == 1 for found in ids.values())
     assert len(ids) == 50
+
+
+def test_a_topic_that_is_archived_and_replayed_is_the_same_again(
+    spark: Any,
+    write: Write,
+    read: Callable[..., Any],
+    fill: Callable[..., None],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    topic, again, archive = new_topic(), new_topic(), str(tmp_path / "archive")
+    fill(topic, 500)
+    read(topic).write.parquet(archive)
+    columns = ["body", "keys", "tags", "properties", "queueId", "messageId as uniqKey"]
+    rows = spark.read.parquet(archive).sort("queueId", "queueOffset").selectExpr(*columns)
+    write(rows, topic=again)
+    what = ["queueId", "queueOffset", "messageId", "body", "keys", "tags", "properties"]
+    first, second = (
+        read(name).select(what).sort("queueId", "queueOffset").collect() for name in (topic, again)
+    )
+    assert len(first) == 500
+    assert second == first
+
+
+def test_the_changes_of_a_streaming_aggregation_are_written_by_for_each_batch(
+    write: Write,
+    received: Received,
+    stream: Callable[..., Any],
+    fill: Callable[..., None],
+    new_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    topic, counts = new_topic(), new_topic()
+    fill(topic, 300)
+    lines = stream(topic, startingOffsets="earliest").groupBy("tags").count()
+    changes = lines.selectExpr("concat(tags, '=', count) as value", "tags as key")
+
+    def each(frame: Any, number: int) -> None:
+        keyed = frame.withColumn("uniqKey", concat(lit(f"{number} "), "key"))
+        write(keyed, topic=counts, partitioner="hashKeys")
+
+    query = (
+        changes.writeStream.foreachBatch(each)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert {message.body for message in received(counts, 2)} == {b"even=150", b"odd=150"}
