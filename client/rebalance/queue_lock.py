@@ -34,9 +34,14 @@ _log = Log("client")
 
 
 class _Broker:
-    """The locks at one broker."""
+    """The locks at one broker.
+
+    Attributes:
+        disturbed_at: when it last was away or had to be connected to again.
+    """
 
     def __init__(self) -> None:
+        self.disturbed_at = float("-inf")
         self.leases = Leases()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -76,9 +81,12 @@ class QueueLocks:
     async def acquire(self, queue: MessageQueue, patience: float | None) -> bool:
         """Want a queue's lock, until ``release``; whether it is held within ``patience`` seconds.
 
+        Only time in which the broker was there counts: else the previous owner could not know yet.
+
         Args:
             patience: None: wait until it is held. After False it is asked for nevertheless.
         """
+        began = self._loop.time()
         broker = self._brokers.setdefault(queue.broker_name, _Broker())
         broker.leases.want(queue, self._loop.time())
         if broker.leases.holds(queue, self._loop.time()):
@@ -86,10 +94,14 @@ class QueueLocks:
         self._run(queue.broker_name, broker)
         waiter = self._waiting.setdefault(queue, self._loop.create_future())
         try:
-            async with asyncio.timeout(patience):
-                await asyncio.shield(waiter)
-        except TimeoutError:
-            return False
+            while patience is not None:
+                until = max(began, broker.disturbed_at) + patience
+                await asyncio.wait((waiter,), timeout=until - self._loop.time())
+                if waiter.done():
+                    return not waiter.cancelled()
+                if self._loop.time() >= max(began, broker.disturbed_at) + patience:
+                    return False
+            await asyncio.shield(waiter)
         finally:
             if self._waiting.get(queue) is waiter:
                 del self._waiting[queue]
@@ -118,6 +130,7 @@ class QueueLocks:
         table = self._instance.routes.table.brokers()
         for name, broker in self._brokers.items():
             if len(broker.leases) and address in table.get(name, {}).values():
+                broker.disturbed_at = self._loop.time()
                 broker.leases.doubt(self._loop.time())
                 broker.wake.set()
 
@@ -140,6 +153,7 @@ class QueueLocks:
         try:
             granted = await self._lock(queues)
         except PocketMQError as error:
+            broker.disturbed_at = self._loop.time()
             broker.leases.failed(queues, self._loop.time())
             for queue in queues:
                 if not broker.leases.holds(queue, self._loop.time()):

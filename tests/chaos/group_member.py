@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--ordered", action="store_true")
     parser.add_argument("--max-retries", type=int, default=16)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run(member(parser.parse_args()))
 
 

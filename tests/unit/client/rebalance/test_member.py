@@ -87,6 +87,24 @@ async def test_a_queue_changes_hands_after_the_handler_has_ended_and_committed(t
 
 
 @virtual
+async def test_a_previous_owner_has_its_time_after_a_broker_was_away(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        began = now()
+        one = await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(2)
+        broker.crash()
+        await asyncio.sleep(4)
+        broker.restart()
+        await asyncio.sleep(4.5)
+        assert queue(3) not in one.member.owned
+        await asyncio.sleep(3)
+        gained = next(when for when, what, which in one.log if which == queue(3))
+        assert 11.0 < gained - began < 12.5
+
+
+@virtual
 async def test_an_unordered_newcomer_waits_no_longer_than_the_timeout(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", handover_timeout=60.0).start()
