@@ -17,7 +17,16 @@ import pyarrow as pa
 
 from spark_connector.errors import OptionError
 
-__all__ = ["COLUMNS", "KAFKA_COLUMNS", "STORE_COLUMNS", "Column", "arrow_schema", "ddl", "select"]
+__all__ = [
+    "COLUMNS",
+    "KAFKA_COLUMNS",
+    "STORE_COLUMNS",
+    "Column",
+    "arrow_schema",
+    "ddl",
+    "fields_of",
+    "select",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +112,35 @@ def arrow_schema(columns: Iterable[Column]) -> Any:
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
+def fields_of(schema: Any) -> list[tuple[str, str, bool]]:
+    """What ``select`` wants to know of a ``pyspark.sql.types.StructType``."""
+    return [
+        (
+            field.name,
+            field.dataType.simpleString(),
+            field.nullable and "false" not in field.dataType.json(),
+        )
+        for field in schema.fields
+    ]
+
+
 def select(
-    fields: Sequence[tuple[str, str]], columns: Mapping[str, Column] = COLUMNS
+    fields: Sequence[tuple[str, str, bool]], columns: Mapping[str, Column] = COLUMNS
 ) -> tuple[Column, ...]:
     """The columns of a schema that the user gave, in its order.
 
     Args:
-        fields: name and ``simpleString`` of each type.
+        fields: name, ``simpleString`` of the type, and whether all of it may be null.
         columns: what there is to choose from.
 
     Raises:
-        OptionError: there is no such column, it has another type, is named twice, or none is named.
+        OptionError: there is no such column, it has another type or is never null, it is named
+            twice, or none is named.
     """
     if not fields:
         raise OptionError("the schema has no columns", f"choose from {', '.join(columns)}")
     chosen: dict[str, Column] = {}
-    for name, kind in fields:
+    for name, kind, may_be_null in fields:
         column = columns.get(name)
         if column is None:
             raise OptionError(f"the schema has a column {name!r}", _advice(name, columns))
@@ -126,6 +148,11 @@ def select(
             raise OptionError(
                 f"the schema says that column {name} is {kind}",
                 f"read it as {column.ddl} and cast it in the query",
+            )
+        if not may_be_null:
+            raise OptionError(
+                f"the schema says that column {name}, or a part of it, is never null",
+                "leave NOT NULL out: Spark takes batches only of columns that may be null",
             )
         if name in chosen:
             raise OptionError(f"the schema has column {name} twice", "name it once")

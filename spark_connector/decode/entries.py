@@ -22,11 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_connector.decode import texts
-from spark_connector.decode.layout import Layout
+from spark_connector.decode.layout import Layout, require
 from spark_connector.decode.model import UnusualError
 
 _NAME_END: Final = 1
@@ -73,7 +72,7 @@ class Entries:
             return pa.nulls(records, pa.string())
         found = np.flatnonzero(self.codes == self.known.index(name)).astype(np.int32)
         if len(found) == records:
-            return pc.take(self.values, pa.array(found), boundscheck=False)
+            return texts.take(self.values, found)
         indices = np.full(records, -1, dtype=np.int32)
         indices[np.searchsorted(self.offsets, found, side="right") - 1] = found
         return self.values.take(pa.array(indices, mask=indices < 0))
@@ -124,8 +123,8 @@ def _separators(
         raise UnusualError
     is_entry_end = block[entry_starts] == _ENTRY_END
     is_entry_end[first_entries] = entry_starts[first_entries] == row_starts
-    apart = np.diff(at, append=np.int32(len(block))) > 1
-    if not (is_entry_end.all() and (block[name_ends] == _NAME_END).all() and apart.all()):
+    require(is_entry_end, block[name_ends] == _NAME_END, at[1:] - at[:-1] > 1)
+    if len(at) and at[-1] == len(block) - 1:
         raise UnusualError
     return at, offsets
 
@@ -135,7 +134,7 @@ def _first_entries(entry_starts: NDArray[np.int32], rows: NDArray[np.int32]) -> 
     each, rest = divmod(len(entry_starts), len(rows) - 1)
     if not rest and each:
         guess = np.arange(len(rows), dtype=np.int32) * each
-        if (entry_starts[guess[:-1]] == rows[:-1]).all():
+        if not np.count_nonzero(entry_starts[::each] != rows[:-1]):
             return guess
     return np.searchsorted(entry_starts, rows).astype(np.int32)
 
@@ -163,11 +162,12 @@ def _same_in_all(
     known = names[:number].to_pylist()
     if number * records != len(names) or len(set(known)) < number:
         return None
-    lengths = np.diff(texts.offsets_of(names)).reshape(records, number)
-    if (lengths != lengths[0]).any():
+    ends = texts.offsets_of(names)
+    lengths = (ends[1:] - ends[:-1]).reshape(records, number)
+    if np.count_nonzero(lengths != lengths[0]):
         return None
     bytes_of_names = texts.block_of(names).reshape(records, -1)
-    if (bytes_of_names != bytes_of_names[0]).any():
+    if np.count_nonzero(bytes_of_names != bytes_of_names[0]):
         return None
     return np.tile(np.arange(number, dtype=np.int32), records), known
 

@@ -116,27 +116,29 @@ def locate(buffer: Buffer, starts: Starts) -> Layout:
     limit = len(buffer)
     if limit > _LARGEST_BUFFER or limit < FIXED_BYTES_V4:
         raise UnusualError
-    _require(starts >= 0, starts <= limit - FIXED_BYTES_V4)
+    require(starts >= 0, starts <= limit - FIXED_BYTES_V4)
     first = _gather(buffer, starts, _FIRST)
     ends = starts + first["size"]
-    _require(ends <= limit, ends[:-1] <= starts[1:])
+    require(ends <= limit, ends[:-1] <= starts[1:])
     born_extra, hosts_extra = _extra(first["sys_flag"])
     body_at = starts + (HEAD_BYTES_V4 + hosts_extra)
-    _require(body_at + 3 <= ends)
+    require(body_at + 3 <= ends)
     store = _gather(buffer, starts + (_STORE_AT + born_extra), _STORE)
     last = _gather(buffer, starts + (_LAST_AT + hosts_extra), _LAST)
     body_end = body_at + last["body_length"]
-    _require(body_end + 3 <= ends)
+    require(body_end + 3 <= ends)
     topic_at, topic_end = _topics(buffer, first["magic"], body_end)
-    _require(topic_end + 2 <= ends)
+    require(topic_end + 2 <= ends)
     properties_length = _gather(buffer, topic_end, np.dtype(">u2"))
-    _require(properties_length <= MAX_PROPERTIES_BYTES, topic_end + 2 + properties_length == ends)
+    require(properties_length <= MAX_PROPERTIES_BYTES, topic_end + 2 + properties_length == ends)
     return Layout(buffer, starts, ends, first, store, last, body_at, body_end, topic_at, topic_end)
 
 
-def _require(*conditions: NDArray[np.bool_]) -> None:
+def require(*conditions: NDArray[np.bool_]) -> None:
+    """Raise ``UnusualError`` unless every element of all arrays is true."""
+    # Counting is the cheapest way to ask numpy whether all are true.
     for condition in conditions:
-        if not condition.all():
+        if np.count_nonzero(condition) < len(condition):
             raise UnusualError
 
 
@@ -163,11 +165,11 @@ def _topics(buffer: Buffer, magic: NDArray[Any], body_end: Starts) -> tuple[Star
     every = np.frombuffer(buffer, np.uint8)
     high = every[body_end].astype(np.int64)
     if is_v1.all():
-        _require(high <= MAX_TOPIC_LENGTH)
+        require(high <= MAX_TOPIC_LENGTH)
         topic_at = body_end + 1
         return topic_at, topic_at + high
-    _require(is_v1 | (magic == MAGIC_V2))
+    require(is_v1 | (magic == MAGIC_V2))
     length = np.where(is_v1, high, high * 256 + every[body_end + 1])
-    _require(length <= np.where(is_v1, MAX_TOPIC_LENGTH, MAX_TOPIC_BYTES_V2))
+    require(length <= np.where(is_v1, MAX_TOPIC_LENGTH, MAX_TOPIC_BYTES_V2))
     topic_at = body_end + np.where(is_v1, 1, 2)
     return topic_at, topic_at + length

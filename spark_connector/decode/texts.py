@@ -24,6 +24,10 @@ _ASCII_END: Final = 0x80
 _HEX: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), dtype=np.uint16)
 _OFFSET_ID_BYTES: Final = 16
 
+# What pyarrow.compute.take() looks up and makes at each call.
+_TAKE: Final = pc.get_function("take")
+_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
+
 
 def pieces(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
     """The bytes between positions, as a binary array of its own.
@@ -46,7 +50,12 @@ def pieces(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
 def every_other(array: Any, begin: int, step: int) -> Any:
     """A copy of the elements ``begin``, ``begin + step`` and so on."""
     indices = np.arange(begin, len(array), step, dtype=np.int32)
-    return pc.take(array, pa.array(indices), boundscheck=False)
+    return take(array, indices)
+
+
+def take(array: Any, indices: NDArray[np.int32]) -> Any:
+    """A copy of the elements at these indices, all of which there are."""
+    return _TAKE.call([array, pa.array(indices)], _UNCHECKED)
 
 
 def block_of(array: Any) -> NDArray[np.uint8]:
@@ -80,6 +89,8 @@ def as_text(array: Any) -> Any:
 
 def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
     """``ip:port`` of hosts of eight bytes each; few of many are different."""
+    if not np.count_nonzero(hosts != hosts[0]):
+        return pa.repeat(host_text(host_of(hosts[0].tobytes())), len(hosts))
     encoded = pa.array(hosts).dictionary_encode()
     known = np.array(encoded.dictionary.to_pylist(), dtype=np.uint64)
     texts = [host_text(host_of(host.tobytes())) for host in known]

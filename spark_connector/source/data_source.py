@@ -93,11 +93,15 @@ class RocketMQDataSource(DataSource):
 
     def _prepare(self, schema: StructType) -> tuple[SourceOptions, tuple[Any, ...]]:
         check_interpreter()
-        from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, select  # noqa: PLC0415
+        from spark_connector.schema import (  # noqa: PLC0415
+            COLUMNS,
+            KAFKA_COLUMNS,
+            fields_of,
+            select,
+        )
 
         options = SourceOptions.of(self.options)
-        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        return options, select(fields, KAFKA_COLUMNS if options.kafka_names else COLUMNS)
+        return options, select(fields_of(schema), KAFKA_COLUMNS if options.kafka_names else COLUMNS)
 
 
 def check_interpreter() -> None:

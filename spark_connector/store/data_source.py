@@ -55,12 +55,11 @@ class RocketMQStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of one query. Raises ``ConnectorError``."""
         options = self._options()
-        from spark_connector.schema import STORE_COLUMNS, select
+        from spark_connector.schema import STORE_COLUMNS, fields_of, select
         from spark_connector.source.pushdown import offered
 
-        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         kind = PushDownReader if offered() else StoreReader
-        return kind(options, select(fields, STORE_COLUMNS))
+        return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
     def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """There is none. Raises ``ConnectorError``."""

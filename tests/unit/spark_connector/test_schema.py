@@ -14,6 +14,7 @@ from spark_connector.schema import (
     STORE_COLUMNS,
     arrow_schema,
     ddl,
+    fields_of,
     select,
 )
 
@@ -46,7 +47,7 @@ def test_times_are_microseconds_in_utc() -> None:
 
 
 def test_a_subset_in_any_order_can_be_chosen() -> None:
-    chosen = select([("tags", "string"), ("body", "binary")])
+    chosen = select([("tags", "string", True), ("body", "binary", True)])
     assert chosen == (COLUMNS["tags"], COLUMNS["body"])
 
 
@@ -70,9 +71,32 @@ def test_columns_survive_the_way_to_an_executor() -> None:
 )
 def test_a_schema_that_is_no_subset_is_an_error(fields: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(ConnectorError) as caught:
-        select(fields)
+        select([(name, kind, True) for name, kind in fields])
     assert said in str(caught.value)
 
 
 def test_columns_of_a_store_are_chosen_from_its_own() -> None:
-    assert select([("crcOk", "boolean")], STORE_COLUMNS) == (STORE_COLUMNS["crcOk"],)
+    assert select([("crcOk", "boolean", True)], STORE_COLUMNS) == (STORE_COLUMNS["crcOk"],)
+
+
+def test_a_column_that_is_never_null_is_an_error() -> None:
+    with pytest.raises(ConnectorError, match=r"column body, or a part of it, is never null"):
+        select([("body", "binary", False)])
+
+
+def test_nullability_is_looked_for_in_all_parts_of_a_type() -> None:
+    from pyspark.sql.types import MapType, StringType, StructField, StructType
+
+    text = StringType()
+    schema = StructType(
+        [
+            StructField("tags", text),
+            StructField("keys", text, nullable=False),
+            StructField("properties", MapType(text, text, valueContainsNull=False)),
+        ]
+    )
+    assert fields_of(schema) == [
+        ("tags", "string", True),
+        ("keys", "string", False),
+        ("properties", "map<string,string>", False),
+    ]
