@@ -1,0 +1,268 @@
+"""The driver's side when brokers fail, and topics and queues come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from client.blocking import Admin, Producer
+from pocketmq.testing import StandaloneServer
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
+from spark_connector.planning.positions import QueueFacts
+from spark_connector.source import horizon
+from spark_connector.source.brokers import Brokers
+from tests.integration.spark_connector.querying import (
+    Query,
+    batch_reader,
+    numbers,
+    rows,
+    send,
+    stream_reader,
+)
+
+QUICK = {
+    "fetchOffset.numRetries": 1,
+    "fetchOffset.retryIntervalMs": 10,
+    "requestTimeoutMs": 2000,
+    "offsetPollIntervalMs": 1,
+}
+
+
+class Cluster:
+    """A broker that a test may stop, and a topic."""
+
+    def __init__(self, server: StandaloneServer) -> None:
+        self.server = server
+        self.queries: list[Query] = []
+
+    def create(self, topic: str = "T", *, queues: int = 2) -> None:
+        with Admin(self.server.nameserver) as admin:
+            admin.create_topic(topic, queues=queues)
+
+    def delete(self, topic: str = "T") -> None:
+        with Admin(self.server.nameserver) as admin:
+            admin.delete_topic(topic)
+
+    def fill(self, first: int, end: int, topic: str = "T") -> None:
+        with (
+            Admin(self.server.nameserver) as admin,
+            Producer(self.server.nameserver, group="tests") as producer,
+        ):
+            send(admin, producer, topic, range(first, end))
+
+    def query(self, log: list[Any] | None = None, **given: object) -> Query:
+        given = {"topic": "T", "startingOffsets": "earliest"} | QUICK | given
+        self.queries.append(Query(stream_reader(self.server.nameserver, **given), log))
+        return self.queries[-1]
+
+
+@pytest.fixture
+def cluster(own_server: StandaloneServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
+    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
+    monkeypatch.setattr(horizon, "IDLE_BLOCK", 0.02)
+    made = Cluster(own_server)
+    made.create()
+    yield made
+    for query in made.queries:
+        query.reader.stop()
+
+
+def test_a_query_survives_a_restart_of_its_broker(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+):
+    cluster.fill(0, 10)
+    running = cluster.query(consumerGroup="G")
+    running.step()
+    cluster.server.stop()
+    for _ in range(3):
+        assert running.step() == []
+    assert "can't be" in caplog.text
+    cluster.server.restart()
+    running.until(lambda: bool(running.reader.reportLatestOffset()))
+    cluster.fill(10, 20)
+    running.until(lambda: len(running.found) >= 20)
+    assert numbers(running.found) == list(range(20))
+
+
+def test_a_query_fails_when_no_broker_is_there_for_too_long(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query(readTimeoutMs=50)
+    running.step()
+    cluster.server.kill()
+    with pytest.raises(BrokerError, match=r"127\.0\.0\.1:\d+ could not be asked for"):
+        running.until(lambda: False)
+
+
+def test_planning_without_a_name_server_is_an_error_with_its_address():
+    for reader in (
+        batch_reader("127.0.0.1:9", topic="T", **QUICK).partitions,
+        stream_reader("127.0.0.1:9;127.0.0.1:10", topic="T", **QUICK).initialOffset,
+    ):
+        with pytest.raises(BrokerError, match=r"no name server answers: 127\.0\.0\.1:9.*attempt 2"):
+            reader()
+
+
+def test_planning_without_the_broker_is_an_error_with_its_address(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    from client.routes import Route
+
+    monkeypatch.setattr(Route, "master", lambda self, name: "127.0.0.1:9")
+    reader = batch_reader(cluster.server.nameserver, topic="T", **QUICK)
+    with pytest.raises(
+        BrokerError, match=r"127.0.0.1:9 could not be asked for the offsets of topic T"
+    ):
+        reader.partitions()
+
+
+def test_available_now_does_not_end_early_because_a_broker_is_gone(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query(maxOffsetsPerTrigger=4, readTimeoutMs=300)
+    running.reader.prepareForTriggerAvailableNow()
+    running.step()
+    cluster.server.kill()
+    with pytest.raises(BrokerError, match=r"could not be"):
+        running.step()
+    cluster.server.restart()
+    again = cluster.query(running.log)
+    again.available_now()
+    assert numbers(running.found + again.found) == list(range(10))
+
+
+def test_a_deleted_topic_stays_where_it_was_and_is_told_of(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.delete()
+    assert running.step() == []
+    assert "a queue is not there now; it stays at its offset: queue=T/" in caplog.text
+    assert len(running.log) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("skip", range(104, 110)), ("earliest", range(100, 110))],
+)
+def test_a_topic_made_anew_goes_on_as_told(cluster: Cluster, policy: str, expected: range):
+    cluster.fill(0, 10)
+    running = cluster.query(onDataLoss=policy)
+    running.step()
+    before = len(running.found)
+    cluster.delete()
+    cluster.create()
+    cluster.fill(100, 104)
+    running.until(lambda: next(iter(running.log[-1]["topics"]["T"].values()))["0"] == 2)
+    cluster.fill(104, 110)
+    running.until(lambda: len(running.found) - before >= len(expected))
+    assert numbers(running.found[before:]) == list(expected)
+
+
+def test_a_topic_made_anew_is_an_error_that_says_so(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.delete()
+    cluster.create()
+    cluster.fill(100, 104)
+    with pytest.raises(DataLossError, match=r"ends at offset 2, before the 5 .* made anew"):
+        running.until(lambda: False)
+
+
+def test_a_restart_for_a_topic_that_is_gone_is_an_error(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.delete()
+    cluster.create("Other")
+    again = cluster.query(running.log)
+    with pytest.raises(UnknownTopicError, match=r"knows no topic 'T'"):
+        again.step()
+    third = cluster.query(running.log)
+    with pytest.raises(UnknownTopicError, match=r"knows no topic 'T'"):
+        third.reader.partitions(*running.log)
+
+
+def test_a_planned_range_of_an_unknown_broker_is_an_error(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    end = {"v": 1, "topics": {"T": {"broker-z": {"0": 5}}}}
+    with pytest.raises(UnknownTopicError, match=r"\[0, 5\) of queue T/broker-z/0 are to be read"):
+        running.reader.partitions(running.log[0], end)
+
+
+@pytest.fixture
+def truncated(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has brokers say that their queues begin later."""
+    facts = Brokers.facts
+
+    def begin_at(minimum: int) -> None:
+        def fewer(self: Brokers, *given: Any, **named: Any) -> dict[MessageQueue, QueueFacts]:
+            return {
+                queue: QueueFacts(min(minimum, ends.maximum), ends.maximum)
+                for queue, ends in facts(self, *given, **named).items()
+            }
+
+        monkeypatch.setattr(Brokers, "facts", fewer)
+
+    return begin_at
+
+
+def test_messages_that_were_deleted_unread_are_an_error(cluster: Cluster, truncated: Any):
+    cluster.fill(0, 20)
+    running = cluster.query(maxOffsetsPerTrigger=4)
+    running.step()
+    truncated(5)
+    with pytest.raises(DataLossError, match=r"T/.*/0 lost offsets \[2, 5\): it holds \[5, 10\)"):
+        running.until(lambda: False)
+
+
+def test_messages_that_were_deleted_unread_are_passed_over_and_counted(
+    cluster: Cluster, truncated: Any, caplog: pytest.LogCaptureFixture
+):
+    cluster.fill(0, 20)
+    running = cluster.query(maxOffsetsPerTrigger=4, failOnDataLoss="false")
+    running.step()
+    truncated(5)
+    running.until(lambda: not running.step() and len(running.log) > 2)
+    ends = list(running.log[-1]["topics"]["T"].values())
+    assert ends == [{"0": 10, "1": 10}]
+    assert "messages were deleted before they were read" in caplog.text
+    assert "offsets_lost=6" in caplog.text
+
+
+def test_two_brokers_are_read_together_and_one_may_rest(cluster: Cluster, tmp_path: Any):
+    from pocketmq.testing import ServerProcess
+
+    second = ServerProcess(
+        [
+            "broker",
+            f"--store={tmp_path / 'second'}",
+            "--name=broker-b",
+            "--port=0",
+            f"--nameserver={cluster.server.nameserver}",
+            "--set=mappedFileSizeCommitLog=67108864",
+        ]
+    )
+    second.start()
+    try:
+        cluster.create("Both")
+        cluster.fill(0, 40, "Both")
+        running = cluster.query(topic="Both")
+        assert len(running.step()) == 40
+        assert {row["brokerName"] for row in running.found} > {"broker-b"}
+        assert len(rows(batch_reader(cluster.server.nameserver, topic="Both"))) == 40
+        second.stop()
+        running.step()
+        assert len(running.reader.reportLatestOffset()["topics"]["Both"]) == 1
+        cluster.fill(40, 60, "Both")
+        running.until(lambda: len(running.found) >= 60)
+        assert numbers(running.found) == list(range(60))
+    finally:
+        second.kill()
