@@ -16,6 +16,7 @@ is not kept, so whoever asks has to compare it with the message (cf. IndexFile).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from struct import Struct
 from typing import Final, NamedTuple
@@ -28,7 +29,11 @@ ENTRY: Final = Struct(">iqii")
 DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
 
-_MAX_SECONDS: Final = 0x7FFFFFFF
+MAX_SECONDS: Final = 0x7FFFFFFF
+"""What an entry can say of the time since the begin time."""
+
+KEY_SEPARATOR: Final = "#"
+"""Between topic and key in what is hashed."""
 
 
 class IndexHeader(NamedTuple):
@@ -49,7 +54,7 @@ def file_bytes(slots: int = DEFAULT_SLOTS, entries: int = DEFAULT_ENTRIES) -> in
 
 def index_key(topic: str, key: str) -> str:
     """What is hashed for one key of a message."""
-    return f"{topic}#{key}"
+    return f"{topic}{KEY_SEPARATOR}{key}"
 
 
 def key_hash(key: str) -> int:
@@ -58,13 +63,82 @@ def key_hash(key: str) -> int:
     return 0 if value == 1 << 31 else value
 
 
+class Links(NamedTuple):
+    """What entries change in a file: they are written first, the slots next, the header last.
+
+    Attributes:
+        entries: bytes of the entries, from ``header.next_entry`` of the file as it is on.
+        slots: which slots change.
+        numbers: what each of them holds then.
+        header: the file's header then.
+    """
+
+    entries: bytes
+    slots: Sequence[int]
+    numbers: Sequence[int]
+    header: IndexHeader
+
+
+def entry_seconds(header: IndexHeader, store_timestamp_ms: int) -> int:
+    """What an entry says of its message's store time."""
+    if header.begin_ms <= 0:
+        return 0
+    return min(max((store_timestamp_ms - header.begin_ms) // 1000, 0), MAX_SECONDS)
+
+
+def header_after(
+    header: IndexHeader,
+    count: int,
+    *,
+    first: tuple[int, int],
+    last: tuple[int, int],
+    used_slots: int,
+) -> IndexHeader:
+    """The header when there are ``count`` more entries.
+
+    Args:
+        first: physical offset and store time of the message of the first of them.
+        last: likewise of the last of them.
+        used_slots: how many slots they are the first to use.
+    """
+    begin_offset, begin_ms = header.begin_offset, header.begin_ms
+    if header.next_entry == 1:
+        begin_offset, begin_ms = first
+    return IndexHeader(
+        begin_ms,
+        last[1],
+        begin_offset,
+        last[0],
+        header.used_slots + used_slots,
+        header.next_entry + count,
+    )
+
+
+def _nothing(_position: int, _length: int) -> None:
+    """The buffer is in memory."""
+
+
 class IndexTable:
     """The table in a buffer that has the size of the file; zeros are an empty one."""
 
-    __slots__ = ("_buffer", "_entries", "_entries_at", "_slots")
+    __slots__ = ("_buffer", "_entries", "_entries_at", "_slots", "_touch")
 
-    def __init__(self, buffer: bytearray | memoryview | mmap, *, slots: int, entries: int) -> None:
+    def __init__(
+        self,
+        buffer: bytearray | memoryview | mmap,
+        *,
+        slots: int,
+        entries: int,
+        touch: Callable[[int, int], object] = _nothing,
+    ) -> None:
         """Look at a buffer.
+
+        Args:
+            buffer: the file.
+            slots: its slots.
+            entries: its entries, the one that is never used among them.
+            touch: told position and length of a slot or entry before it is looked at, so that it
+                can be brought into memory.
 
         Raises:
             ValueError: the buffer is too small for so many slots and entries.
@@ -78,6 +152,7 @@ class IndexTable:
         self._slots = slots
         self._entries = entries
         self._entries_at = HEADER.size + slots * SLOT.size
+        self._touch = touch
 
     @property
     def header(self) -> IndexHeader:
@@ -90,38 +165,54 @@ class IndexTable:
         """Whether ``put`` would refuse."""
         return self.header.next_entry >= self._entries
 
+    def link(self, hashes: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> Links:
+        """What has to be written to add entries; nothing is, and there must be room for them.
+
+        Args:
+            hashes: of the keys, see ``key_hash``; at least one.
+            offsets: physical offset of the message of each.
+            times_ms: store time of the message of each.
+        """
+        header = self.header
+        data = bytearray(len(hashes) * ENTRY.size)
+        newest: dict[int, int] = {}
+        used = 0
+        dated = header
+        for index, (hashed, offset, time_ms) in enumerate(
+            zip(hashes, offsets, times_ms, strict=True)
+        ):
+            slot = hashed % self._slots
+            before = newest.get(slot)
+            if before is None:
+                before = self._newest(self._slot_at(slot), header.next_entry)
+                used += before == 0
+            seconds = entry_seconds(dated, time_ms)
+            ENTRY.pack_into(data, index * ENTRY.size, hashed, offset, seconds, before)
+            newest[slot] = header.next_entry + index
+            if index == 0 and header.next_entry == 1:
+                dated = header._replace(begin_ms=time_ms)
+        after = header_after(
+            header,
+            len(hashes),
+            first=(offsets[0], times_ms[0]),
+            last=(offsets[-1], times_ms[-1]),
+            used_slots=used,
+        )
+        return Links(bytes(data), list(newest), list(newest.values()), after)
+
+    def store(self, links: Links) -> None:
+        """Write into the buffer what ``link`` gave."""
+        at = self._entries_at + self.header.next_entry * ENTRY.size
+        self._buffer[at : at + len(links.entries)] = links.entries
+        for slot, number in zip(links.slots, links.numbers, strict=True):
+            SLOT.pack_into(self._buffer, self._slot_at(slot), number)
+        HEADER.pack_into(self._buffer, 0, *links.header)
+
     def put(self, key: str, physical_offset: int, store_timestamp_ms: int) -> bool:
         """Add a key (see ``index_key``); False if the file is full."""
-        header = self.header
-        number = header.next_entry
-        if number >= self._entries:
+        if self.is_full:
             return False
-        hashed = key_hash(key)
-        slot_at = HEADER.size + hashed % self._slots * SLOT.size
-        newest = self._newest(slot_at, number)
-        seconds = 0
-        if header.begin_ms > 0:
-            seconds = (store_timestamp_ms - header.begin_ms) // 1000
-        ENTRY.pack_into(
-            self._buffer,
-            self._entries_at + number * ENTRY.size,
-            hashed,
-            physical_offset,
-            min(max(seconds, 0), _MAX_SECONDS),
-            newest,
-        )
-        SLOT.pack_into(self._buffer, slot_at, number)
-        first = number == 1
-        HEADER.pack_into(
-            self._buffer,
-            0,
-            store_timestamp_ms if first else header.begin_ms,
-            store_timestamp_ms,
-            physical_offset if first else header.begin_offset,
-            physical_offset,
-            header.used_slots + (newest == 0),
-            number + 1,
-        )
+        self.store(self.link([key_hash(key)], [physical_offset], [store_timestamp_ms]))
         return True
 
     def select(self, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -132,11 +223,10 @@ class IndexTable:
         """
         header = self.header
         hashed = key_hash(key)
-        slot_at = HEADER.size + hashed % self._slots * SLOT.size
-        number = self._newest(slot_at, header.next_entry)
+        number = self._newest(self._slot_at(hashed % self._slots), header.next_entry)
         offsets: list[int] = []
         while number > 0 and len(offsets) < max_count:
-            entry_at = self._entries_at + number * ENTRY.size
+            entry_at = self._entry_at(number)
             found, offset, seconds, previous = ENTRY.unpack_from(self._buffer, entry_at)
             stored_ms = header.begin_ms + seconds * 1000
             if seconds < 0 or stored_ms < begin_ms:
@@ -148,6 +238,16 @@ class IndexTable:
                 break
             number = previous
         return offsets
+
+    def _slot_at(self, slot: int) -> int:
+        at = HEADER.size + slot * SLOT.size
+        self._touch(at, SLOT.size)
+        return at
+
+    def _entry_at(self, number: int) -> int:
+        at = self._entries_at + number * ENTRY.size
+        self._touch(at, ENTRY.size)
+        return at
 
     def _newest(self, slot_at: int, next_entry: int) -> int:
         (number,) = SLOT.unpack_from(self._buffer, slot_at)
