@@ -18,14 +18,15 @@ from tests.interop.apache import Apache, apache
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-VERSION = "4.9.7"
 CAP = 32
-"""Messages that this broker gives at most (``maxTransferCountOnMessageInMemory``)."""
+"""Messages that these brokers give at most (``maxTransferCountOnMessageInMemory``)."""
 
 
-@pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with apache(VERSION, tmp_path_factory.mktemp("apache")) as running:
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+def there(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Apache]:
+    with apache(request.param, tmp_path_factory.mktemp("apache")) as running:
         yield running
     connections.close_unused()
 
@@ -53,7 +54,7 @@ def test_a_range_comes_whole_and_in_order_though_a_pull_brings_only_32(
     most = 19_985 / CAP
     assert most <= reader.counts.pulls < 1.3 * most
     # What is asked for anew, because an answer brought less than it might have, comes once.
-    assert reader.counts.received_bytes < 1.02 * 20_000 * 250
+    assert reader.counts.received_bytes < 1.02 * 20_000 * 300
 
 
 @pytest.mark.parametrize("pipeline", [1, 16])
@@ -120,14 +121,14 @@ def test_topics_and_queues_that_are_not_there_are_named(there: Apache, filler: F
 
 def test_what_is_gone_with_old_files_of_the_log_is_a_loss(tmp_path: Path) -> None:
     small = ("mappedFileSizeCommitLog=1048576", "maxMessageSize=524288")
-    with apache(VERSION, tmp_path, settings=small) as there:
+    with apache("4.9.7", tmp_path, settings=small) as there:
         filler = Filler(there.broker)
         filler.create("Old")
         filler.send("Old", bodies(20_000, 100))
         filler.close()
     for expired in sorted((tmp_path / "store" / "commitlog").iterdir())[:2]:
         expired.unlink()
-    with apache(VERSION, tmp_path, settings=small) as there:
+    with apache("4.9.7", tmp_path, settings=small) as there:
         with pytest.raises(DataLossError, match=r"messages from offset 0 up to \d+ are gone"):
             rows(range_reader(there.broker, "Old", 0, 20_000))
         reader = range_reader(there.broker, "Old", 0, 20_000, on_data_loss=OnDataLoss.SKIP)
