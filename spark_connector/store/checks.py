@@ -23,13 +23,18 @@ from spark_connector.store.gathering import Gathered, Numbers
 _V6_EXTRA: Final = 12
 
 
-def are_whole(gathered: Gathered, queue_id: int) -> Any:
-    """Which records are those that their entries say: size, place, queue and number agree."""
+def are_whole(gathered: Gathered, queue_ids: Numbers) -> Any:
+    """Which records are those that their entries say: size, place, queue and number agree.
+
+    Args:
+        gathered: the records.
+        queue_ids: by the index that entries have.
+    """
     buffer, starts, entries = gathered.buffer, gathered.starts, gathered.entries
     return (
         (_numbers(buffer, starts, ">u4") == entries.sizes)
         & (_is_magic(_numbers(buffer, starts + 4, ">u4")))
-        & (_numbers(buffer, starts + QUEUE_ID_AT, ">i4") == queue_id)
+        & (_numbers(buffer, starts + QUEUE_ID_AT, ">i4") == queue_ids[entries.queues])
         & (_numbers(buffer, starts + QUEUE_OFFSET_AT, ">i8") == entries.offsets)
         & (_numbers(buffer, starts + PHYSICAL_OFFSET_AT, ">i8") == entries.positions)
     )

@@ -7,8 +7,8 @@ used again and again, and the decoder is told where in it each record begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -29,18 +29,24 @@ ENTRY_TYPE: Final[Any] = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of a queue as columns: queue offset, physical offset, size in bytes, tags code."""
+    """Entries of queues as columns.
 
+    ``queues`` says which queue of those that are read, ``offsets`` which message of it;
+    ``positions`` are physical offsets, ``sizes`` are in bytes.
+    """
+
+    queues: Numbers
     offsets: Numbers
     positions: Numbers
     sizes: Numbers
     tags_codes: Numbers
 
     @classmethod
-    def of(cls, run: EntryRun) -> Entries:
-        """The entries of a run."""
+    def of(cls, run: EntryRun, queue: int) -> Entries:
+        """The entries of a run of the queue with this index."""
         raw = np.frombuffer(run.entries, dtype=ENTRY_TYPE)
         return cls(
+            np.full(len(raw), queue, dtype=np.int64),
             np.arange(run.offset, run.offset + len(raw), dtype=np.int64),
             raw["position"].astype(np.int64),
             raw["size"].astype(np.int64),
@@ -51,9 +57,21 @@ class Entries:
         """How many there are."""
         return len(self.offsets)
 
+    @classmethod
+    def merged(cls, parts: Sequence[Entries]) -> Entries:
+        """Entries of several runs; those of more than one queue by their place in the log."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = (field.name for field in fields(cls))
+        whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+        if (whole.queues == whole.queues[:1]).all():
+            return whole
+        return whole.where(np.argsort(whole.positions, kind="stable"))
+
     def where(self, chosen: Any) -> Entries:
         """Those that a mask, an index array or a slice chooses."""
         return Entries(
+            self.queues[chosen],
             self.offsets[chosen],
             self.positions[chosen],
             self.sizes[chosen],

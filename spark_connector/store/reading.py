@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -20,7 +20,7 @@ from spark_connector.planning.ranges import OnDecodeError, RangePartition
 from spark_connector.schema import Column
 from spark_connector.store.checks import are_of, are_readable, are_whole
 from spark_connector.store.damage import MAX_RAW_BYTES, Lost, rows_of
-from spark_connector.store.gathering import Entries, Gathered, Gatherer, Numbers
+from spark_connector.store.gathering import Entries, Gatherer, Numbers
 from spark_connector.store.options import StoreOptions
 from spark_connector.store.planning import Piece, QueuePieces
 
@@ -76,30 +76,51 @@ class StoreTask:
         try:
             self._view = open_view(self._options)
             if isinstance(piece, QueuePieces):
-                self._gatherer = Gatherer(self._view.log)
-                for part in piece.ranges:
-                    yield from self._queue(part)
+                yield from self._queues(piece.ranges)
             else:
                 for found in self._view.log.walk(piece.begin, piece.end):
                     yield from self._part(found)
         except StoreError as error:
             raise connector_error(error) from error
 
-    # --- a queue
+    # --- queues
 
-    def _queue(self, part: RangePartition) -> Iterator[Any]:
-        queue = self._view.queue(part.topic, part.queue_id)
-        for run in queue.entries(part.start, part.end):
-            entries = Entries.of(run)
-            if self._tags is not None and part.topic != SCHEDULE_TOPIC:
-                # There the time of delivery stands in place of the tag's hash.
-                entries = entries.where(np.isin(entries.tags_codes, list(self._tags.codes)))
-            self._check_kept(entries, part)
+    def _queues(self, ranges: Sequence[RangePartition]) -> Iterator[Any]:
+        gatherer = Gatherer(self._view.log)
+        queue_ids = np.array([part.queue_id for part in ranges], dtype=np.int64)
+        for entries in self._entries(ranges):
             readable = self._readable(entries)
             if not readable.all():
-                yield self._lost_entries(entries.where(~readable), part, "it has no record")
-            for gathered in self._gatherer.gather(entries.where(readable)):
-                yield from self._gathered(gathered, part)
+                lost = entries.where(~readable)
+                yield self._lost_entries(lost, ranges, "there is no record where it should be")
+            for gathered in gatherer.gather(entries.where(readable)):
+                whole = are_whole(gathered, queue_ids)
+                starts = gathered.starts
+                if not whole.all():
+                    lost = gathered.entries.where(~whole)
+                    reason = "the record that its queue points at is not it"
+                    yield self._lost_entries(lost, ranges, reason, gathered.file)
+                    starts = starts[whole]
+                yield from self._decoded(gathered.buffer, starts, gathered.file)
+
+    def _entries(self, ranges: Sequence[RangePartition]) -> Iterator[Entries]:
+        """The entries wanted, of so many small queues at once as make a batch."""
+        waiting: list[Entries] = []
+        count = 0
+        for number, part in enumerate(ranges):
+            for run in self._view.queue(part.topic, part.queue_id).entries(part.start, part.end):
+                entries = Entries.of(run, number)
+                if self._tags is not None and part.topic != SCHEDULE_TOPIC:
+                    # There the time of delivery stands in place of the tag's hash.
+                    entries = entries.where(np.isin(entries.tags_codes, list(self._tags.codes)))
+                self._check_kept(entries, part)
+                waiting.append(entries)
+                count += len(entries)
+                if count >= MAX_BATCH_ROWS:
+                    yield Entries.merged(waiting)
+                    waiting, count = [], 0
+        if waiting:
+            yield Entries.merged(waiting)
 
     def _check_kept(self, entries: Entries, part: RangePartition) -> None:
         start = self._view.log.start
@@ -118,35 +139,29 @@ class StoreTask:
         fits = are_readable(entries.positions, entries.sizes, starts, ends)
         return fits & (entries.sizes <= MAX_SIZE_BYTES)
 
-    def _gathered(self, gathered: Gathered, part: RangePartition) -> Iterator[Any]:
-        whole = are_whole(gathered, part.queue_id)
-        starts = gathered.starts
-        if not whole.all():
-            reason = "the record that its queue points at is not it"
-            yield self._lost_entries(gathered.entries.where(~whole), part, reason, gathered.file)
-            starts = starts[whole]
-        yield from self._decoded(gathered.buffer, starts, gathered.file)
-
     def _lost_entries(
-        self, entries: Entries, part: RangePartition, reason: str, file: str | None = None
+        self,
+        entries: Entries,
+        ranges: Sequence[RangePartition],
+        reason: str,
+        file: str | None = None,
     ) -> Any:
-        lost = [
-            Lost(
-                None if size == _FILLER_SIZE else position,
-                None if size == _FILLER_SIZE else size,
-                file,
-                reason,
-                part.topic,
-                part.queue_id,
-                offset,
+        lost = []
+        for index in range(len(entries)):
+            part = ranges[int(entries.queues[index])]
+            size = int(entries.sizes[index])
+            known = size != _FILLER_SIZE
+            lost.append(
+                Lost(
+                    int(entries.positions[index]) if known else None,
+                    size if known else None,
+                    file,
+                    reason,
+                    part.topic,
+                    part.queue_id,
+                    int(entries.offsets[index]),
+                )
             )
-            for offset, position, size in zip(
-                entries.offsets.tolist(),
-                entries.positions.tolist(),
-                entries.sizes.tolist(),
-                strict=True,
-            )
-        ]
         return rows_of(lost, self._columns, self._options)
 
     # --- the log

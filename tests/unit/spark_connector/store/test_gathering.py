@@ -35,7 +35,7 @@ def entries_of(view: StoreView, positions: list[int]) -> Entries:
         record = view.log.record_at(position)
         assert record is not None
         packed += ENTRY.pack(position, record.size, 7)
-    return Entries.of(EntryRun(3, memoryview(packed)))
+    return Entries.of(EntryRun(3, memoryview(packed)), 0)
 
 
 def test_entries_become_columns(root: Path, positions: list[int]) -> None:
@@ -44,6 +44,19 @@ def test_entries_become_columns(root: Path, positions: list[int]) -> None:
     assert entries.positions.tolist() == positions[:3]
     assert entries.tags_codes.tolist() == [7, 7, 7]
     assert entries.where(np.array([True, False, True])).offsets.tolist() == [3, 5]
+
+
+def test_entries_of_several_queues_come_in_the_order_of_the_log() -> None:
+    runs = [
+        EntryRun(5, memoryview(ENTRY.pack(300, 100, 0) + ENTRY.pack(500, 100, 0))),
+        EntryRun(7, memoryview(ENTRY.pack(100, 100, 0) + ENTRY.pack(400, 100, 0))),
+    ]
+    merged = Entries.merged([Entries.of(run, number) for number, run in enumerate(runs)])
+    assert merged.positions.tolist() == [100, 300, 400, 500]
+    assert merged.queues.tolist() == [1, 0, 1, 0]
+    assert merged.offsets.tolist() == [7, 5, 8, 6]
+    alone = Entries.merged([Entries.of(run, 0) for run in runs])
+    assert alone.positions.tolist() == [300, 500, 100, 400]
 
 
 @settings(max_examples=60, deadline=None)
