@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.message.tags import TagExpression
-from spark_connector.decode import DecodedBatch, fast, plain, walk
+from spark_connector.decode import DecodedBatch, Decoder, fast, plain, walk
 from spark_connector.decode.model import Selection, Settings, UnusualError
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
@@ -158,3 +158,25 @@ def test_starts_that_lead_nowhere_are_no_rows(
     if starts:
         with pytest.raises(UnusualError):
             fast.decode(buffer, places, settings, Selection())
+
+
+@given(
+    buffer=st.lists(odd_records, min_size=1, max_size=12).map(b"".join),
+    on_error=st.sampled_from([OnDecodeError.NULL, OnDecodeError.RAW]),
+    max_rows=st.integers(1, 12),
+    end=offsets,
+)
+def test_however_records_are_divided_they_are_the_same_rows(
+    buffer: bytes, on_error: OnDecodeError, max_rows: int, end: int | None
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_connector.decode.decoder.MAX_PLAIN_RECORDS", 1)
+        decoder = Decoder(EVERYTHING, broker_name="broker-a", on_decode_error=on_error)
+        found = list(decoder.batches(buffer, end_offset=end, max_rows=max_rows))
+    settings = Settings(EVERYTHING, "broker-a", on_decode_error=on_error)
+    expected = plain_decode(buffer, settings, Selection(end_offset=end))
+    assert [row for each in found for row in each.batch.to_pylist()] == expected.batch.to_pylist()
+    assert sum(each.records for each in found) == expected.records
+    assert sum(each.skipped for each in found) == expected.skipped
+    assert sum(each.damaged for each in found) == expected.damaged
+    assert max(each.next_offset for each in found) == expected.next_offset
