@@ -116,7 +116,7 @@ class OptionReader:
         return option.name in self._texts
 
     def spelling(self, option: Option[Any]) -> str:
-        """The name under which it was given, else its own."""
+        """The name under which it was given, as documentation spells it, else its own."""
         return self._texts.get(option.name, (option.name, ""))[0]
 
     def at_most_one(self, *options: Option[Any]) -> None:

@@ -6,8 +6,6 @@ else. They are checked in ``schema``, the first thing Spark asks, and whenever a
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -19,11 +17,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from remoting.log import Log
-from spark_connector.errors import ConnectorError, OptionError
+from spark_connector.errors import OptionError
 from spark_connector.options.source import SourceOptions
-
-NEEDED: Final = ("numpy", "pyarrow")
-"""Modules that every executor needs."""
+from spark_connector.source.interpreter import check_interpreter
 
 _STREAMING_ONLY: Final = (
     "maxOffsetsPerTrigger",
@@ -102,18 +98,6 @@ class RocketMQDataSource(DataSource):
 
         options = SourceOptions.of(self.options)
         return options, select(fields_of(schema), KAFKA_COLUMNS if options.kafka_names else COLUMNS)
-
-
-def check_interpreter() -> None:
-    """Raises ConnectorError when this Python lacks what reading and writing need."""
-    for module in NEEDED:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConnectorError(
-                f"the Python of Spark's workers, {sys.executable}, has no usable {module}: {error}",
-                "install pocketmq[spark] there, or set PYSPARK_PYTHON to a Python that has it",
-            ) from error
 
 
 def _columns(options: SourceOptions) -> dict[str, Any]:

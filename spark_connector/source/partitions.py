@@ -15,6 +15,7 @@ from spark_connector.planning.ranges import RangePartition, ReadOptions
 from spark_connector.planning.splits import split
 from spark_connector.schema import Column
 from spark_connector.source.brokers import addresses_of
+from spark_connector.source.interpreter import check_interpreter
 
 
 class QueuePartition(InputPartition):
@@ -64,8 +65,8 @@ def read(
     partition: InputPartition, options: ReadOptions, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """The messages of a task as Arrow batches. Spark's empty partition gives none."""
-    # Executors alone need these, and where they lack Spark shall say so of the task.
-    from spark_connector.decode import Decoder  # noqa: PLC0415
+    check_interpreter()
+    from spark_connector.decode import Decoder  # noqa: PLC0415 - after the check
     from spark_connector.reading.pull import RangeReader  # noqa: PLC0415
 
     if not isinstance(partition, QueuePartition):

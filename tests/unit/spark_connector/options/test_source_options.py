@@ -37,6 +37,11 @@ def test_names_are_taken_in_any_case():
     assert options.limits.max_offsets == 7
 
 
+def test_errors_spell_names_as_documentation_does():
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger of format rocketmq can't be '0'"):
+        SourceOptions.of(BASE | {"maxoffsetspertrigger": "0"})
+
+
 def test_name_servers_come_in_a_list_or_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     options = SourceOptions.of({"namesrvAddr": "a:1;b:2,a:1", "topic": "t"})
     assert options.connection.name_servers == ("a:1", "b:2")
