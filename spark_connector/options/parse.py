@@ -81,17 +81,18 @@ class OptionReader:
     ) -> None:
         self._what = what
         self._texts: dict[str, tuple[str, str]] = {}
-        options = {name.lower(): option for option in known for name in option.names}
-        spellings = [name for option in options.values() for name in option.names]
-        hints = {name.lower(): hint for name, hint in refusals.hints.items()}
+        # Spark hands names over in lower case: errors use the spelling of the documentation.
+        options = {name.lower(): (option, name) for option in known for name in option.names}
+        spellings = [name for _, name in options.values()]
+        hints = {name.lower(): (name, hint) for name, hint in refusals.hints.items()}
         for name, text in given.items():
             lower = name.lower()
             if lower in options:
-                self._take(options[lower].name, name, text)
+                option, spelling = options[lower]
+                self._take(option.name, spelling, text)
             elif lower in hints:
-                raise OptionError(
-                    f"the option {name!r} of format rocketmq is refused", hints[lower]
-                )
+                spelling, hint = hints[lower]
+                raise OptionError(f"format rocketmq refuses the option {spelling!r}", hint)
             elif lower not in refusals.ignored:
                 raise OptionError(
                     f"the {what} of format rocketmq has no option {name!r}"
