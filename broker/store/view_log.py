@@ -173,7 +173,7 @@ class LogView:
                 position = following
 
     def first_start(self, position: int, end: int) -> int:
-        """Where the first record or file begins that lies at or behind ``position``.
+        """Where the first record, gap or file begins that lies at or behind ``position``.
 
         The search begins so far before it that a record that reaches beyond ``position`` is found
         first: a body may hold copies of records, and none of these is taken for one.
@@ -191,9 +191,8 @@ class LogView:
         if position == file.start:
             return position
         stop = min(file.end, end)
-        at: int | None = max(file.start, position - MAX_RECORD_BYTES)
-        if at != file.start:
-            at = self._next_sound(file, at or 0, stop)
+        before = position - MAX_RECORD_BYTES
+        at = file.start if before <= file.start else self._next_sound(file, before, stop)
         while at is not None and at < position:
             at = self._behind(file, at, position, stop)
         return stop if at is None else at

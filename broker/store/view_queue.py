@@ -87,7 +87,7 @@ class QueueView:
             begin += count
 
     def offset_of_time(self, timestamp_ms: int) -> int:
-        """The first message stored at or after a time; the queue's end when there is none.
+        """The first message stored at or after a time; behind the last when there is none.
 
         Messages whose store times go back, after a clock did, may be missed. Raises ``StoreError``.
         """
@@ -159,7 +159,10 @@ class QueueView:
         position, size, _ = self._entry(offset)
         if size in _NO_MESSAGE:
             return None
-        record = self._log.record_at(position)
+        try:
+            record = self._log.record_at(position)
+        except StoreError:
+            return None
         return None if record is None else record.store_timestamp_ms
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.store import view_log
 from broker.store.message_store import MessageStore
 from broker.store.view import Damage, LogEnd, QueueRange, StoreChanged, StoreError, StoreView
 from broker.store.view_files import ViewFile
@@ -331,6 +333,36 @@ def test_copies_of_records_within_a_body_are_not_taken_for_records(tmp_path: Pat
     store.close()
 
 
+def test_a_border_is_found_far_from_the_beginning_of_a_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_log, "MAX_RECORD_BYTES", 700)
+    monkeypatch.setattr(view_log, "VIEW_SEARCH_BYTES", 150)
+    monkeypatch.setattr(view_log, "VIEW_CHUNK_BYTES", 500)
+    view = StoreView(root)
+    end = view.log_end().position
+    whole = [record.physical_offset for record in found_by(view)[0]]
+    for cut in range(0, end + 1000, 97):
+        border = view.log.first_start(cut, end)
+        assert bisect_left(whole, border) == bisect_left(whole, cut)
+    wound = whole[50]
+    overwrite(root, wound, b"\xff" * 40)
+    assert view.log.first_start(wound, end) == wound
+    assert view.log.first_start(wound + 1, end) == whole[51]
+    assert view.log.first_start(wound + 700, end) == whole[bisect_left(whole, wound + 700)]
+    assert [found.begin for found in found_by(view)[1]] == [wound]
+
+
+def test_a_record_that_no_chunk_holds_is_found_and_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_log, "VIEW_CHUNK_BYTES", 64)
+    view = StoreView(root)
+    whole = positions_of(root)
+    assert view.log_end() == StoreView(root).log_end()
+    assert view.log.first_start(whole[5] + 1, whole[-1]) == whole[6]
+
+
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -431,6 +463,52 @@ def test_a_queue_of_which_all_messages_are_gone_is_empty(root: Path) -> None:
     assert view.queue_range("TopicTest", 0).torn > 0
     low, high, _ = view.queue_range("TopicTest", 0)
     assert low == high
+
+
+def test_fillers_may_end_a_queue_and_stand_between_messages(root: Path) -> None:
+    """Numbers of lost messages are not given again."""
+    files = sorted(queue_path(root).parent.iterdir())
+    data = bytearray(files[-1].read_bytes())
+    used = len(bytes(data).rstrip(b"\0")) // 20 * 20
+    data[used - 20 : used + 20] = FILLER * 2
+    files[-1].write_bytes(data)
+    path = queue_path(root)
+    path.write_bytes(path.read_bytes()[:40] + FILLER * 3 + path.read_bytes()[100:])
+    queue = StoreView(root).queue("TopicTest", 0)
+    end = int(files[-1].name) // 20 + used // 20 + 1
+    assert queue.range() == QueueRange(0, end, 0)
+    assert queue.last_position(end) == 0
+    assert queue.offset_of_time(0) == 0
+    assert queue.offset_of_time(2**60) == end - 2
+
+
+def test_an_entry_that_points_nowhere_does_not_stop_a_search_by_time(root: Path) -> None:
+    path = queue_path(root, QUEUE_FILE)
+    data = bytearray(path.read_bytes())
+    for at in range(0, QUEUE_FILE, 20):
+        data[at : at + 20] = ENTRY.pack(10**12, 200, 0)
+    path.write_bytes(data)
+    assert StoreView(root).queue("TopicTest", 0).offset_of_time(0) == 0
+
+
+def test_a_queue_file_made_ahead_is_passed(root: Path) -> None:
+    files = sorted(queue_path(root).parent.iterdir())
+    following = int(files[-1].name) + QUEUE_FILE
+    queue_path(root, following).write_bytes(bytes(QUEUE_FILE))
+    queue_path(root, following + QUEUE_FILE).touch()
+    assert StoreView(root).queue_range("TopicTest", 0) == QueueRange(0, COUNT // 2, 0)
+    for path in files:
+        path.unlink()
+    low, high, torn = StoreView(root).queue_range("TopicTest", 0)
+    assert (low, torn) == (high, 0)
+
+
+def test_a_queue_without_a_log_has_nothing(root: Path) -> None:
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    view = StoreView(root)
+    assert view.queue_range("TopicTest", 0) == QueueRange(0, 0, 0)
+    assert view.log_end() == LogEnd(0, None)
 
 
 # --- files that change under a reader
