@@ -104,6 +104,9 @@ class ColdReads:
             cold = queue.range_of(offset, longest)
             if cold is not None and not self._warmth.are_warm((cold,)):
                 await self._fetch(rounded((cold,)), owner)
+                if offset < queue.min_offset:
+                    # They have been deleted meanwhile.
+                    return []
         entries = queue.entries(offset, longest)
         if entries is None:
             raise StoreError(

@@ -76,6 +76,20 @@ class CommitLog:
             self._active = mapped[-1]
             self._active.pin()
 
+    def drop_before(self, position: int) -> list[MappedFile]:
+        """The log begins at ``position`` now, or before it: the files to be removed, oldest first.
+
+        Only whole files go, and never the one that is appended to.
+        """
+        count = 0
+        for file in self._all[:-1]:
+            if file is self._active or file.start + file.size > position:
+                break
+            count += 1
+        dropped = self._all[:count]
+        del self._all[:count]
+        return dropped
+
     def close(self) -> None:
         """Let go of all maps and forget the file made ahead; it stays on the disk."""
         with self._roll_lock:
@@ -165,7 +179,9 @@ class CommitLog:
         last = self._active
         start = self.end - self.end % self.file_size if last is None else last.start + last.size
         path = self.directory / name_of(start)
-        return MappedFile.create(self._files, self._maps, path, start, self.file_size, pinned=True)
+        file = MappedFile.create(self._files, self._maps, path, start, self.file_size, pinned=True)
+        file.make_durable()
+        return file
 
     # --- for the run-ahead thread
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
+from broker.store.retention.policy import RetentionConfig
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
@@ -43,6 +44,7 @@ class StoreConfig:
         max_open_files: mapped files kept open, within what the process may open.
         check_crc_on_recover: ``checkCRCOnRecover``.
         delay_levels_ms: ``messageDelayLevel``, to rebuild the queues of delayed messages.
+        retention: what is kept for how long.
     """
 
     root: Path
@@ -62,6 +64,7 @@ class StoreConfig:
     max_open_files: int = MAX_OPEN_MAPS
     check_crc_on_recover: bool = True
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     @property
     def queue_file_bytes(self) -> int:

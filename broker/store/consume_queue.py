@@ -190,6 +190,21 @@ class ConsumeQueue(QueueFiles):
             self._end_at(offset)
         return dropped
 
+    def keep(self, offset: int) -> int:
+        """Drop the entries from ``offset`` on; how many."""
+        dropped = self.max_offset - offset
+        if dropped > 0:
+            self._end_at(offset)
+        return max(0, dropped)
+
+    def reach(self, offset: int) -> None:
+        """The next message has at least this number. Raises ``OSError``."""
+        if offset > self.max_offset:
+            is_empty = self.min_offset == self.max_offset
+            self._fill_to(offset)
+            if is_empty:
+                self.min_offset = offset
+
     def _behind_those_before(self, log_end: int) -> int:
         """Behind the last entry whose message lies before ``log_end``."""
         offset = self.max_offset
@@ -291,9 +306,10 @@ class ConsumeQueue(QueueFiles):
         self.min_offset = self._next_real(found)
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
-        """Whether the log has this message or, for a filler, the next one there was."""
-        entry = self._raw(self._next_real(offset))
-        return entry is not None and entry[0] >= log_start
+        """Whether the log has this message or, for a filler, the next one there was, if any."""
+        found = self._next_real(offset)
+        entry = self._raw(found) if found < self.max_offset else None
+        return entry is None or entry[0] >= log_start
 
     def _next_real(self, offset: int) -> int:
         while offset < self.max_offset and self._raw(offset) is None:

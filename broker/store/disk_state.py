@@ -1,13 +1,15 @@
 """Whether the disk takes what the store writes.
 
 A disk that refuses to allocate makes the store read-only; it heals as soon as an allocation
-succeeds again, which is tried once a second. A failed sync is final: the kernel may have dropped
-the pages it could not write, and a second sync that succeeds would prove nothing.
+succeeds again, which is tried once a second. So does one that is fuller than it may be, until there
+is room (see ``retention``); meanwhile nothing is tried. A failed sync is final: the kernel may have
+dropped the pages it could not write, and a second sync that succeeds would prove nothing.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from broker.store.files import Files, is_no_space
@@ -20,11 +22,23 @@ class DiskState:
 
     Attributes:
         trouble: why the store does not take messages, in one sentence; None when it does.
+        too_full: likewise, as long as only room on the disk ends it.
         final: only a restart ends the trouble: a sync failed, or a thread died.
         refusals: how often the disk refused to allocate.
+        on_no_space: called, in any thread, when it did for want of space.
     """
 
-    __slots__ = ("_clock", "_files", "_lock", "_retry_at", "final", "refusals", "trouble")
+    __slots__ = (
+        "_clock",
+        "_files",
+        "_lock",
+        "_retry_at",
+        "final",
+        "on_no_space",
+        "refusals",
+        "too_full",
+        "trouble",
+    )
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -32,14 +46,18 @@ class DiskState:
         self._lock = threading.Lock()
         self._retry_at = 0.0
         self.trouble: str | None = None
+        self.too_full: str | None = None
         self.final = False
         self.refusals = 0
+        self.on_no_space: Callable[[], None] = lambda: None
 
     def may_try(self) -> bool:
         """Whether a writer may go on, or try whether it can again."""
         if self.trouble is None:
             return True
-        return not self.final and self._clock.monotonic() >= self._retry_at
+        if self.final or self.too_full is not None:
+            return False
+        return self._clock.monotonic() >= self._retry_at
 
     def refused(self, path: Path, error: OSError) -> str:
         """An allocation for ``path`` failed; the sentence that says so."""
@@ -48,13 +66,23 @@ class DiskState:
             if not self.final:
                 self._retry_at = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
                 self.trouble = self._sentence(path, error)
-            return self.trouble or ""
+            sentence = self.trouble or ""
+        if is_no_space(error):
+            self.on_no_space()
+        return sentence
 
     def healed(self) -> None:
         """An allocation has succeeded."""
         with self._lock:
             if not self.final:
-                self.trouble = None
+                self.trouble = self.too_full
+
+    def measured(self, too_full: str | None) -> None:
+        """The disk was found to be too full, and this sentence says so; None: it is not."""
+        with self._lock:
+            was, self.too_full = self.too_full, too_full
+            if not self.final and (too_full is not None or self.trouble == was):
+                self.trouble = too_full
 
     def sync_failed(self, path: Path, error: OSError) -> None:
         """A sync failed: nothing is written any more."""

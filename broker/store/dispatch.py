@@ -6,12 +6,14 @@ not see what a crash could take back, so entries wait here until the log is on t
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.log_walk import LogRecord
+from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import locate
 from remoting.protocol.message.sys_flag import (
@@ -106,6 +108,10 @@ class Dispatcher:
     def __len__(self) -> int:
         """Runs of messages that wait for the disk."""
         return len(self._waiting)
+
+    def first_waiting(self) -> int:
+        """Physical offset of the first message that waits; beyond all others when none does."""
+        return int(ENTRY.unpack_from(self._waiting[0].entries)[0]) if self._waiting else sys.maxsize
 
     def publish(self, queue: ConsumeQueue, offset: int, size: int, tags_code: int) -> None:
         """Make one message visible now. Raises ``OSError``; then it is not."""

@@ -13,7 +13,10 @@ Files that are not pinned lose their map when too many are open and get it back 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 from typing import Final
 
@@ -115,6 +118,17 @@ class MappedFile:
         if not pinned:
             maps.admit(file)
         return file
+
+    def make_durable(self) -> None:
+        """Bring a new file's name and length to the disk, or take it away. Raises ``OSError``.
+
+        A file of the log without those before it could not be told from one that lost them.
+        """
+        try:
+            self.sync()
+        except OSError:
+            self.remove()
+            raise
 
     @property
     def path(self) -> Path:
@@ -264,10 +278,36 @@ class MappedFile:
         Raises:
             OSError: it can't be read.
         """
-        # Held: the loop may unmap the file meanwhile.
-        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        try:
+            region = self.hold()
+        except FileNotFoundError:
+            if not self.removed:
+                raise
+            # Who wanted it finds out that the log begins later now.
+            return
         region.read_ahead(position, length + ahead)
         region.fetch(position, length)
+
+    def hold(self) -> Region:
+        """Its map, or another one, that stays while the caller has it; in any thread.
+
+        Raises:
+            OSError: it can't be mapped.
+        """
+        # The loop may unmap the file meanwhile.
+        return self._region or self._files.open_mapped(self.path, self.size, create=False)
+
+    def give_up(self) -> Callable[[], bool]:
+        """It is to be removed: unmap it; what is returned tells whether a reader still has of it.
+
+        Slices that were handed out stay good, and their file takes space until they are gone.
+        """
+        self.removed = True
+        region, self._region = self._region, None
+        if region is None or not isinstance(region.view.obj, mmap):
+            return lambda: False
+        held = weakref.ref(region.view.obj)
+        return lambda: held() is not None
 
     def remove(self) -> None:
         """Remove it from the disk; slices that were handed out stay good. Raises ``OSError``."""

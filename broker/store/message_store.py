@@ -39,6 +39,7 @@ from broker.store.results import (
     PutStatus,
     RecoveryReport,
 )
+from broker.store.retention.retention import Retention
 from broker.store.stats import StoreStats
 from remoting.clock import Clock, SystemClock
 
@@ -124,6 +125,7 @@ class MessageStore:
         parts.log_flusher.start(self._flushed_in_thread)
         parts.queue_flusher.start()
         parts.run_ahead.start()
+        parts.retention.start(loop)
 
     def close(self) -> None:
         """Stop cleanly: threads, flush, checkpoint, ``abort`` file, lock. Idempotent; blocks.
@@ -135,7 +137,7 @@ class MessageStore:
         if parts is None:
             return
         parts.cold_reads.close()
-        workers = (parts.run_ahead, parts.log_flusher, parts.queue_flusher)
+        workers = (parts.retention, parts.run_ahead, parts.log_flusher, parts.queue_flusher)
         ended = [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
@@ -208,6 +210,11 @@ class MessageStore:
     def queues(self) -> QueueTable:
         """The consume queues. Raises ``StoreError`` when the store is not open."""
         return self._opened().queues
+
+    @property
+    def retention(self) -> Retention:
+        """Deletes old messages. Raises ``StoreError`` when the store is not open."""
+        return self._opened().retention
 
     @property
     def bulk(self) -> Bulk:

@@ -16,6 +16,7 @@ from broker.store.opening import Opened
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
+from broker.store.retention.retention import Retention
 from broker.store.run_ahead import RunAhead
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
@@ -37,6 +38,7 @@ class Parts:
     log_flusher: LogFlusher
     queue_flusher: QueueFlusher
     run_ahead: RunAhead
+    retention: Retention
 
 
 def join_parts(
@@ -96,4 +98,14 @@ def join_parts(
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         run_ahead=RunAhead(log, files, disk),
+        retention=Retention(
+            log,
+            queues,
+            disk,
+            files,
+            config.retention,
+            clock,
+            directories=(paths.commit_log, paths.consume_queues),
+            visible_end=lambda: min(log_flusher.flushed, dispatcher.first_waiting()),
+        ),
     )

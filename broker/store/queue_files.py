@@ -90,6 +90,11 @@ class QueueFiles:
         """Where its files are."""
         return Path(self._directory)
 
+    @property
+    def files(self) -> list[MappedFile]:
+        """Its files, oldest first; a copy."""
+        return self._all.copy()
+
     def _file_of(self, offset: int) -> MappedFile:
         at = offset * ENTRY_BYTES - self._all[0].start
         assert at >= 0
@@ -160,6 +165,26 @@ class QueueFiles:
             if file.start < end and file.start + file.size > begin:
                 file.sync()
         self.flushed_offset = end // ENTRY_BYTES
+
+    def has_files_before(self, offset: int) -> bool:
+        """Whether ``drop_before`` may give files; from any thread."""
+        files = self._all.copy()
+        return len(files) > 1 and files[0].start + files[0].size <= offset * ENTRY_BYTES
+
+    def drop_before(self, offset: int) -> list[MappedFile]:
+        """The queue begins at ``offset`` now; the files that it can do without, to be removed.
+
+        The last one stays, for it tells the next message's number.
+        """
+        self.min_offset = max(self.min_offset, min(offset, self.max_offset))
+        behind = self.min_offset * ENTRY_BYTES
+        dropped: list[MappedFile] = []
+        for file in self._all[:-1]:
+            if file is self._active or file.start + file.size > behind:
+                break
+            dropped.append(file)
+        del self._all[: len(dropped)]
+        return dropped
 
     def remove(self) -> None:
         """Take the queue off the disk. Raises ``OSError``."""

@@ -56,7 +56,7 @@ class RunAhead:
 
     def try_step(self) -> bool:
         """One step, or the question whether the disk takes one again; whether to go on."""
-        if self._disk.final:
+        if self._disk.final or self._disk.too_full is not None:
             return False
         try:
             if self._disk.trouble is not None:

@@ -1,0 +1,292 @@
+"""The thread that deletes what is too old, or what a full disk has no room for.
+
+Every ten seconds the disk is looked at and ``policy`` says how many of the log's oldest files go.
+Then, for readers never to see anything but what is right: where each queue will begin is found out
+in this thread (``minima``); the loop moves the queues' beginnings and forgets their files, a few
+hundred queues a turn, and after them the log's; only then are the files removed (``removals``).
+A reader that is below the new beginning is told so; slices handed out before stay good.
+
+Nothing goes that is not on the disk and visible yet. A store without a loop (tests, tools) calls
+``step`` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Final, TypeVar
+
+import structlog
+
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.disk_state import DiskState
+from broker.store.files import Files
+from broker.store.mapped_file import MappedFile
+from broker.store.queue_table import QueueTable
+from broker.store.retention.ages import Ages
+from broker.store.retention.minima import first_alive
+from broker.store.retention.policy import Moment, Place, Plan, RetentionConfig, decide
+from broker.store.retention.removals import Removals
+from broker.store.threads import Worker
+from remoting.clock import Clock
+
+_log = structlog.get_logger("store")
+
+T = TypeVar("T")
+
+PRESSED_SECONDS: Final = 1.0
+"""How soon a disk that is too full is looked at again, and the shortest pause there is."""
+
+QUEUES_A_TURN: Final = 256
+"""Queues whose beginning the loop moves at once: well below a millisecond."""
+
+QUEUES_A_BREATH: Final = 64
+"""After so many queues looked at the thread leaves the GIL to others."""
+
+
+class _Stopping(Exception):
+    """The store is closing."""
+
+
+@dataclass(slots=True)
+class RetentionStats:
+    """What has been deleted since the store was opened.
+
+    Attributes:
+        log_files: of the commit log.
+        log_bytes: of these.
+        young_files: of these were not past their time: the disk was too full.
+        queue_files: of consume queues.
+        places: the store's directories and how full their disks were when last looked at.
+    """
+
+    log_files: int = 0
+    log_bytes: int = 0
+    young_files: int = 0
+    queue_files: int = 0
+    places: Sequence[Place] = ()
+
+
+class Retention:
+    """Deletes old messages of one store.
+
+    Args:
+        log, queues: of the store.
+        disk: is told whether the disk is too full.
+        files: the disk.
+        config: the rules.
+        clock: the time.
+        directories: whose disks are looked at.
+        visible_end: tells, on the loop's thread, up to where the log is on the disk and visible.
+
+    Attributes:
+        stats: what was deleted.
+        followers: told in the thread where the log begins, after files were deleted.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        disk: DiskState,
+        files: Files,
+        config: RetentionConfig,
+        clock: Clock,
+        *,
+        directories: Sequence[Path],
+        visible_end: Callable[[], int],
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._disk = disk
+        self._files = files
+        self._config = config
+        self._clock = clock
+        self._directories = directories
+        self._visible_end = visible_end
+        self._ages = Ages()
+        self._asked = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending: Future[object] | None = None
+        self._lock = Lock()
+        self._delete_from = clock.monotonic() + config.first_delay_ms / 1000
+        self._worker = Worker("store-retention", self._run, disk)
+        self._removals = Removals(files, config, clock, self._worker.stopping)
+        self.stats = RetentionStats()
+        self.followers: list[Callable[[int], None]] = []
+
+    # --- life
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the thread; queues and log are changed on ``loop``."""
+        self._loop = loop
+        self._disk.on_no_space = self._worker.wake.set
+        self._worker.start()
+
+    def stop(self) -> bool:
+        """End the thread, on the loop's; False when a call of the disk does not end."""
+        self._worker.stopping.set()
+        with self._lock:
+            if self._pending is not None:
+                self._pending.cancel()
+        return self._worker.stop()
+
+    def ask(self) -> None:
+        """Have what is past its time deleted soon, whatever the hour is."""
+        self._asked = True
+        self._worker.wake.set()
+
+    @property
+    def held_bytes(self) -> int:
+        """Space of deleted files that readers still hold."""
+        return self._removals.held_bytes
+
+    @property
+    def failures(self) -> int:
+        """How often a file could not be removed."""
+        return self._removals.failures
+
+    def _run(self) -> None:
+        wake, stopping = self._worker.wake, self._worker.stopping
+        with contextlib.suppress(_Stopping):
+            while not stopping.is_set():
+                started = self._clock.monotonic() >= self._delete_from
+                pause = self.step(may_delete=started or self._asked)
+                # Whoever wakes it, never more often than that.
+                stopping.wait(min(pause, PRESSED_SECONDS))
+                wake.wait(max(0.0, pause - PRESSED_SECONDS))
+                wake.clear()
+        self._removals.work(hurry=True)
+
+    # --- one run
+
+    def step(self, *, may_delete: bool = True) -> float:
+        """Look, and delete what is to be deleted; seconds until the next look."""
+        asked = self._asked
+        plan = self._plan(asked=asked)
+        self._disk.measured(plan.full)
+        deleted = 0
+        if may_delete:
+            if plan.files:
+                deleted = self._delete(plan)
+            # What an earlier run left over too.
+            self._removals.work(hurry=plan.pressed)
+            if asked and not deleted:
+                self._asked = False
+        interval = self._config.interval_ms / 1000
+        return min(interval, PRESSED_SECONDS) if plan.pressed or deleted else interval
+
+    def _plan(self, *, asked: bool) -> Plan:
+        self.stats.places = tuple(self._measure())
+        now_ms = self._clock.now_ms()
+        moment = Moment(
+            places=self.stats.places,
+            now_ms=now_ms,
+            hour=time.localtime(now_ms / 1000).tm_hour,
+            asked=asked,
+            coming_bytes=self._removals.coming_bytes(),
+        )
+        return decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
+
+    def _measure(self) -> list[Place]:
+        found = []
+        for directory in self._directories:
+            # A disk that can't be asked is not too full; what ails it, the next write tells.
+            with contextlib.suppress(OSError):
+                found.append(Place(directory, self._files.disk_use(directory)))
+        return found
+
+    def _delete(self, plan: Plan) -> int:
+        """Delete the oldest files; how many of the log went."""
+        visible_end = self._in_loop(self._visible_end)
+        files = [
+            file for file in self._log.files[: plan.files] if file.start + file.size <= visible_end
+        ]
+        if not files:
+            return 0
+        position = files[-1].start + files[-1].size
+        begins = self._find_minima(position)
+        queue_files = 0
+        for at in range(0, len(begins), QUEUES_A_TURN):
+            some = begins[at : at + QUEUES_A_TURN]
+            queue_files += self._in_loop(partial(self._begin_queues, some))
+        dropped = self._in_loop(partial(self._begin_log, position))
+        self._count(plan, dropped, queue_files)
+        self._removals.work(hurry=plan.pressed)
+        for follower in self.followers:
+            follower(self._log.start)
+        return len(dropped)
+
+    def _find_minima(self, position: int) -> list[tuple[ConsumeQueue, int]]:
+        """The queues that change when the log begins at ``position``, and where they begin then."""
+        begins = []
+        for number, queue in enumerate(self._queues.all()):
+            if number % QUEUES_A_BREATH == 0:
+                self._worker.stopping.wait(PRESSED_SECONDS / 1000)
+            # One that can't be read keeps its beginning: readers skip what the log has not.
+            with contextlib.suppress(OSError):
+                begin = first_alive(queue, position)
+                if begin != queue.min_offset or queue.has_files_before(begin):
+                    begins.append((queue, begin))
+        return begins
+
+    def _begin_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
+        files: list[MappedFile] = []
+        for queue, begin in begins:
+            files += queue.drop_before(begin)
+        self._removals.add((), files)
+        return len(files)
+
+    def _begin_log(self, position: int) -> list[MappedFile]:
+        files = self._log.drop_before(position)
+        self._removals.add(files, ())
+        return files
+
+    def _count(self, plan: Plan, dropped: Sequence[MappedFile], queue_files: int) -> None:
+        stats = self.stats
+        stats.log_files += len(dropped)
+        stats.log_bytes += sum(file.size for file in dropped)
+        stats.young_files += min(plan.young, len(dropped))
+        stats.queue_files += queue_files
+        tell = _log.warning if plan.young else _log.info
+        tell(
+            "messages deleted to make room" if plan.young else "old messages deleted",
+            log_files=len(dropped),
+            not_past_their_time=min(plan.young, len(dropped)),
+            queue_files=queue_files,
+            log_begins_at=self._log.start,
+        )
+
+    def _in_loop(self, act: Callable[[], T]) -> T:
+        """What ``act`` gives on the loop's thread. Raises ``_Stopping`` when that closes."""
+        if self._loop is None:
+            return act()
+        future: Future[T] = Future()
+        with self._lock:
+            if self._worker.stopping.is_set():
+                raise _Stopping
+            self._pending = future  # type: ignore[assignment] # only ever cancelled
+        try:
+            self._loop.call_soon_threadsafe(_run_into, future, act)
+        except RuntimeError as error:  # the loop has been closed
+            raise _Stopping from error
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise _Stopping from error
+
+
+def _run_into(future: Future[T], act: Callable[[], T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(act())
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)

@@ -1,0 +1,151 @@
+"""Which files go when: the rules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.files import DiskUse
+from broker.store.retention.policy import (
+    LogFile,
+    Moment,
+    Place,
+    Plan,
+    RetentionConfig,
+    decide,
+)
+
+HOUR_MS = 3_600_000
+NOW = 1_000 * HOUR_MS
+CONFIG = RetentionConfig()
+LOG = Path("/store/commitlog")
+QUEUES = Path("/store/consumequeue")
+
+
+def percent(used: float, total: int = 1000) -> DiskUse:
+    return DiskUse(int(used * total / 100), total - int(used * total / 100))
+
+
+def moment(used: float = 10, *, hour: int = 12, **changes: Any) -> Moment:
+    values: dict[str, Any] = {"places": (Place(LOG, percent(used)),), "now_ms": NOW}
+    return Moment(**(values | {"hour": hour} | changes))
+
+
+def hours_old(*ages: float, size: int = 100) -> list[LogFile]:
+    return [LogFile(size, int(NOW - age * HOUR_MS)) for age in ages]
+
+
+OLD_AND_YOUNG = hours_old(100, 80, 72, 71, 1)
+
+
+def plan_of(config: RetentionConfig, at: Moment, files: list[LogFile]) -> tuple[int, int]:
+    plan = decide(config, at, files)
+    return plan.files, plan.young
+
+
+def test_files_past_their_time_go_in_the_hours_for_it() -> None:
+    assert plan_of(CONFIG, moment(hour=4), OLD_AND_YOUNG) == (3, 0)
+    assert plan_of(CONFIG, moment(hour=5), OLD_AND_YOUNG) == (0, 0)
+    several = RetentionConfig(delete_hours=frozenset({2, 22}))
+    assert plan_of(several, moment(hour=22), OLD_AND_YOUNG) == (3, 0)
+
+
+def test_beyond_the_first_bound_or_asked_for_they_go_at_any_hour() -> None:
+    assert plan_of(CONFIG, moment(75), OLD_AND_YOUNG) == (0, 0)
+    assert plan_of(CONFIG, moment(75.1), OLD_AND_YOUNG) == (3, 0)
+    assert plan_of(CONFIG, moment(asked=True), OLD_AND_YOUNG) == (3, 0)
+
+
+def test_files_are_kept_for_as_long_as_was_said() -> None:
+    day = RetentionConfig(reserved_ms=24 * HOUR_MS)
+    assert plan_of(day, moment(hour=4), hours_old(80, 24, 23.9)) == (2, 0)
+
+
+def test_a_file_whose_age_is_unknown_does_not_go_for_age() -> None:
+    files = [LogFile(100, None), *hours_old(100)]
+    assert plan_of(CONFIG, moment(hour=4), files) == (0, 0)
+
+
+def test_only_a_few_files_go_in_one_run() -> None:
+    assert plan_of(CONFIG, moment(hour=4), hours_old(*[100] * 30)) == (10, 0)
+    assert plan_of(CONFIG, moment(99.9), hours_old(*[1] * 30, size=1)) == (10, 10)
+
+
+def test_beyond_the_second_bound_young_files_go_but_no_more_than_make_room() -> None:
+    files = hours_old(100, 2, 1, 1, 1, size=20)
+    assert plan_of(CONFIG, moment(85), files) == (1, 0)
+    # 30 bytes too many: of two files one is past its time.
+    assert plan_of(CONFIG, moment(88), files) == (2, 1)
+    assert plan_of(CONFIG, moment(95), files) == (5, 4)
+
+
+def test_room_that_slow_readers_still_hold_counts_as_made() -> None:
+    files = hours_old(2, 1, 1, size=20)
+    assert plan_of(CONFIG, moment(88, coming_bytes=30), files) == (0, 0)
+    assert plan_of(CONFIG, moment(88, coming_bytes=20), files) == (1, 1)
+
+
+def test_young_files_stay_when_that_was_said_however_full_the_disk_is() -> None:
+    kept = RetentionConfig(forcibly=False)
+    plan = decide(kept, moment(95), hours_old(80, 1, size=20))
+    assert (plan.files, plan.young, plan.pressed) == (1, 0, True)
+    assert plan.full is not None
+
+
+def test_the_fuller_of_two_disks_decides() -> None:
+    places = (Place(LOG, percent(10)), Place(QUEUES, percent(95)))
+    plan = decide(CONFIG, moment(places=places), hours_old(2, 1))
+    assert plan.files == 1
+    assert plan.full is not None
+    assert str(QUEUES) in plan.full
+
+
+def test_nothing_is_stored_beyond_the_last_bound_and_the_sentence_says_why() -> None:
+    assert decide(CONFIG, moment(90), []).full is None
+    full = decide(CONFIG, moment(91), []).full
+    assert full == (
+        "the disk of /store/commitlog is 91.0% full with 90 bytes free, more than the 90 % of"
+        " diskSpaceWarningLevelRatio, so the store takes no messages: free some space and it goes"
+        " on by itself"
+    )
+
+
+def test_free_bytes_take_the_place_of_percents() -> None:
+    config = RetentionConfig(forced_free_bytes=100, full_free_bytes=50)
+    # 95 % of a large disk are in use, which is no trouble.
+    large = (Place(LOG, percent(95, 100_000)),)
+    assert decide(config, moment(places=large), OLD_AND_YOUNG[3:]) == Plan(0, 0, None, False)
+    assert plan_of(config, moment(89), hours_old(2, 1)) == (0, 0)
+    assert plan_of(config, moment(91), hours_old(2, 1)) == (1, 1)
+    assert decide(config, moment(95), []).full is None
+    full = decide(config, moment(96), []).full
+    assert full is not None
+    assert "40 bytes free, less than the 50 of pocketmqDiskFullFreeBytes" in full
+
+
+def test_files_go_too_when_the_last_bound_is_the_narrower_one() -> None:
+    config = RetentionConfig(full_free_bytes=200)
+    assert plan_of(config, moment(81), hours_old(2, 1)) == (1, 1)
+
+
+def test_no_more_files_are_looked_at_than_needed() -> None:
+    looked_at: list[int] = []
+
+    def files() -> Iterator[LogFile]:
+        for number, file in enumerate(hours_old(100, 1, 1, 1)):
+            looked_at.append(number)
+            yield file
+
+    decide(CONFIG, moment(10), files())
+    assert looked_at == []
+    decide(CONFIG, moment(hour=4), files())
+    assert looked_at == [0, 1]
+
+
+@pytest.mark.parametrize("total", [0, 1])
+def test_a_disk_without_a_size_is_no_reason_to_delete(total: int) -> None:
+    places = (Place(LOG, DiskUse(0, total)),)
+    assert decide(CONFIG, moment(places=places), OLD_AND_YOUNG) == Plan(0, 0, None, False)
