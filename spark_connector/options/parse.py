@@ -67,6 +67,7 @@ class OptionReader:
         given: as Spark hands them over.
         known: all there are.
         what: what reads them, for errors: ``source`` or ``sink``.
+        format_name: of which format, for errors.
 
     Raises:
         OptionError: a name is unknown or refused, or there are two values for one option.
@@ -78,8 +79,11 @@ class OptionReader:
         known: Iterable[Option[Any]],
         refusals: Refusals,
         what: str,
+        *,
+        format_name: str = "rocketmq",
     ) -> None:
         self._what = what
+        self._format = f"format {format_name}"
         self._texts: dict[str, tuple[str, str]] = {}
         # Spark hands names over in lower case: errors use the spelling of the documentation.
         options = {name.lower(): (option, name) for option in known for name in option.names}
@@ -92,10 +96,10 @@ class OptionReader:
                 self._take(option.name, spelling, text)
             elif lower in hints:
                 spelling, hint = hints[lower]
-                raise OptionError(f"format rocketmq refuses the option {spelling!r}", hint)
+                raise OptionError(f"{self._format} refuses the option {spelling!r}", hint)
             elif lower not in refusals.ignored:
                 raise OptionError(
-                    f"the {what} of format rocketmq has no option {name!r}"
+                    f"the {what} of {self._format} has no option {name!r}"
                     f"{nearest(name, spellings)}",
                     "correct or remove it; all options are in docs/spark.md",
                 )
@@ -109,7 +113,7 @@ class OptionReader:
             return option.parse(text)
         except ValueError as error:
             raise OptionError(
-                f"the option {name} of format rocketmq can't be {_short(text)}", str(error)
+                f"the option {name} of {self._format} can't be {_short(text)}", str(error)
             ) from None
 
     def given(self, option: Option[Any]) -> bool:

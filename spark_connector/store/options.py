@@ -23,6 +23,7 @@ from spark_connector.options.parse import (
 )
 from spark_connector.planning.ranges import OnDecodeError
 
+FORMAT: Final = "rocketmq.store"
 MAX_PARTITIONS: Final = 10_000
 """Tasks that may be asked for at least."""
 
@@ -139,11 +140,11 @@ class StoreOptions:
 
 def store_options(given: Mapping[str, str]) -> StoreOptions:
     """The options of a query. Raises OptionError."""
-    reader = OptionReader(given, STORE_OPTIONS, _REFUSALS, "reader")
+    reader = OptionReader(given, STORE_OPTIONS, _REFUSALS, "reader", format_name=FORMAT)
     path = reader.get(PATH)
     if path is None:
         raise OptionError(
-            "the option path of format rocketmq.store is missing",
+            f"the option path of format {FORMAT} is missing",
             "give the store's directory, the one that has commitlog and consumequeue in it",
         )
     path = path.removeprefix("file://")

@@ -54,10 +54,16 @@ def test_every_option_has_its_effect() -> None:
     ("given", "says"),
     [
         ({}, "the option path of format rocketmq.store is missing; give the store's directory"),
-        ({"path": "/s", "topik": "A"}, "did you mean 'topic'"),
+        (
+            {"path": "/s", "topik": "A"},
+            "the reader of format rocketmq.store has no option 'topik'; did you mean 'topic'",
+        ),
         ({"path": "/s", "nameServer": "h:1"}, "a store is read without a broker"),
         ({"path": "/s", "startingOffsets": "earliest"}, "filter by queueOffset or storeTimestamp"),
-        ({"path": "/s", "scan": "index"}, "write queue or log"),
+        (
+            {"path": "/s", "scan": "index"},
+            "the option scan of format rocketmq.store can't be 'index'; write queue or log",
+        ),
         ({"path": "/s", "topic": "a b"}, "a b"),
         ({"path": "/s", "maxRecordsPerPartition": "0"}, "from 1 to"),
         ({"path": "  "}, "it is empty"),
