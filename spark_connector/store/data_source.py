@@ -74,7 +74,7 @@ class RocketMQStoreDataSource(DataSource):
         raise _batch_only("write to")
 
     def _options(self) -> StoreOptions:
-        from spark_connector.source.data_source import check_interpreter
+        from spark_connector.source.interpreter import check_interpreter
 
         check_interpreter()
         from spark_connector.store.options import store_options
@@ -112,6 +112,9 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The batches of a task. Raises ``ConnectorError``."""
+        from spark_connector.source.interpreter import check_interpreter
+
+        check_interpreter()
         from spark_connector.store.reading import StoreTask
 
         # Spark makes one empty partition of none.
