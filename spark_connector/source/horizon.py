@@ -37,6 +37,9 @@ IDLE_REFRESH: Final = 10.0
 IDLE_REQUESTS: Final = 1.0
 """Requests per second while idle queues have to be polled."""
 
+REST: Final = 1.0
+"""Seconds before a broker that could not be asked is asked again."""
+
 _log = Log("spark")
 
 
@@ -58,6 +61,7 @@ class Horizon:
         self._empty_looks = 0
         self._false_signs = 0
         self._vanished: set[MessageQueue] = set()
+        self._down: dict[str, tuple[BrokerError, float]] = {}
         self.routes: dict[str, Route] = {}
         self.facts: Facts = {}
 
@@ -72,11 +76,11 @@ class Horizon:
         """
         strict = strict or not self.routes
         now = time.monotonic()
-        down: dict[str, BrokerError] | None = None if strict else {}
+        down = None if strict else self._still_down(now)
         if strict or now - self._routes_at >= ROUTE_PERIOD:
             self._fetch_routes(strict, down)
         facts = self._brokers.facts(self.routes, down=down)
-        self._note(down or {}, now)
+        self._note(down or {}, time.monotonic())
         self._choose(facts, strict)
         self._fetched_at = now
         return self.facts
@@ -149,6 +153,10 @@ class Horizon:
             _log.warning("routes can't be refreshed", subscription=subscription, reason=error)
         self._routes_at = time.monotonic()
 
+    def _still_down(self, now: float) -> dict[str, BrokerError]:
+        """Brokers that are not asked again yet: each attempt may take as long as a timeout."""
+        return {address: error for address, (error, until) in self._down.items() if until > now}
+
     def _note(self, down: dict[str, BrokerError], now: float) -> None:
         """Say which brokers are down; raises the error when all are for too long."""
         asked = {
@@ -159,7 +167,14 @@ class Horizon:
         elif now - self._working_at >= self._options.read.read_timeout:
             raise next(iter(down.values()))
         for address, error in down.items():
-            _log.warning("a broker can't be asked for its queues", broker=address, reason=error)
+            if address not in self._down:
+                _log.warning("a broker can't be asked for its queues", broker=address, reason=error)
+        self._down = {
+            address: self._down[address]
+            if self._down.get(address, (None, 0.0))[0] is error
+            else (error, now + REST)
+            for address, error in down.items()
+        }
 
     def _choose(self, facts: Facts, strict: bool) -> None:
         """Keep what the query reads, and say what is gone since the last look."""

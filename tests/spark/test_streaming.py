@@ -157,15 +157,3 @@ def test_times_of_messages_make_windows(
     assert query.awaitTermination(WAIT)
     rows = spark.sql("SELECT tags, sum(count) AS n FROM windows GROUP BY tags").collect()
     assert {row["tags"]: row["n"] for row in rows} == {"even": 25, "odd": 25}
-
-
-def test_a_batch_of_a_few_messages_costs_the_driver_little(run: Any, new_topic: Any, fill: Any):
-    topic = new_topic()
-    fill(topic, 400)
-    running = run(topic, maxOffsetsPerTrigger=100)
-    running.available_now()
-    shares = [
-        sum(one["durationMs"].get(part, 0) for part in ("latestOffset", "getBatch"))
-        for one in running.progress()[1:]
-    ]
-    assert shares
