@@ -11,8 +11,8 @@ slot of the array     0     1       2     3        4     5     6     7
 ====================  ====  ======  ====  =======  ====  ====  ====  =====
 
 So names are slots 1, 5, 9 ... and values slots 3, 7, 11 ... If the two do not take turns, if a
-name or a value is empty, or if a record has a name twice, some text is odd, and ``plain`` has to
-read the records of this buffer.
+name is empty, or if a record has a name twice, some text is odd, and ``plain`` has to read these
+records.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def take_apart(layout: Layout) -> Entries:
         nothing = pa.array([], pa.string())
         return Entries(nothing, nothing, offsets, np.empty(0, np.int32), [])
     slots = _slots(joined, separators)
-    names = texts.as_text(texts.every_other(slots, _NAME_SLOT, _SLOTS))
-    values = texts.as_text(texts.every_other(slots, _VALUE_SLOT, _SLOTS))
+    first_slots, offsets = _not_empty(slots, offsets)
+    names = texts.as_text(texts.take(slots, first_slots + _NAME_SLOT))
+    values = texts.as_text(texts.take(slots, first_slots + _VALUE_SLOT))
     codes, known = _same_in_all(names, offsets) or _coded(names, offsets)
     return Entries(names, values, offsets, codes, known)
 
@@ -109,7 +110,7 @@ def _separators(
     block: NDArray[np.uint8], rows: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Where the separators are, the first byte of each row included, and which are the rows' first
-    entries; after it was made sure that the two kinds take turns and have something between them.
+    entries; after it was made sure that the two kinds take turns and that no name is empty.
     """
     is_separator = block <= _ENTRY_END
     has_entries = rows[1:] > rows[:-1]
@@ -123,9 +124,7 @@ def _separators(
         raise UnusualError
     is_entry_end = block[entry_starts] == _ENTRY_END
     is_entry_end[first_entries] = entry_starts[first_entries] == row_starts
-    require(is_entry_end, block[name_ends] == _NAME_END, at[1:] - at[:-1] > 1)
-    if len(at) and at[-1] == len(block) - 1:
-        raise UnusualError
+    require(is_entry_end, block[name_ends] == _NAME_END, name_ends - entry_starts > 1)
     return at, offsets
 
 
@@ -149,6 +148,22 @@ def _slots(joined: Any, separators: NDArray[np.int32]) -> Any:
     return pa.Array.from_buffers(
         pa.binary(), number, [None, pa.py_buffer(bounds), joined.buffers()[2]]
     )
+
+
+def _not_empty(
+    slots: Any, offsets: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The first slots of entries that have a value, and how many of them are before each record.
+
+    An entry without a value counts as none.
+    """
+    first_slots = np.arange(0, len(slots), _SLOTS, dtype=np.int32)
+    bounds = texts.offsets_of(slots)
+    has_value = bounds[_VALUE_SLOT + 1 :: _SLOTS] > bounds[_VALUE_SLOT::_SLOTS]
+    if np.count_nonzero(has_value) == len(has_value):
+        return first_slots, offsets
+    before = np.concatenate(([0], np.cumsum(has_value))).astype(np.int32)
+    return first_slots[has_value], before[offsets]
 
 
 def _same_in_all(

@@ -37,7 +37,7 @@ def numbered(number: int, **fields: Any) -> bytes:
 
 names = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "a", "größe", "x" * 40])
 values = st.one_of(
-    st.sampled_from(["true", "A", "a b  c", "grün"]),
+    st.sampled_from(["true", "A", "a b  c", "grün", ""]),
     st.text(
         st.characters(exclude_characters="\0\x01\x02", codec="utf-8"), min_size=1, max_size=300
     ),
