@@ -125,6 +125,10 @@ def test_filters_that_are_pushed_down_leave_less_to_read(
         assert numbers(frame.where(f"physicalOffset = {edge}")) == [100]
 
 
+def test_the_path_may_be_given_to_load(spark: Any, made: Path) -> None:
+    assert numbers(spark.read.format("rocketmq.store").load(str(made))) == list(range(COUNT))
+
+
 def test_only_the_columns_asked_for_are_made(store: Store, made: Path) -> None:
     frame = store(made, schema="file string, queueOffset bigint, body binary")
     assert frame.columns == ["file", "queueOffset", "body"]
