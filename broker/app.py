@@ -222,6 +222,7 @@ class Broker:
                 store_host=(ip, self.port),
                 check_crc_on_recover=config.check_crc_on_recover,
                 delay_levels_ms=config.delay_levels_ms,
+                retention=config.retention,
             ),
             files=self._files,
             clock=self._clock,

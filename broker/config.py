@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.config_keys import KEYS_WITHOUT_EFFECT, REFUSED_KEYS
 from broker.delivery.levels import DEFAULT_LEVELS, delay_levels, parse_levels
+from broker.store.retention.policy import RetentionConfig
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import ConfigError, Refused, Settings, setting
 from remoting.settings_values import (
@@ -31,7 +32,11 @@ from remoting.settings_values import (
 
 DEFAULT_PORT: Final = 10911
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
-_DAY_MS: Final = 24 * 3600 * 1000
+_HOUR_MS: Final = 3600 * 1000
+_DAY_MS: Final = 24 * _HOUR_MS
+_LAST_HOUR: Final = 23
+_FIRST_DELAY_MS: Final = 60_000
+"""After the start, before messages are deleted (cf. DefaultMessageStore.addScheduleTask)."""
 _GIB: Final = 1 << 30
 _MILLISECONDS: Final = integer(1, _DAY_MS)
 
@@ -40,6 +45,21 @@ def _one_directory(text: str) -> Path:
     if "," in text:
         raise ValueError("must be one directory: PocketMQ doesn't spread the log over several")
     return path(text)
+
+
+def _hours_of_the_day(text: str) -> str:
+    hours = [part.strip() for part in text.split(";") if part.strip()]
+    if not hours or not all(part.isascii() and part.isdigit() for part in hours):
+        raise ValueError("must be hours of the day from 0 to 23, with ; between them: 04;16")
+    if max(map(int, hours)) > _LAST_HOUR:
+        raise ValueError("must be hours of the day from 0 to 23, with ; between them: 04;16")
+    return ";".join(hours)
+
+
+def _percent(low: int, high: int) -> Callable[[str], int]:
+    """A percentage that is brought within these bounds, as RocketMQ does it."""
+    parse = integer(0, 100)
+    return lambda text: min(max(parse(text), low), high)
 
 
 def _is_everywhere(bind_host: str) -> bool:
@@ -146,6 +166,31 @@ class BrokerConfig(Settings):
     message_delay_level: str = setting("messageDelayLevel", delay_levels, DEFAULT_LEVELS)
     flush_delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", _MILLISECONDS, 10_000)
 
+    # how long messages are kept
+    file_reserved_time_hours: int = setting("fileReservedTime", integer(1, 1_000_000), 72)
+    delete_when: str = setting("deleteWhen", _hours_of_the_day, "04")
+    disk_max_used_space_ratio: int = setting("diskMaxUsedSpaceRatio", _percent(10, 95), 75)
+    disk_space_clean_forcibly_ratio: int = setting(
+        "diskSpaceCleanForciblyRatio", integer(1, 100), 85
+    )
+    disk_space_warning_level_ratio: int = setting("diskSpaceWarningLevelRatio", integer(1, 100), 90)
+    disk_clean_free_bytes: int = setting("pocketmqDiskCleanFreeBytes", integer(0, 2**62), 0)
+    """If not 0, takes the place of ``diskSpaceCleanForciblyRatio``: free space below it."""
+    disk_full_free_bytes: int = setting("pocketmqDiskFullFreeBytes", integer(0, 2**62), 0)
+    """If not 0, takes the place of ``diskSpaceWarningLevelRatio``, likewise."""
+    clean_file_forcibly_enable: bool = setting("cleanFileForciblyEnable", boolean, True)
+    delete_file_batch_max: int = setting("deleteFileBatchMax", integer(1, 10_000), 10)
+    clean_resource_interval_ms: int = setting("cleanResourceInterval", _MILLISECONDS, 10_000)
+    delete_commit_log_files_interval_ms: int = setting(
+        "deleteCommitLogFilesInterval", integer(0, _DAY_MS), 100
+    )
+    destroy_maped_file_interval_forcibly_ms: int = setting(
+        "destroyMapedFileIntervalForcibly", _MILLISECONDS, 120_000
+    )
+    redelete_hanged_file_interval_ms: int = setting(
+        "redeleteHangedFileInterval", _MILLISECONDS, 120_000
+    )
+
     # PocketMQ's own limits
     max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)
     """Topics that may exist before clients can create no more; administrators still can."""
@@ -186,6 +231,26 @@ class BrokerConfig(Settings):
     def delay_levels_ms(self) -> tuple[int, ...]:
         """How long the delay levels are, from level 1 on."""
         return parse_levels(self.message_delay_level)
+
+    @property
+    def retention(self) -> RetentionConfig:
+        """What is kept for how long, and what a full disk is."""
+        return RetentionConfig(
+            reserved_ms=self.file_reserved_time_hours * _HOUR_MS,
+            delete_hours=frozenset(map(int, self.delete_when.split(";"))),
+            max_used_percent=self.disk_max_used_space_ratio,
+            forced_used_percent=self.disk_space_clean_forcibly_ratio,
+            full_used_percent=self.disk_space_warning_level_ratio,
+            forced_free_bytes=self.disk_clean_free_bytes,
+            full_free_bytes=self.disk_full_free_bytes,
+            forcibly=self.clean_file_forcibly_enable,
+            batch=self.delete_file_batch_max,
+            first_delay_ms=min(_FIRST_DELAY_MS, 6 * self.clean_resource_interval_ms),
+            interval_ms=self.clean_resource_interval_ms,
+            log_pause_ms=self.delete_commit_log_files_interval_ms,
+            hold_ms=self.destroy_maped_file_interval_forcibly_ms,
+            retry_ms=self.redelete_hanged_file_interval_ms,
+        )
 
     @property
     def sync_flush(self) -> bool:

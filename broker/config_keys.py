@@ -40,9 +40,7 @@ _SOCKETS = """
 
 _STORE = """
     mappedFileSizeConsumeQueueExt bitMapLengthConsumeQueueExt
-    commitIntervalCommitLog flushCommitLogTimed cleanResourceInterval
-    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
-    destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+    commitIntervalCommitLog flushCommitLogTimed deleteConsumeQueueFilesInterval
     flushCommitLogLeastPages commitCommitLogLeastPages flushConsumeQueueLeastPages
     flushCommitLogThoroughInterval commitCommitLogThoroughInterval
     flushConsumeQueueThoroughInterval maxTransferBytesOnMessageInMemory
@@ -51,16 +49,15 @@ _STORE = """
     messageIndexEnable messageIndexSafe maxHashSlotNum maxIndexNum
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
-    slaveTimeout cleanFileForciblyEnable
-    warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
+    slaveTimeout warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
     diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
-    fileReservedTime deleteWhen diskMaxUsedSpaceRatio debugLockEnable
+    debugLockEnable
     putMsgIndexHightWater defaultQueryMaxNum maxMsgsNumBatch dispatchFromSenderThread
     storePathConsumeQueue storePathIndex storeCheckpoint abortFile
     enableBuildConsumeQueueConcurrently totalReplicas inSyncReplicas minInSyncReplicas
     allAckInSyncStateSet timerWheelEnable timerMaxDelaySec timerPrecisionMs
-    timerCheckMetricsWhen deleteFileBatchMax enableCleanExpiredOffset
+    timerCheckMetricsWhen enableCleanExpiredOffset
     maxFilterMessageSize topicQueueLockNum travelCqFileNumWhenGetMessage
     sampleSteps sampleCountThreshold maxConsumeQueueScan
     coldDataFlowControlEnable enableCompaction autoMessageVersionOnTopicLen

@@ -52,6 +52,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_messages(state, rates),
         **_delays(state),
         **_disk(state),
+        **_retention(state),
     }
 
 
@@ -116,6 +117,20 @@ def _disk(state: BrokerState) -> dict[str, str]:
         "consumeQueueDiskRatio": _ratio(queues),
         "commitLogDirCapacity": f"Total : {_human(usage.total)}, Free : {_human(usage.free)}.",
     }
+
+
+def _retention(state: BrokerState) -> dict[str, str]:
+    """What RocketMQ does not tell, for our doctor."""
+    store = state.store
+    deleted = store.retention.stats
+    told = {
+        "pocketmqLogFilesDeleted": str(deleted.log_files),
+        "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
+        "pocketmqFilesNotDeleted": str(store.retention.failures),
+    }
+    if store.why_not_writable is not None:
+        told["pocketmqWhyNotWritable"] = store.why_not_writable
+    return told
 
 
 def _first_record_ms(state: BrokerState) -> int:

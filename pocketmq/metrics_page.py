@@ -256,6 +256,42 @@ def _store(broker: Broker) -> Iterator[Metric]:
         "1 while messages can be stored, 0 while the disk is full or broken.",
         value=int(store.writable),
     )
+    yield from _retention(broker)
+
+
+def _retention(broker: Broker) -> Iterator[Metric]:
+    retention = broker.store.retention
+    deleted = retention.stats
+    used = GaugeMetricFamily(
+        "pocketmq_disk_used_ratio", "How full the disk of a directory is.", labels=["path"]
+    )
+    free = GaugeMetricFamily(
+        "pocketmq_disk_free_bytes", "What the broker may still write there.", labels=["path"]
+    )
+    for path, use in deleted.places:
+        used.add_metric([str(path)], use.ratio)
+        free.add_metric([str(path)], use.free)
+    yield used
+    yield free
+    files = CounterMetricFamily(
+        "pocketmq_log_files_deleted",
+        "Files of the commit log deleted because they were old or the disk too full.",
+        labels=["reason"],
+    )
+    files.add_metric(["age"], deleted.log_files - deleted.young_files)
+    files.add_metric(["full_disk"], deleted.young_files)
+    yield files
+    yield CounterMetricFamily("pocketmq_log_bytes_deleted", "Their bytes.", value=deleted.log_bytes)
+    yield GaugeMetricFamily(
+        "pocketmq_deleted_bytes_held",
+        "Bytes of deleted files that slow readers still hold.",
+        value=retention.held_bytes,
+    )
+    yield CounterMetricFamily(
+        "pocketmq_deletions_failed",
+        "Old files that could not be removed.",
+        value=retention.failures,
+    )
 
 
 def _tables(broker: Broker) -> Iterator[Metric]:

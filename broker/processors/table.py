@@ -25,6 +25,7 @@ from broker.processors.patience import Answer, Handler, patient
 from broker.processors.pull import PullProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
+from broker.processors.retention import RetentionProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.topics import TopicProcessor
@@ -61,6 +62,7 @@ class Processors:
     descriptions: DescriptionProcessor
     relays: RelayProcessor
     resets: ResetProcessor
+    retention: RetentionProcessor
     watch: GroupWatch
 
     @classmethod
@@ -82,6 +84,7 @@ class Processors:
             DescriptionProcessor(state, watch),
             RelayProcessor(state),
             ResetProcessor(state),
+            RetentionProcessor(state),
             watch,
         )
 
@@ -131,6 +134,9 @@ class Processors:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: patient(self.store, self.resets.reset),
             RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.retention.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.retention.clean_topics,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.retention.delete_old,
             OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.descriptions.describe,
         }
 

@@ -86,6 +86,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Fin
         )
     yield from _clock(case, name, table)
     yield from _disk(name, table)
+    yield from _retention(name, table)
 
 
 def _advice(address: str) -> str:
@@ -141,5 +142,29 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[Finding]:
     if used < DISK_WARNING:
         yield ok("disk", found)
         return
-    remedy = "make room: move other things away, or the store to a bigger disk"
+    remedy = (
+        "make room: move other things away, keep messages for less long (fileReservedTime), or "
+        "move the store to a bigger disk; see docs/operating.md#messages-are-deleted"
+    )
     yield (failed if used >= DISK_FULL else warning)("disk", found, remedy)
+
+
+def _retention(name: str, table: dict[str, str]) -> Iterator[Finding]:
+    """What a broker of ours tells of its store; others say nothing of it."""
+    docs = "see docs/operating.md#messages-are-deleted"
+    if trouble := table.get("pocketmqWhyNotWritable"):
+        yield failed("store", f"{name} takes no messages: {trouble}", docs)
+    young = table.get("pocketmqLogFilesDeletedYoung", "0")
+    if young != "0":
+        yield warning(
+            "retention",
+            f"{name} has deleted {young} files of messages before their time, for want of room",
+            f"give the store a bigger disk, or keep messages for less long; {docs}",
+        )
+    failures = table.get("pocketmqFilesNotDeleted", "0")
+    if failures != "0":
+        yield warning(
+            "retention",
+            f"{name} could not remove old files {failures} times",
+            "check the owner of the store's directories; its log names the files",
+        )

@@ -114,6 +114,7 @@ class Retention:
         self._visible_end = visible_end
         self._ages = Ages()
         self._asked = False
+        self._tidied = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: Future[object] | None = None
         self._lock = Lock()
@@ -140,7 +141,7 @@ class Retention:
         return self._worker.stop()
 
     def ask(self) -> None:
-        """Have what is past its time deleted soon, whatever the hour is."""
+        """Have what is past its time, or was left over, deleted soon, whatever the hour is."""
         self._asked = True
         self._worker.wake.set()
 
@@ -177,6 +178,9 @@ class Retention:
         if may_delete:
             if plan.files:
                 deleted = self._delete(plan)
+            if asked or not self._tidied:
+                self._tidy()
+                self._tidied = True
             # What an earlier run left over too.
             self._removals.work(hurry=plan.pressed)
             if asked and not deleted:
@@ -213,11 +217,7 @@ class Retention:
         if not files:
             return 0
         position = files[-1].start + files[-1].size
-        begins = self._find_minima(position)
-        queue_files = 0
-        for at in range(0, len(begins), QUEUES_A_TURN):
-            some = begins[at : at + QUEUES_A_TURN]
-            queue_files += self._in_loop(partial(self._begin_queues, some))
+        queue_files = self._move_queues(self._find_minima(position))
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
         self._removals.work(hurry=plan.pressed)
@@ -237,6 +237,20 @@ class Retention:
                 if begin != queue.min_offset or queue.has_files_before(begin):
                     begins.append((queue, begin))
         return begins
+
+    def _tidy(self) -> None:
+        """Remove what a crash, between the log's files and the queues', has left."""
+        queues = [(queue, queue.min_offset) for queue in self._queues.all()]
+        left = [(queue, begin) for queue, begin in queues if queue.has_files_before(begin)]
+        self.stats.queue_files += self._move_queues(left)
+
+    def _move_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
+        """Let queues begin elsewhere; how many of their files that makes superfluous."""
+        files = 0
+        for at in range(0, len(begins), QUEUES_A_TURN):
+            some = begins[at : at + QUEUES_A_TURN]
+            files += self._in_loop(partial(self._begin_queues, some))
+        return files
 
     def _begin_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
         files: list[MappedFile] = []

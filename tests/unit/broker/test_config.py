@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig
+from broker.store.retention.policy import RetentionConfig
 from remoting.settings import ConfigError
 
 
@@ -29,7 +30,9 @@ def test_the_stock_broker_conf_is_accepted(tmp_path: Path) -> None:
         0,
     )
     assert read.sync_flush
-    assert read.ignored_keys == ("deleteWhen", "fileReservedTime")
+    assert read.retention.reserved_ms == 48 * 3600 * 1000
+    assert read.retention.delete_hours == {4}
+    assert read.ignored_keys == ()
 
 
 def test_defaults_are_rocketmqs() -> None:
@@ -47,6 +50,33 @@ def test_defaults_are_rocketmqs() -> None:
 def test_own_settings_have_a_prefix_that_the_environment_does_not_double() -> None:
     read = BrokerConfig.from_sources(None, {"POCKETMQ_MAX_TOPICS": "5"}, {"pocketmqMaxGroups": "6"})
     assert (read.max_topics, read.max_groups) == (5, 6)
+
+
+def test_the_defaults_of_retention_are_rocketmqs() -> None:
+    assert config().retention == RetentionConfig()
+
+
+def test_retention_is_set_by_rocketmqs_keys_and_by_free_bytes() -> None:
+    read = config(
+        deleteWhen="4; 16",
+        diskMaxUsedSpaceRatio="99",
+        cleanResourceInterval="500",
+        pocketmqDiskCleanFreeBytes="2000",
+        pocketmqDiskFullFreeBytes="1000",
+    ).retention
+    assert read.delete_hours == {4, 16}
+    assert (read.max_used_percent, config(diskMaxUsedSpaceRatio="3").disk_max_used_space_ratio) == (
+        95,
+        10,
+    )
+    assert (read.interval_ms, read.first_delay_ms) == (500, 3000)
+    assert (read.forced_free_bytes, read.full_free_bytes) == (2000, 1000)
+
+
+@pytest.mark.parametrize("hours", ["24", "4,16", "", ";", "-1", "four"])
+def test_hours_that_no_day_has_are_refused(hours: str) -> None:
+    with pytest.raises(ConfigError, match=r"deleteWhen.* must be hours of the day from 0 to 23"):
+        config(deleteWhen=hours)
 
 
 def test_it_binds_the_loopback_unless_told() -> None:

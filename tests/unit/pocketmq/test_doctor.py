@@ -152,6 +152,21 @@ def test_a_disk_that_fills_is_noticed(servers: Servers, used: str, verdicts: lis
     assert [f.verdict for f in bad()] == verdicts
 
 
+def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqWhyNotWritable="the disk of /data is 91.0% full",
+        pocketmqLogFilesDeletedYoung="3",
+        pocketmqFilesNotDeleted="1",
+    )
+    assert [(f.check, f.verdict) for f in bad()] == [
+        ("store", Verdict.FAILED),
+        ("retention", Verdict.WARNING),
+        ("retention", Verdict.WARNING),
+    ]
+    assert "a takes no messages: the disk of /data is 91.0% full" in bad()[0].found
+    assert "deleted 3 files of messages before their time" in bad()[1].found
+
+
 def test_a_topic_is_looked_at_where_it_is_asked_for(servers: Servers) -> None:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     servers[NAME_SERVER, code] = NoAnswer("code 17", 17)

@@ -89,9 +89,12 @@ def log_names(store: MessageStore) -> list[int]:
     return names
 
 
+def queue_directory(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> Path:
+    return store.paths.consume_queues / topic / str(queue_id)
+
+
 def queue_names(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[int]:
-    directory = store.paths.consume_queues / topic / str(queue_id)
-    return sorted(int(path.name) for path in directory.iterdir())
+    return sorted(int(path.name) for path in queue_directory(store, topic, queue_id).iterdir())
 
 
 def queue_of(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> ConsumeQueue:
@@ -151,6 +154,28 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_counting(
     assert queue_names(store, "Old") == [QUEUE_FILE]
     fill(store, 1, first=60, topic="Old")
     assert numbers(store, "Old") == [60]
+
+
+def test_what_a_crash_left_of_queues_is_removed_after_the_next_start(
+    store: MessageStore, clock: ManualClock, disk: Disk
+) -> None:
+    fill(store, 300)
+    clock.advance(73 * HOUR)
+    fill(store, 300, first=300)
+    before = queue_names(store)
+    copies = {name: (queue_directory(store) / f"{name:020d}").read_bytes() for name in before}
+    store.retention.step()
+    low, after = store.min_offset("TopicTest", 0), queue_names(store)
+    for name in set(before) - set(after):
+        (queue_directory(store) / f"{name:020d}").write_bytes(copies[name])
+    again = crash(store)
+    again.open()
+    assert queue_names(again) == before
+    assert again.min_offset("TopicTest", 0) == low
+    again.retention.step()
+    assert queue_names(again) == after
+    assert numbers(again) == list(range(low, 600))
+    again.close()
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -1,0 +1,70 @@
+"""Deletions that administrators ask for, and what the broker tells of them."""
+
+from __future__ import annotations
+
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from tests.unit.broker.harness import Bench, pull_command
+
+RESERVED_SECONDS = 73 * 3600
+
+
+def fill(bench: Bench) -> None:
+    """More than a file of the log, and another one a long time later."""
+    bench.topic("T")
+    for _ in range(40):
+        assert bench.send("T", b"x" * 30_000).code == 0
+    bench.store.flush()
+    bench.clock.advance(RESERVED_SECONDS)
+    for _ in range(40):
+        assert bench.send("T", b"x" * 30_000).code == 0
+    bench.store.flush()
+
+
+def runtime(bench: Bench) -> dict[str, str]:
+    answer = bench.must(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    return decode(KVTable, answer.body).table
+
+
+def test_old_messages_go_when_it_is_asked_for(bench: Bench) -> None:
+    fill(bench)
+    assert bench.must(Command.request(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+    bench.store.retention.step()
+    low = bench.store.min_offset("T", 0)
+    assert low > 0
+    answer = bench.must(pull_command("T", queue_offset=0))
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert dict(answer.all_pairs() or ())["nextBeginOffset"] == str(low)
+    assert runtime(bench)["pocketmqLogFilesDeleted"] == "1"
+    assert runtime(bench)["pocketmqLogFilesDeletedYoung"] == "0"
+    assert runtime(bench)["commitLogMinOffset"] == str(1 << 20)
+
+
+def test_queues_are_looked_at_when_it_is_asked_for(bench: Bench) -> None:
+    fill(bench)
+    assert bench.must(Command.request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
+    bench.store.retention.step()
+    assert bench.store.min_offset("T", 0) > 0
+
+
+def test_queues_of_topics_that_are_gone_go_and_others_stay(bench: Bench) -> None:
+    bench.topic("T")
+    bench.topic("Gone")
+    bench.send("T")
+    bench.send("Gone")
+    bench.send("T", properties="DELAY\x011\x02")
+    bench.state.topics.delete("Gone", 1)
+    kept = set(bench.store.topics_on_disk()) - {"Gone"}
+    assert bench.must(Command.request(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+    assert set(bench.store.topics_on_disk()) == kept
+    assert len(kept) == 2
+
+
+def test_a_broker_that_takes_no_messages_tells_why(bench: Bench) -> None:
+    assert "pocketmqWhyNotWritable" not in runtime(bench)
+    bench.store._disk.measured("the disk is full")
+    assert runtime(bench)["pocketmqWhyNotWritable"] == "the disk is full"
+    refused = bench.send("T")
+    assert refused.code != 0
