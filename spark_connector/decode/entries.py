@@ -122,8 +122,10 @@ def _separators(
     first_entries = offsets[:-1][has_entries]
     if len(at) % 2 or (len(row_starts) and first_entries[-1] >= len(entry_starts)):
         raise UnusualError
+    # A row could begin where a name is to end, for its first byte may be any.
+    require(entry_starts[first_entries] == row_starts)
     is_entry_end = block[entry_starts] == _ENTRY_END
-    is_entry_end[first_entries] = entry_starts[first_entries] == row_starts
+    is_entry_end[first_entries] = True
     require(is_entry_end, block[name_ends] == _NAME_END, name_ends - entry_starts > 1)
     return at, offsets
 

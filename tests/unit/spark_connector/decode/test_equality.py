@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoting.protocol.message.tags import TagExpression
@@ -113,6 +113,7 @@ def test_odd_records_are_read_alike_or_left_to_the_plain_way(
 
 
 @given(texts=st.lists(made.odd_texts | made.tidy_texts, min_size=1, max_size=5))
+@example([b"x", b"x", b"x\x01"])
 def test_properties_texts_are_read_alike_or_left_to_the_plain_way(texts: list[bytes]) -> None:
     buffer = b"".join(made.record(properties=text) for text in texts)
     settings = Settings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
