@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from client.offsets import pull_header
 from client.routes import MASTER_ID, Route, route_of
 from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from remoting.protocol.bodies.route import TopicRouteData
@@ -19,14 +20,22 @@ from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.bodies.tables import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.protocol.headers.admin import CreateTopicRequestHeader, GetRouteInfoRequestHeader
 from remoting.protocol.headers.offset import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
-from remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from remoting.protocol.names import (
+    AUTO_CREATE_TOPIC,
+    DLQ_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    is_system_topic,
+    retry_topic,
+)
 from remoting.protocol.queue import MessageQueue
 from remoting.settings import nearest
 from spark_connector.errors import BrokerError, UnknownTopicError
@@ -36,6 +45,16 @@ from spark_connector.planning.positions import QueueFacts
 from spark_connector.source.calls import SUCCESS, Calls, Request, read_body, read_header, request
 
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+PULL_ANSWERS: Final = frozenset(
+    {
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+        int(ResponseCode.PULL_OFFSET_MOVED),
+    }
+)
+"""Answers to a pull that was understood."""
+
 _ROUTE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
 
 Facts = dict[MessageQueue, QueueFacts]
@@ -133,6 +152,39 @@ class Brokers:
         for address, here in _by_master(routes, offsets).items():
             commands = [_update(group, queue, offsets[queue]) for queue in here]
             self.calls.many(address, commands, f"commit of group {group}", retries=0)
+
+    def introduce(
+        self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
+    ) -> None:
+        """Make a group known where it isn't, so that its commits are taken and tools find it.
+
+        Brokers make groups that pull, and those of 5.x refuse commits of others. Apache's tools
+        find groups, and their brokers, by the retry topic, which a broker makes by itself only for
+        groups with members (cf. ClientManageProcessor.heartBeat), and a query has none.
+
+        Raises:
+            BrokerError: a broker doesn't do that.
+        """
+        topic = retry_topic(group)
+        if self._route(topic) is not None:
+            return
+        for address, here in _by_master(routes, queues).items():
+            pull = pull_header(here[0], group, 0, messages=1, suspend_ms=0, expression="*")
+            command = request(RequestCode.PULL_MESSAGE, pull)
+            what = f"messages for group {group}"
+            self.calls.many(address, [command], what, accept=PULL_ANSWERS, retries=0)
+        header = CreateTopicRequestHeader(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=1,
+            write_queue_nums=1,
+            perm=PERM_READ | PERM_WRITE,
+            topic_filter_type="SINGLE_TAG",
+        )
+        command = request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        masters = {route.master(name) for route in routes.values() for name in route.brokers}
+        for address in sorted(filter(None, masters)):
+            self.calls.many(address, [command], f"the retry topic of group {group}", retries=0)
 
     def ask_name_server(self, command: Request, what: str, accept: frozenset[int]) -> Command:
         """The answer of the first name server that gives one; it is asked first from then on."""

@@ -8,7 +8,7 @@ those are committed. Nothing here can fail the query: a commit that fails is log
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from client.routes import Route
@@ -42,19 +42,33 @@ class Commits:
         self._known: dict[MessageQueue, int] = {}
         self._not_before = float("-inf")
         self._complained: set[MessageQueue] = set()
+        self._introduced = False
 
-    def store(self, offsets: Offsets, routes: Mapping[str, Route], facts: Facts) -> None:
+    def store(
+        self,
+        offsets: Offsets,
+        routes: Mapping[str, Route],
+        facts: Facts,
+        *,
+        impatient: bool = False,
+    ) -> None:
         """Commit what is ahead of the group. Never takes the group back, with one exception.
 
         That is an offset behind the end of a queue: its topic was made anew.
+
+        Args:
+            offsets: how far the query has come.
+            routes, facts: of the queues.
+            impatient: try now, even if a commit has just failed: there may be no other time.
         """
         changed = {
             queue: offset
             for queue, offset in offsets.items()
             if queue in facts and self._known.get(queue) != offset
         }
-        if not changed or self._clock() < self._not_before:
+        if not changed or (self._clock() < self._not_before and not impatient):
             return
+        self._introduce(routes, changed)
         try:
             there = self._brokers.committed(routes, self._group, changed)
             ahead = {
@@ -69,6 +83,16 @@ class Commits:
             _log.warning("a commit failed; it is tried again", group=self._group, reason=error)
             return
         self._known |= {queue: changed[queue] for queue in there}
+
+    def _introduce(self, routes: Mapping[str, Route], queues: Iterable[MessageQueue]) -> None:
+        """Once: make the group known."""
+        if self._introduced:
+            return
+        self._introduced = True
+        try:
+            self._brokers.introduce(routes, self._group, queues)
+        except BrokerError as error:
+            _log.info("tools may not list the group", group=self._group, reason=error)
 
     def _look_for_others(self, there: Mapping[MessageQueue, int | None]) -> None:
         """Warn when the group's offset is neither what this query committed nor nothing."""

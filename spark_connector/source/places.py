@@ -21,7 +21,7 @@ from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import Brokers, addresses_of
+from spark_connector.source.brokers import PULL_ANSWERS, Brokers, addresses_of
 from spark_connector.source.calls import read_header, request
 
 KEY_MATCHES: Final = 32
@@ -37,15 +37,6 @@ _ANY_INDEX: Final = frozenset(
     }
 )
 """A broker without an index is read instead."""
-
-_ANY_PULL: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
 
 
 class KeyMatches(NamedTuple):
@@ -169,7 +160,7 @@ class Places:
             address,
             request(RequestCode.PULL_MESSAGE, header),
             f"messages of queue {queue}",
-            accept=_ANY_PULL,
+            accept=PULL_ANSWERS,
         )
         following = read_header(answer, PullMessageResponseHeader, address).next_begin_offset
         if answer.code != ResponseCode.SUCCESS:

@@ -92,7 +92,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_target(begun)
         facts = self._horizon.facts
         if self._commits is not None:
-            self._commits.store(begun, self._horizon.routes, facts)
+            ends_by_itself = self._admission.target is not None
+            self._commits.store(begun, self._horizon.routes, facts, impatient=ends_by_itself)
         self._sample(begun)
         end = self._admission.end(
             begun, facts, time.monotonic(), take_all=isinstance(limit, ReadAllAvailable)
