@@ -106,6 +106,29 @@ def test_planning_without_a_name_server_is_an_error_with_its_address():
             reader()
 
 
+def test_another_name_server_is_asked_when_one_is_gone(cluster: Cluster):
+    cluster.fill(0, 10)
+    servers = f"127.0.0.1:9;{cluster.server.nameserver}"
+    assert len(rows(batch_reader(servers, topic="T", **QUICK))) == 10
+
+
+def test_a_topic_with_many_queues_is_read_and_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    cluster.create("Many", queues=150)
+    cluster.fill(0, 300, "Many")
+    running = cluster.query(topic="Many", consumerGroup="many", maxOffsetsPerTrigger=200)
+    assert [len(batch) for batch in running.available_now()] == [200, 100]
+    with Admin(cluster.server.nameserver) as admin:
+        assert admin.lag("many").total == 0
+    following = cluster.query(running.log, topic="Many")
+    for _ in range(4):
+        assert following.step() == []
+    cluster.fill(300, 310, "Many")
+    following.until(lambda: len(following.found) >= 10)
+    assert numbers(following.found) == list(range(300, 310))
+
+
 def test_planning_without_the_broker_is_an_error_with_its_address(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
