@@ -38,6 +38,14 @@ APPENDER_STEP_BYTES: Final = 256 * 1024
 QUEUE_STEP_BYTES: Final = 64 * 1024
 """Largest step in which a consume-queue file is allocated; the first are smaller."""
 
+SAFE_POINT_BYTES: Final = 8 * 1024 * 1024
+"""Growth of the log after which a new safe point is made: a start after a crash walks about so
+much, in half a second even if messages are small."""
+
+SAFE_POINT_SHARE: Final = 20
+"""Making safe points takes at most one part in so many of the time: with ten thousand queues one
+takes long."""
+
 NO_SPACE_RETRY_SECONDS: Final = 1.0
 """How often a store that ran out of space tries whether there is space again."""
 

@@ -1,9 +1,14 @@
 """Walking the commit log from record to record; what is good in it, and where it ends.
 
 It decides by the bytes alone. A bad record ends the log, as a torn write does; what stands behind
-it was never acknowledged in SYNC mode. Only one that the checkpoint says had reached the disk, and
-that a good record follows which had reached it too, is damage in the middle and stepped over: one
-flipped bit must not cost all that came later.
+it was never acknowledged in SYNC mode. Only where the log had reached the disk, and a good record
+follows that had reached it too, it is damage in the middle and stepped over: a flipped bit or a
+lost page must not cost all that came later.
+
+A crash loses whole sectors, which then hold zeros. Where they held a part of a body the CRC tells,
+where they held lengths these do not agree; a record that lost nothing but topic or properties is
+told by a sector's share of them being zeros. It is looked for only where the log may not have
+reached the disk, and no text has that by itself.
 """
 
 from __future__ import annotations
@@ -12,8 +17,19 @@ from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from broker.store.errors import StoreError
 from broker.store.mapped_file import MappedFile
-from remoting.protocol.message.record import FIXED_BYTES_V4, Blank, Found, Invalid, examine
+from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    MAGIC_V1,
+    Blank,
+    Found,
+    Invalid,
+    examine,
+    locate,
+)
 from remoting.protocol.message.sys_flag import BORN_HOST_V6
 
 # Queue id, queue offset, physical offset, system flag, store time; the last for IPv4 born hosts.
@@ -21,6 +37,14 @@ _FIELDS: Final = Struct(">12xi4xqqi16xq")
 _TIME: Final = Struct(">q")
 _TIME_AT_V6: Final = 68
 _SIZE: Final = Struct(">I")
+_MAGIC_AT: Final = 4
+_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+_SEARCHED_AT_ONCE: Final = 64 * 1024
+_FOREIGN_RECORDS: Final = 2
+"""One record that says of another place may be damaged; two that agree are not."""
+
+_SECTOR_BYTES: Final = 512
+"""What a disk writes or loses at once, at least."""
 
 
 class LogRecord(NamedTuple):
@@ -47,11 +71,26 @@ class LogWalk:
         damaged: places stepped over.
     """
 
-    def __init__(self, mapped: Sequence[MappedFile], *, check_crc: bool, synced_ms: int) -> None:
-        """``synced_ms``: store time up to which all records had reached the disk."""
+    def __init__(
+        self,
+        mapped: Sequence[MappedFile],
+        *,
+        check_crc: bool,
+        synced_ms: int,
+        synced_end: int | None = None,
+    ) -> None:
+        """A walk.
+
+        Args:
+            mapped: the files.
+            check_crc: compare the CRC of bodies.
+            synced_ms: store time up to which all records had reached the disk.
+            synced_end: physical offset up to which they had; None to go by the time.
+        """
         self._mapped = mapped
         self._check_crc = check_crc
         self._synced_ms = synced_ms
+        self._synced_end = synced_end
         self.end = 0
         self.last = 0
         self.last_store_ms = 0
@@ -89,7 +128,7 @@ class LogWalk:
                 yield record
             elif isinstance(scan, Blank):
                 return True
-            elif isinstance(scan, Invalid) and (size := self._damage(file, position)):
+            elif size := self._damage(file, position, is_zero=not isinstance(scan, Invalid)):
                 self.damaged += 1
                 position += size
             else:
@@ -110,6 +149,8 @@ class LogWalk:
             0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
         ):
             return Invalid(f"the record at {physical_offset} is not of this place"), None
+        if not self._had_reached_disk(physical_offset, store_ms) and _lost_text(view, position):
+            return Invalid(f"the record at {physical_offset} has lost its topic or text"), None
         return scan, LogRecord(
             view,
             position,
@@ -121,17 +162,99 @@ class LogWalk:
             store_ms,
         )
 
-    def _damage(self, file: MappedFile, position: int) -> int:
-        """Size of a damaged record in the middle of what had reached the disk; 0 if it is none."""
+    def _had_reached_disk(self, physical_offset: int, store_ms: int) -> bool:
+        if self._synced_end is None:
+            return store_ms <= self._synced_ms
+        return physical_offset < self._synced_end
+
+    def _damage(self, file: MappedFile, position: int, *, is_zero: bool) -> int:
+        """Bytes of damage in the middle of what had reached the disk; 0 if it is none."""
+        if self._synced_end is None:
+            if is_zero:
+                # As a rule the log ends here, and nobody wants to search a gigabyte of zeros.
+                return 0
+        elif file.start + position >= self._synced_end:
+            return 0
+        if position + FIXED_BYTES_V4 > file.size:
+            return 0
+        if position == 0:
+            _refuse_foreign(file)
         (size,) = _SIZE.unpack_from(file.view, position)
         following = position + size
         if size < FIXED_BYTES_V4 or following + FIXED_BYTES_V4 > file.size:
-            return 0
-        return int(size) if self._is_synced(file, following) else 0
+            return self._search(file, position)
+        return int(size) if self._is_synced(file, following) else self._search(file, position)
+
+    def _search(self, file: MappedFile, position: int) -> int:
+        """How far behind ``position`` the next record is that had reached the disk; 0 for none."""
+        limit = file.data_end()
+        if self._synced_end is not None:
+            limit = min(limit, self._synced_end - file.start)
+        at = position + 1
+        while at + FIXED_BYTES_V4 <= limit:
+            # As bytes: a view can't be searched.
+            piece = bytes(file.view[at + _MAGIC_AT : min(at + _SEARCHED_AT_ONCE, limit)])
+            found = piece.find(_MAGIC_PREFIX)
+            if found < 0:
+                at += max(1, len(piece) - len(_MAGIC_PREFIX) + 1)
+            elif self._is_synced(file, at + found):
+                return at + found - position
+            else:
+                at += found + 1
+        return 0
 
     def _goes_on_in(self, index: int) -> bool:
         return index < len(self._mapped) and self._is_synced(self._mapped[index], 0)
 
     def _is_synced(self, file: MappedFile, position: int) -> bool:
         _, record = self._look(file, position)
-        return record is not None and record.store_timestamp_ms <= self._synced_ms
+        return record is not None and self._had_reached_disk(
+            record.physical_offset, record.store_timestamp_ms
+        )
+
+
+def _refuse_foreign(file: MappedFile) -> None:
+    """Raises ``StoreError`` when a file's records are those of another file."""
+    positions = [0]
+    places: list[int] = []
+    while len(places) < _FOREIGN_RECORDS:
+        scan = examine(file.view, positions[-1])
+        if not isinstance(scan, Found):
+            return
+        _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
+        places.append(physical_offset - positions[-1])
+        positions.append(positions[-1] + scan.size)
+    if places[0] != file.start and len(set(places)) == 1:
+        raise StoreError(
+            f"the commit-log file {file.path} holds the records of {name_of(max(0, places[0]))}: it"
+            " was swapped or copied; put the right file back, or move this one and all later ones"
+            " away to go on without them"
+        )
+
+
+def _lost_text(view: memoryview, position: int) -> bool:
+    """Whether the topic or the properties of a record lack what one sector held of them."""
+    _, _, _, topic_at, topic_end, end = locate(view, position, len(view))
+    if b"\0" not in bytes(view[topic_end + 2 : end]) + bytes(view[topic_at:topic_end]):
+        return False
+    at = topic_at
+    while at < end:
+        behind = min(end, (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES)
+        if not any(view[at:behind]):
+            return True
+        at = behind
+    return False
+
+
+def begins_by(mapped: Sequence[MappedFile], checkpoint: Checkpoint) -> int:
+    """Index of the last file that begins before what a checkpoint says was on the disk.
+
+    0 when the times tell nothing (cf. CommitLog.isMappedFileMatchedRecover).
+    """
+    safe_ms = checkpoint.recover_from_ms
+    walk = LogWalk(mapped, check_crc=False, synced_ms=safe_ms)
+    for index in range(len(mapped) - 1, 0, -1):
+        first = next(walk.run(index), None)
+        if first is not None and first.position == 0 and 0 < first.store_timestamp_ms <= safe_ms:
+            return index
+    return 0

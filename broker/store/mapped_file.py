@@ -314,3 +314,8 @@ class MappedFile:
         self.removed = True
         self._region = None
         self._files.remove(self.path)
+
+    def remove_durably(self) -> None:
+        """The same, and the name does not come back. Raises ``OSError``."""
+        self.remove()
+        self._files.sync_directory(self.path.parent)

@@ -123,7 +123,7 @@ class MessageStore:
                 loop, parts.log_flusher.request, self.config.sync_flush_timeout_ms, self.stats
             )
         parts.log_flusher.start(self._flushed_in_thread)
-        parts.queue_flusher.start()
+        parts.queue_flusher.start(loop.call_soon_threadsafe)
         parts.run_ahead.start()
         parts.retention.start(loop)
 
@@ -252,7 +252,7 @@ class MessageStore:
         done = parts.log_flusher.sync()
         self._flushed(parts.log_flusher.flushed)
         if done:
-            parts.queue_flusher.sync(thorough=True)
+            parts.queue_flusher.make_safe()
             parts.queue_flusher.write_checkpoint()
         return done
 
@@ -443,6 +443,13 @@ class MessageStore:
         """Whether the store is open."""
         return self._parts is not None
 
+        try:
+            parts.queue_flusher.forget(topic)
+        except OSError as error:
+            raise StoreError(
+                f"topic {topic} can't be deleted, for {self.paths.safe_point} can't be written"
+                f" ({error.strerror or error}): check the disk, then delete it again"
+            ) from error
     @property
     def why_not_writable(self) -> str | None:
         """Why it takes no messages, in one sentence; None when it does."""

@@ -17,6 +17,7 @@ from broker.store.queue_files import QueueSpace
 from broker.store.queue_table import QueueTable
 from broker.store.recovery import Recovery
 from broker.store.results import RecoveryReport
+from broker.store.safe_point import SafePointFile
 from remoting.clock import Clock
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.errors import RecordError
@@ -34,6 +35,7 @@ class Opened:
     queues: QueueTable
     checkpoint: Checkpoint
     last_store_ms: int
+    safe: SafePointFile
     report: RecoveryReport
 
 
@@ -74,11 +76,13 @@ def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -
     log = CommitLog(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     checkpoint = _read_checkpoint(paths, files)
+    safe = SafePointFile(files, paths, config)
     recovery = Recovery(
         log,
         mapped,
         queues,
         checkpoint,
+        safe.read(),
         delay_levels_ms=config.delay_levels_ms,
         check_crc=config.check_crc_on_recover,
     )
@@ -88,11 +92,12 @@ def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -
         stop = clean_stop.read(files, paths, config, [file.start for file in mapped])
     report = recovery.run(clean=clean, stop=stop)
     # Only now: a start that was refused leaves the store as it was.
+    safe.begin(log, believed=recovery.believes_safe_point)
     files.remove(paths.clean_stop)
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
-    return Opened(lock, log, queues, checkpoint, recovery.last_store_ms, report)
+    return Opened(lock, log, queues, checkpoint, recovery.last_store_ms, safe, report)
 
 
 def _read_checkpoint(paths: StorePaths, files: Files) -> Checkpoint:

@@ -1,28 +1,44 @@
 """Putting a store right when it is opened. It works through the ``Files`` seam alone.
 
-After a clean stop that left word of it (``clean_stop``) only the log's last records are looked at.
-After another one the last three files are walked and the log ends behind their last good record
-(cf. CommitLog.recoverNormally); queues keep their entries, those that point behind the end are
-cut, and records that no queue has heard of are dispatched. After an unclean stop the whole log is
-walked and every entry of every queue is compared with it and put right: the log is the truth.
-In both cases what stands behind the end is overwritten with zeros, so that it can't come back when
-the log has grown to where it stood.
+There are four ways, the shortest first:
+
+========================  ========================================================================
+a clean stop's word       only the log's last records are looked at (``clean_stop``)
+a safe point              the log is walked from there, and the queues get what they lack of it
+                          (``safe_point``)
+a clean stop of others    the last three files are walked, and records that no queue has heard of
+                          are dispatched (cf. CommitLog.recoverNormally)
+a crash of others         the log is walked from the file that the checkpoint's times tell (cf.
+                          CommitLog.recoverAbnormally)
+========================  ========================================================================
+
+When a queue turns out to lack entries of what lies before, the whole log is walked, and every entry
+of every queue is compared with it and put right: the log is the truth. The log ends behind the last
+good record. What stands behind it is overwritten with zeros, so that it can't come back when the
+log has grown to where it stood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NoReturn
 
 from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.dispatch import entry_of
 from broker.store.limits import FILES_OF_A_CLEAN_START
-from broker.store.log_walk import LogRecord, LogWalk
+from broker.store.log_walk import LogRecord, LogWalk, begins_by
 from broker.store.mapped_file import MappedFile
 from broker.store.queue_table import QueueTable
 from broker.store.results import RecoveryReport
+from broker.store.safe_point import SafePoint
 from remoting.protocol.disk.checkpoint import Checkpoint
+
+
+class QueueLacksEntries(Exception):
+    """A queue does not have what it should have of the log before the place of a start."""
 
 
 class Recovery:
@@ -33,6 +49,7 @@ class Recovery:
         mapped: the commit-log files on the disk.
         queues: not loaded yet.
         checkpoint: what the last run had synced.
+        safe: where the last run was safe, if it told.
         delay_levels_ms: of ``messageDelayLevel``.
         check_crc: compare the CRC of bodies.
     """
@@ -43,6 +60,7 @@ class Recovery:
         mapped: list[MappedFile],
         queues: QueueTable,
         checkpoint: Checkpoint,
+        safe: SafePoint | None,
         *,
         delay_levels_ms: Sequence[int],
         check_crc: bool,
@@ -52,7 +70,9 @@ class Recovery:
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._check_crc = check_crc
-        self._synced_ms = checkpoint.physic_ms
+        self._checkpoint = checkpoint
+        self._safe = safe
+        self._is_safe = True
         self._walk = self._new_walk()
         self._report = RecoveryReport()
         # Of each queue the number of its first message in the log, and behind its last one.
@@ -60,7 +80,17 @@ class Recovery:
         self.last_store_ms = 0
 
     def _new_walk(self) -> LogWalk:
-        return LogWalk(self._mapped, check_crc=self._check_crc, synced_ms=self._synced_ms)
+        return LogWalk(
+            self._mapped,
+            check_crc=self._check_crc,
+            synced_ms=self._checkpoint.physic_ms,
+            synced_end=None if self._safe is None else self._safe.synced,
+        )
+
+    @property
+    def believes_safe_point(self) -> bool:
+        """Whether what was said to be safe is there."""
+        return self._safe is not None and self._is_safe and self._safe.end <= self._walk.end
 
     def run(self, *, clean: bool, stop: CleanStop | None) -> RecoveryReport:
         """Load log and queues; what was found and done.
@@ -80,13 +110,23 @@ class Recovery:
         elif stop is not None and self._take_over(stop):
             self._report.quick = True
         else:
-            self._walk = self._new_walk()
             self._queues.load()
-            if clean:
-                self._after_clean_stop()
-            else:
-                self._after_crash()
+            self._find_way(clean=clean)
         return self._finish()
+
+    def _find_way(self, *, clean: bool) -> None:
+        try:
+            if self._safe is not None and self._lacks_nothing(self._safe):
+                self._from_safe_point(self._safe)
+            elif self._safe is None and clean:
+                self._after_clean_stop()
+            elif self._safe is None and (first := begins_by(self._mapped, self._checkpoint)):
+                self._from_file(first)
+            else:
+                self._whole()
+        except QueueLacksEntries as error:
+            self._report.note(str(error))
+            self._whole()
 
     def _take_over(self, stop: CleanStop) -> bool:
         """Go on from a clean stop, if the log ends where it says."""
@@ -110,28 +150,127 @@ class Recovery:
         first = max(0, len(self._mapped) - FILES_OF_A_CLEAN_START)
         while first and self._mapped[first].start > dispatched:
             first -= 1
-        self._replay(
-            record for record in self._walk.run(first) if record.physical_offset >= dispatched
-        )
+        self._walk = self._new_walk()
+        records = self._walk.run(first)
+        self._replay((one for one in records if one.physical_offset >= dispatched), partial=False)
         self._cut_log()
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._queues.all():
             self._report.cut_entries += queue.cut(end)
             queue.correct_min(start)
 
-    def _after_crash(self) -> None:
-        self._replay(self._walk.run())
-        self._cut_log()
-        # Readers will see what may be in the page cache alone so far.
-        for file in self._mapped:
-            file.sync()
+    # --- from the safe point
+
+    def _lacks_nothing(self, safe: SafePoint) -> bool:
+        for topic, rows in safe.numbers.items():
+            for queue_id, number in rows.items():
+                queue = self._queues.get((topic, queue_id))
+                found = 0 if queue is None else queue.max_offset
+                if found < number:
+                    self._report.note(
+                        f"queue {queue_id} of topic {topic} has {found} entries instead of"
+                        f" {number}: the queues are built anew from the log"
+                    )
+                    return False
+        return True
+
+    def _from_safe_point(self, safe: SafePoint) -> None:
+        start = self._mapped[0].start
+        at = max(safe.tail, start)
+        index, position = divmod(at - start, self._mapped[0].size)
+        if index >= len(self._mapped) or (at == safe.tail and not self._is_known(safe, at)):
+            self._disbelieve()
+        self._walk = self._new_walk()
+        records = self._behind(safe, self._walk.run(index, position))
+        self._replay(records, partial=True)
+        self._end_log(index)
+        for queue in self._queues.all():
+            number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
+            self._settle_behind(queue, number)
+
+    def _is_known(self, safe: SafePoint, at: int) -> bool:
+        file = self._mapped[(at - self._mapped[0].start) // self._mapped[0].size]
+        head = bytes.fromhex(safe.head)
+        position = at - file.start
+        return bytes(file.view[position : position + len(head)]) == head
+
+    def _behind(self, safe: SafePoint, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
+        """Pass over the records before the safe point, which has to lie between two of them."""
+        before = max(safe.tail, self._mapped[0].start)
+        for record in records:
+            if record.physical_offset >= safe.end:
+                self._check_end(safe, before, record.physical_offset)
+                yield from chain((record,), records)
+                return
+            before = record.physical_offset + record.size
+        self._check_end(safe, before, self._walk.end)
+
+    def _check_end(self, safe: SafePoint, before: int, behind: int) -> None:
+        if self._walk.damaged:
+            raise QueueLacksEntries(
+                "the log is damaged where it had reached the disk: the queues are built anew from"
+                " all of it"
+            )
+        if safe.end not in {before, behind}:
+            self._disbelieve()
+
+    def _disbelieve(self) -> NoReturn:
+        self._is_safe = False
+        raise QueueLacksEntries(
+            "the log is not what it was when the last safe point was made: the queues are built"
+            " anew from all of it"
+        )
+
+    def _settle_behind(self, queue: ConsumeQueue, number: int) -> None:
+        """Of what a queue has behind message ``number`` only what was seen in the log stays."""
+        first, end = self._seen.get(queue, (number, number))
+        if first > number:
+            queue.replay_gap(number, first)
+        self._report.cut_entries += queue.keep(max(end, number) if first >= number else end)
+        queue.correct_min(self._mapped[0].start)
+
+    # --- after a crash of another broker, or when entries are missing
+
+    def _from_file(self, first: int) -> None:
+        self._walk = self._new_walk()
+        self._replay(self._walk.run(first), partial=True)
+        self._end_log(first)
+        start = self._mapped[0].start
+        for queue in self._queues.all():
+            if (seen := self._seen.get(queue)) is None:
+                self._report.cut_entries += queue.cut(self._mapped[first].start)
+            else:
+                self._report.cut_entries += queue.keep(seen[1])
+            queue.correct_min(start)
+
+    def _whole(self) -> None:
+        self._seen.clear()
+        self._walk = self._new_walk()
+        self._replay(self._walk.run(), partial=False)
+        self._end_log(0)
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._queues.all():
             self._report.cut_entries += queue.settle(
                 self._seen.get(queue), start, end, damaged=self._walk.damaged > 0
             )
+        self._keep_numbers()
 
-    def _replay(self, records: Iterable[LogRecord]) -> None:
+    def _keep_numbers(self) -> None:
+        """A queue whose last messages are gone goes on behind them all the same."""
+        if self._safe is None:
+            return
+        for topic, rows in self._safe.numbers.items():
+            for queue_id, number in rows.items():
+                if number:
+                    self._queues.get_or_create(topic, queue_id).reach(number)
+
+    def _end_log(self, first: int) -> None:
+        self._cut_log()
+        # Readers will see what may be in the page cache alone so far.
+        for file in self._mapped[first:]:
+            file.sync()
+
+    def _replay(self, records: Iterable[LogRecord], *, partial: bool) -> None:
         for record in records:
             entry = entry_of(record, self._delay_levels_ms)
             if entry is None:
@@ -142,6 +281,11 @@ class Recovery:
                 self._report.note(f"the record at {entry.physical_offset} has no queue: {error}")
                 continue
             offset = entry.queue_offset
+            if partial and offset > queue.max_offset and not self._walk.damaged:
+                raise QueueLacksEntries(
+                    f"queue {entry.queue_id} of topic {entry.topic} has no entry {offset - 1}: the"
+                    " queues are built anew from the log"
+                )
             if queue.replay(offset, entry.physical_offset, entry.size, entry.tags_code):
                 self._report.rebuilt_entries += 1
             first, behind = self._seen.get(queue, (offset, offset))
@@ -154,7 +298,8 @@ class Recovery:
         while len(self._mapped) > 1 and self._mapped[-1].start > end:
             file = self._mapped.pop()
             self._report.cut_bytes += file.clear_from(0)
-            file.remove()
+            # One by one: a name that came back alone would leave a gap before it.
+            file.remove_durably()
         last = self._mapped[-1]
         self._report.cut_bytes += last.clear_from(min(end - last.start, last.size))
 

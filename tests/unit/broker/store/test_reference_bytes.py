@@ -183,6 +183,7 @@ def test_a_clean_stop_leaves_what_the_reference_leaves(store: MessageStore) -> N
         "consumequeue",
         "lock",
         "pocketmq-clean-stop",
+        "pocketmq-safe-point",
     ]
     assert (root / "lock").read_bytes() == b"lock"
     checkpoint = (root / "checkpoint").read_bytes()

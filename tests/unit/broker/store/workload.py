@@ -1,0 +1,231 @@
+"""A broker's day on a disk that may die: what it promised, and whether that is kept.
+
+A ``Day`` puts messages in the ways a broker does, in SYNC or ASYNC mode, and has done by hand what
+the store's threads do. It keeps book of what it was told: which number each message got, and up to
+where the log was said to be on the disk. After a crash ``check`` compares.
+
+What was on the disk has to be there, whole, under its number. Of what came later a beginning may be
+there, in the order it was put; nothing else, and no number is given twice to what could be seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.store.bulk import Run
+from broker.store.message_store import GetStatus, MessageStore, PendingMessage, PutStatus
+from broker.store.results import RecoveryReport
+from remoting.clock import ManualClock
+from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.tags import tags_code
+from remoting.protocol.message.view import RecordView, iter_records
+from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
+from tests.unit.broker.store.stores import BORN_HOST, small_config
+
+Queue = tuple[str, int]
+
+QUEUES: list[Queue] = [("orders", 0), ("orders", 1), ("%RETRY%group", 0), ("b", 7)]
+
+
+class Sent(NamedTuple):
+    """A message that was put."""
+
+    end_offset: int
+    body: bytes
+    properties: bytes
+
+
+class Day:
+    """One run of a broker after the other on one disk.
+
+    Attributes:
+        sent: of each queue, by number, what was put.
+        durable: physical offset up to which the log was said to be on the disk.
+        seen: of each queue the largest maximum that a reader saw of what was on the disk.
+        reports: of all openings.
+    """
+
+    def __init__(self, disk: SimulatedDisk, *, sync: bool) -> None:
+        self.disk = disk
+        self.random = disk.random
+        self.sync = sync
+        self.clock = ManualClock()
+        self.sent: dict[Queue, list[Sent]] = {queue: [] for queue in QUEUES}
+        self.durable = 0
+        self.seen: dict[Queue, int] = dict.fromkeys(QUEUES, 0)
+        self.reports: list[RecoveryReport] = []
+        self.count = 0
+        self.store = self._new_store()
+
+    def _new_store(self) -> MessageStore:
+        kind = "SYNC_FLUSH" if self.sync else "ASYNC_FLUSH"
+        config = small_config(ROOT, flush_disk_type=kind, max_open_files=16)
+        return MessageStore(config, files=self.disk, clock=self.clock)
+
+    # --- what a broker does
+
+    def open(self) -> RecoveryReport:
+        """Start the broker; what there is to read is on the disk then."""
+        self.store = self._new_store()
+        report = self.store.open()
+        self.reports.append(report)
+        return report
+
+    def act(self) -> None:
+        """Something that a broker does."""
+        choice = self.random.random()
+        if choice < 0.45:
+            self.put()
+        elif choice < 0.6:
+            self.put_batch()
+        elif choice < 0.7:
+            self.put_in_bulk()
+        elif choice < 0.9:
+            self.flush_log()
+        elif choice < 0.95:
+            self.flush_queues()
+        elif choice < 0.98:
+            self.run_ahead()
+        else:
+            self.clock.advance(self.random.choice([0.001, 0.5, 70.0]))
+
+    def _message(self, queue: Queue) -> PendingMessage:
+        self.count += 1
+        filler = bytes([self.random.randrange(1, 256)])
+        body = b"%d " % self.count + filler * self.random.choice([0, 3, 400, 2500])
+        text = b"KEYS\x01%d\x02TAGS\x01t" % self.count
+        if self.random.random() < 0.2:
+            text += b"\x02large\x01" + b"p" * 1500
+        return PendingMessage(
+            *queue, body, text, tags_code("t"), born_timestamp_ms=self.count, born_host=BORN_HOST
+        )
+
+    def put(self) -> None:
+        queue = self.random.choice(QUEUES)
+        message = self._message(queue)
+        result = self.store.put(message)
+        if result.status is PutStatus.OK:
+            self._note(queue, result.queue_offset, result.end_offset, message)
+
+    def put_batch(self) -> None:
+        queue = self.random.choice(QUEUES)
+        messages = [self._message(queue) for _ in range(self.random.randrange(1, 6))]
+        result = self.store.put_batch(messages)
+        if result.status is PutStatus.OK:
+            ends = [*result.physical_offsets[1:], result.end_offset]
+            for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
+                self._note(queue, result.queue_offset + number, end, message)
+
+    def put_in_bulk(self) -> None:
+        """As the hot path does: the messages of one read, to several queues."""
+        bulk = self.store.bulk
+        runs = [(queue, Run(self.store.queues.get_or_create(*queue))) for queue in QUEUES[:2]]
+        for _ in range(self.random.randrange(1, 8)):
+            queue, run = self.random.choice(runs)
+            message = self._message(queue)
+            record = self._record(message, run, 0, 0)
+            if not bulk.make_room(run, 1, len(record)):
+                break
+            record = self._record(message, run, bulk.position, bulk.store_ms)
+            bulk.records.append(record)
+            run.entries += (bulk.position, len(record), message.tags_code)
+            bulk.position += len(record)
+            bulk.messages += 1
+            self._note(queue, run.next_offset, bulk.position, message)
+            run.next_offset += 1
+            run.room -= 1
+        bulk.flush()
+
+    def _record(self, message: PendingMessage, run: Run, position: int, store_ms: int) -> bytes:
+        return encode_record(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            body=message.body,
+            properties=message.properties,
+            born_host=BORN_HOST,
+            store_host=BORN_HOST,
+            queue_offset=run.next_offset,
+            physical_offset=position,
+            born_timestamp_ms=message.born_timestamp_ms,
+            store_timestamp_ms=store_ms,
+        )
+
+    def _note(self, queue: Queue, number: int, end: int, message: PendingMessage) -> None:
+        assert number == len(self.sent[queue]), "a number was left out or given twice"
+        self.sent[queue].append(Sent(end, bytes(message.body), message.properties))
+
+    def flush_log(self) -> None:
+        """A turn of the thread that syncs the log."""
+        flusher = self.store._opened().log_flusher
+        if flusher.sync():
+            self.durable = max(self.durable, flusher.flushed)
+        self.store._flushed(flusher.flushed)
+        if self.sync:
+            self.look()
+
+    def look(self) -> None:
+        """What a consumer can see now."""
+        for queue in QUEUES:
+            self.seen[queue] = max(self.seen[queue], self.store.max_offset(*queue))
+
+    def flush_queues(self) -> None:
+        """A turn of the thread that syncs the queues."""
+        if self.random.random() < 0.5:
+            self.clock.advance(70.0)
+        self.store._opened().queue_flusher.turn()
+
+    def run_ahead(self) -> None:
+        """A turn of the thread that allocates."""
+        self.store._opened().run_ahead.try_step()
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        self.store.close()
+        if not self.store._disk.final:
+            self.durable = max(
+                (sent[-1].end_offset for sent in self.sent.values() if sent), default=0
+            )
+
+    # --- what it promised
+
+    def check(self) -> None:
+        """What the opened store holds is what was promised; it goes on from there."""
+        before = dict(self.sent)
+        for queue in QUEUES:
+            found = read_densely(self.store, queue)
+            sent = self.sent[queue]
+            promised = sum(one.end_offset <= self.durable for one in sent)
+            assert len(found) >= promised, f"{queue} lost {promised - len(found)} messages"
+            assert len(found) >= self.seen[queue], f"the numbers of {queue} went back"
+            assert len(found) <= len(sent), f"{queue} has messages that nobody sent"
+            for record, expected in zip(found, sent, strict=False):
+                assert record.body == expected.body, f"{queue} has another body"
+                assert record.properties_text == expected.properties, f"{queue}: properties"
+                assert record.check_crc()
+            self.sent[queue] = sent[: len(found)]
+        kept = max((sent[-1].end_offset for sent in self.sent.values() if sent), default=0)
+        for queue, sent in before.items():
+            in_order = sum(one.end_offset <= kept for one in sent)
+            assert len(self.sent[queue]) == in_order, f"{queue} lost what others kept"
+        assert self.store.end_offset >= kept
+        self.durable = kept
+        self.look()
+
+
+def read_densely(store: MessageStore, queue: Queue) -> list[RecordView]:
+    """Every message of a queue; asserts that they are numbered one by one."""
+    found: list[RecordView] = []
+    offset = 0
+    while True:
+        result = store.get(*queue, offset, 7)
+        if result.status is not GetStatus.FOUND:
+            ends = {GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE}
+            assert result.status in ends, f"{queue}: {result.status} at {offset}"
+            return found
+        for run in result.records:
+            for record in iter_records(run):
+                assert record.queue_offset == len(found), f"{queue} is not dense"
+                assert (record.topic, record.queue_id) == queue
+                found.append(record)
+        offset = result.next_offset
+        assert offset == len(found), f"{queue} has a gap before {offset}"
