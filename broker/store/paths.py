@@ -21,6 +21,8 @@ class StorePaths:
     lock: Path
     clean_stop: Path
     """What a clean stop left for the next start; see ``clean_stop``. RocketMQ has none."""
+    safe_point: Path
+    """From where on a start after a crash looks; see ``safe_point``. RocketMQ has none."""
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
@@ -34,4 +36,5 @@ class StorePaths:
             abort=root / "abort",
             lock=root / "lock",
             clean_stop=root / "pocketmq-clean-stop",
+            safe_point=root / "pocketmq-safe-point",
         )

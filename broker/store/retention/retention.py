@@ -172,8 +172,7 @@ class Retention:
     def step(self, *, may_delete: bool = True) -> float:
         """Look, and delete what is to be deleted; seconds until the next look."""
         asked = self._asked
-        plan = self._plan(asked=asked)
-        self._disk.measured(plan.full)
+        plan = self._look(asked=asked)
         deleted = 0
         if may_delete:
             if plan.files:
@@ -185,10 +184,14 @@ class Retention:
             self._removals.work(hurry=plan.pressed)
             if asked and not deleted:
                 self._asked = False
+        if deleted and plan.full is not None:
+            # Perhaps there is room already.
+            self._look(asked=False)
         interval = self._config.interval_ms / 1000
         return min(interval, PRESSED_SECONDS) if plan.pressed or deleted else interval
 
-    def _plan(self, *, asked: bool) -> Plan:
+    def _look(self, *, asked: bool) -> Plan:
+        """What is to be done; whoever stores is told whether the disk is too full for that."""
         self.stats.places = tuple(self._measure())
         now_ms = self._clock.now_ms()
         moment = Moment(
@@ -198,7 +201,9 @@ class Retention:
             asked=asked,
             coming_bytes=self._removals.coming_bytes(),
         )
-        return decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
+        plan = decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
+        self._disk.measured(plan.full)
+        return plan
 
     def _measure(self) -> list[Place]:
         found = []
