@@ -18,9 +18,9 @@ from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
 from broker.store.retention.retention import Retention
 from broker.store.run_ahead import RunAhead
+from broker.store.safe_point import Marker
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
-from broker.store.safe_point import Marker
 from broker.store.writer import Writer
 from remoting.clock import Clock
 
@@ -69,9 +69,6 @@ def join_parts(
     log_flusher = LogFlusher(log, disk, config, clock, stats, store_ms=store_ms)
     queue_flusher = QueueFlusher(
         queues,
-    def visible_end() -> int:
-        return log_flusher.flushed if config.flush_disk_type == "SYNC_FLUSH" else log.end
-
         log_flusher,
         files,
         disk,
@@ -81,12 +78,12 @@ def join_parts(
         clock,
         stats,
         dispatched_ms=dispatched_ms,
-    )
-    warmth = Warmth(clock.monotonic)
-    reader = Reader(log, queues, stats, warmth)
         safe=opened.safe,
         marker=Marker(log, queues, dispatcher.first_waiting),
         named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
+    )
+    warmth = Warmth(clock.monotonic)
+    reader = Reader(log, queues, stats, warmth)
     return Parts(
         lock=opened.lock,
         log=log,
