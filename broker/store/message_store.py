@@ -431,6 +431,13 @@ class MessageStore:
         """
         parts = self._opened()
         self._dispatcher.forget(topic)
+        try:
+            parts.queue_flusher.forget(topic)
+        except OSError as error:
+            raise StoreError(
+                f"topic {topic} can't be deleted, for {self.paths.safe_point} can't be written"
+                f" ({error.strerror or error}): check the disk, then delete it again"
+            ) from error
         return parts.queues.remove_topic(topic)
 
     @property
@@ -443,13 +450,6 @@ class MessageStore:
         """Whether the store is open."""
         return self._parts is not None
 
-        try:
-            parts.queue_flusher.forget(topic)
-        except OSError as error:
-            raise StoreError(
-                f"topic {topic} can't be deleted, for {self.paths.safe_point} can't be written"
-                f" ({error.strerror or error}): check the disk, then delete it again"
-            ) from error
     @property
     def why_not_writable(self) -> str | None:
         """Why it takes no messages, in one sentence; None when it does."""
