@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests.sizes import size
 
 GOLDEN = Path(__file__).parent / "golden"
-NEEDS = {"interop": ("java", "javac", "mvn"), "bench": ("cc",)}
+NEEDS = {"interop": ("java", "javac", "mvn"), "bench": ("cc",), "spark": ("java",)}
 
 settings.register_profile(
     "tests", deadline=None, print_blob=True, max_examples=size(ci=100, soak=2000)
@@ -39,7 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if lacking and item.get_closest_marker(marker):
                 reason = f"{marker} tests need {', '.join(lacking)} on the PATH"
                 item.add_marker(pytest.mark.skip(reason=reason))
-    order = ("unit", "integration", "scenarios", "docs", "chaos", "fuzz", "packaging", "interop")
+    order = [
+        "unit",
+        "integration",
+        "scenarios",
+        "docs",
+        "chaos",
+        "fuzz",
+        "packaging",
+        "interop",
+        "spark",
+    ]
     rank = {folder: number for number, folder in enumerate(order)}
     items.sort(key=lambda item: rank.get(item.path.relative_to(Path(__file__).parent).parts[0], -1))
 
