@@ -28,6 +28,12 @@ from spark_connector.source.watch import MAX_WATCHED, ArrivalWatch
 IDLE_BLOCK: Final = 0.25
 """Seconds that one call waits for a message: stopping a query must stay quick."""
 
+BRIEF_BLOCK: Final = 0.02
+"""The same for a query that has other work, such as another source: long enough for an answer."""
+
+OTHER_WORK: Final = 0.1
+"""Seconds between two looks from which a query has other work; an idle one looks again at once."""
+
 ROUTE_PERIOD: Final = 10.0
 """Seconds between looks for new topics and queues."""
 
@@ -58,8 +64,9 @@ class Horizon:
         self._fetched_at = float("-inf")
         self._routes_at = float("-inf")
         self._working_at = float("-inf")
+        self._looked_at = float("-inf")
         self._empty_looks = 0
-        self._false_signs = 0
+        self._polls = False
         self._vanished: set[MessageQueue] = set()
         self._down: dict[str, tuple[BrokerError, float]] = {}
         self.routes: dict[str, Route] = {}
@@ -98,9 +105,11 @@ class Horizon:
         """
         self._empty_looks = self._empty_looks + 1 if idle else 0
         if self._empty_looks > 1 and may_wait:
-            self._wait()
+            has_time = time.monotonic() - self._looked_at < OTHER_WORK
+            self._wait(IDLE_BLOCK if has_time else BRIEF_BLOCK)
         elif self._age() >= self._options.poll_interval or not self._is_ahead(known):
             self.fetch()
+        self._looked_at = time.monotonic()
 
     def _is_ahead(self, known: Offsets) -> bool:
         return any(known.get(queue) != ends.maximum for queue, ends in self.facts.items())
@@ -112,22 +121,23 @@ class Horizon:
     def _age(self) -> float:
         return time.monotonic() - self._fetched_at
 
-    def _wait(self) -> None:
+    def _wait(self, timeout: float) -> None:
         """Wait for a sign of new messages, and ask for the ends when it comes."""
-        if self._false_signs:
+        if self._polls:
             # A broker that answers parked pulls at once is polled like one that can't be watched.
-            time.sleep(IDLE_BLOCK)
+            time.sleep(timeout)
             sign = False
         else:
-            sign = self._watch.wait(self._watched(), IDLE_BLOCK)
+            sign = self._watch.wait(self._watched(), timeout)
         if sign:
             time.sleep(max(0.0, self._options.poll_interval - self._age()))
         elif self._age() < self._idle_refresh():
             return
         before = self.facts
         self.fetch()
-        if sign:
-            self._false_signs = int(self.facts == before)
+        changed = self.facts != before
+        if sign or changed:
+            self._polls = not changed
 
     def _watched(self) -> dict[str, dict[MessageQueue, int]]:
         found: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
@@ -138,7 +148,7 @@ class Horizon:
         return found
 
     def _idle_refresh(self) -> float:
-        if len(self.facts) <= MAX_WATCHED and not self._false_signs:
+        if len(self.facts) <= MAX_WATCHED and not self._polls:
             return IDLE_REFRESH
         requests = sum(len(route.brokers) for route in self.routes.values())
         return requests / IDLE_REQUESTS

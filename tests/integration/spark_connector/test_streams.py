@@ -252,6 +252,52 @@ def test_an_idle_query_asks_rarely_and_hears_at_once(
     assert numbers(running.found) == list(range(11))
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the watch was asked to wait."""
+    from spark_connector.source.watch import ArrivalWatch
+
+    asked: list[float] = []
+
+    def wait(self: ArrivalWatch, ends: object, timeout: float) -> bool:
+        asked.append(timeout)
+        return False
+
+    monkeypatch.setattr(ArrivalWatch, "wait", wait)
+    return asked
+
+
+def test_a_query_that_has_other_work_does_not_wait_for_this_source(
+    query: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    from spark_connector.source import horizon
+
+    running = query()
+    for _ in range(4):
+        running.step()
+    monkeypatch.setattr(horizon, "OTHER_WORK", 0.0)
+    running.step()
+    assert waits == [horizon.IDLE_BLOCK, horizon.IDLE_BLOCK, horizon.BRIEF_BLOCK]
+
+
+def test_a_broker_that_answers_parked_pulls_at_once_is_polled(
+    fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
+):
+    from spark_connector.source import horizon
+    from spark_connector.source.watch import ArrivalWatch
+
+    monkeypatch.setattr(horizon, "IDLE_BLOCK", 0.0)
+    monkeypatch.setattr(horizon, "IDLE_REQUESTS", 1000.0)
+    signs: list[float] = []
+    monkeypatch.setattr(ArrivalWatch, "wait", lambda self, ends, timeout: not signs.append(timeout))
+    running = query()
+    for _ in range(6):
+        assert running.step() == []
+    assert len(signs) == 1
+    fill(0, 4)
+    running.until(lambda: len(running.found) >= 4)
+
+
 def test_topics_that_come_to_match_a_pattern_join_a_running_query(
     server: StandaloneServer,
     admin: Admin,
