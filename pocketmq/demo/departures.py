@@ -1,0 +1,86 @@
+"""Flights as messages that a data pipeline reads: JSON bodies with the time of departure.
+
+``{"scheduled":"2013-01-01T10:15:00Z","carrier":"UA","flight":1545,"tail":"N14228","origin":"EWR",
+"dest":"IAH","delay":2}`` is the flight that was to leave at that time and left two minutes late;
+one that was cancelled has the delay null. The tag is the carrier, the key the plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import client
+from pocketmq.flights import flights
+from remoting.protocol.accelerated import crc32, json_dumps
+from remoting.protocol.queue import MessageQueue
+
+QUEUES: Final = 4
+PORTION: Final = 2000
+"""Messages that are in flight at a time."""
+
+_DELAY, _CARRIER, _FLIGHT, _TAIL, _ORIGIN, _DEST, _MINUTE, _HOUR = (5, 9, 10, 11, 12, 13, 17, 18)
+"""Columns of a row; the last two are the scheduled departure: its hour in UTC and its minute."""
+
+Record = dict[str, str | int | None]
+
+
+def record(line: bytes) -> Record:
+    """The flight in a row of the file."""
+    parts = line.decode().split(",")
+    return {
+        "scheduled": f"{parts[_HOUR][:14]}{int(parts[_MINUTE]):02}:00Z",
+        "carrier": parts[_CARRIER],
+        "flight": int(parts[_FLIGHT]),
+        "tail": None if parts[_TAIL] == "NA" else parts[_TAIL],
+        "origin": parts[_ORIGIN],
+        "dest": parts[_DEST],
+        "delay": None if parts[_DELAY] == "NA" else int(parts[_DELAY]),
+    }
+
+
+def records(limit: int | None = None) -> Iterable[Record]:
+    """All flights, or the first so many. Raises NoFlights."""
+    return (record(flight.line) for flight in flights(limit))
+
+
+def message(topic: str, flight: Record, queue: MessageQueue) -> client.Message[bytes]:
+    """A flight as a message."""
+    tail = flight["tail"]
+    return client.Message(
+        topic,
+        json_dumps(flight),
+        tag=str(flight["carrier"]),
+        keys=[str(tail)] if tail else (),
+        properties={"origin": str(flight["origin"])},
+        queue=queue,
+    )
+
+
+async def send(
+    nameserver: str, topic: str, found: Iterable[Record], *, queues: int = QUEUES
+) -> int:
+    """Create a topic and send flights to it; those of one plane share a queue.
+
+    Returns:
+        How many there were.
+    """
+    async with client.Admin(nameserver) as admin:
+        if topic not in await admin.topics():
+            await admin.create_topic(topic, queues=queues)
+        there = await admin.queues(topic)
+    count = 0
+    async with client.Producer(nameserver, group="departures") as producer:
+        pending: list[asyncio.Future[client.Receipt]] = []
+        for flight in found:
+            # Flights without a plane's number are spread by their own.
+            key = str(flight["tail"] or flight["flight"])
+            queue = there[crc32(key.encode()) % len(there)]
+            pending.append(producer.send_nowait(message(topic, flight, queue)))
+            count += 1
+            if len(pending) >= PORTION:
+                await asyncio.gather(*pending)
+                pending.clear()
+        await asyncio.gather(*pending)
+    return count

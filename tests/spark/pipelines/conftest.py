@@ -1,0 +1,57 @@
+"""The examples as modules, topics with flights, and what is in topics afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from client import FIRST, ReceivedMessage
+from client.blocking import PullConsumer
+from pocketmq.demo import departures
+from pocketmq.testing import StandaloneServer
+from tests.spark.pipelines.shared import Received
+
+
+@pytest.fixture(scope="session")
+def all_flights() -> list[departures.Record]:
+    """The first 20,000 flights: three weeks of January."""
+    return list(departures.records(20_000))
+
+
+@pytest.fixture
+def send(server: StandaloneServer) -> Callable[[str, Iterable[departures.Record]], int]:
+    """Sends flights to a topic, which is made if it isn't there."""
+
+    def run(topic: str, flights: Iterable[departures.Record]) -> int:
+        return asyncio.run(departures.send(server.nameserver, topic, flights))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def new_name() -> Callable[[str], str]:
+    """Makes names that no other test has."""
+    numbers = itertools.count()
+    return lambda name: f"{name}-{next(numbers)}"
+
+
+@pytest.fixture
+def received(server: StandaloneServer) -> Received:
+    """All messages of a topic, so many."""
+
+    def read(topic: str, count: int) -> list[ReceivedMessage[bytes]]:
+        found: list[ReceivedMessage[bytes]] = []
+        with PullConsumer(server.nameserver, group="pipelines", start_from=FIRST) as consumer:
+            consumer.assign(consumer.queues(topic))
+            while len(found) < count:
+                got = consumer.get_many(1000, timeout=10)
+                assert got, f"{len(found)} of {count} messages came"
+                found += got
+            found += consumer.get_many(1000, timeout=0.2)
+        assert len(found) == count
+        return found
+
+    return read
