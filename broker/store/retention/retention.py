@@ -89,7 +89,8 @@ class Retention:
 
     Attributes:
         stats: what was deleted.
-        followers: told in the thread where the log begins, after files were deleted.
+        followers: told in the thread where the log begins, after files were deleted; may raise
+            ``OSError``.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Retention:
         self._worker = Worker("store-retention", self._run, disk)
         self._removals = Removals(files, config, clock, self._worker.stopping)
         self.stats = RetentionStats()
-        self.followers: list[Callable[[int], None]] = []
+        self.followers: list[Callable[[int], object]] = []
 
     # --- life
 
@@ -226,9 +227,16 @@ class Retention:
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
         self._removals.work(hurry=plan.pressed)
-        for follower in self.followers:
-            follower(self._log.start)
+        self._tell_followers()
         return len(dropped)
+
+    def _tell_followers(self) -> None:
+        for follower in self.followers:
+            try:
+                follower(self._log.start)
+            except OSError as error:
+                # What is derived from the log may know more than there is.
+                _log.warning("files that follow the log can't be deleted now", reason=str(error))
 
     def _find_minima(self, position: int) -> list[tuple[ConsumeQueue, int]]:
         """The queues that change when the log begins at ``position``, and where they begin then."""

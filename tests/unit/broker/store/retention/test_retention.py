@@ -350,7 +350,11 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
 
 def test_followers_are_told_where_the_log_begins(store: MessageStore, clock: ManualClock) -> None:
     told: list[int] = []
-    store.retention.followers.append(told.append)
+
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    store.retention.followers += [fails, told.append]
     fill(store, 300)
     store.retention.step()
     assert told == []
