@@ -55,7 +55,9 @@ PULL_ANSWERS: Final = frozenset(
 )
 """Answers to a pull that was understood."""
 
-_ROUTE_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+_FOUND_OR_NO_TOPIC: Final = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)}
+)
 
 Facts = dict[MessageQueue, QueueFacts]
 
@@ -99,7 +101,8 @@ class Brokers:
         Args:
             routes: of the topics.
             down: takes the errors of brokers that can't be asked, by address; their queues are
-                left out. Without it such an error is raised.
+                left out, as are those of topics a broker doesn't have. Without it these are
+                errors that are raised.
         """
         found: Facts = {}
         for route in routes.values():
@@ -202,7 +205,7 @@ class Brokers:
         answer = self.ask_name_server(
             request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)),
             f"the route of topic {topic}",
-            _ROUTE_OR_NOT,
+            _FOUND_OR_NO_TOPIC,
         )
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -240,8 +243,11 @@ class Brokers:
                 )
             ],
             f"the offsets of topic {topic}",
+            accept=SUCCESS if down is None else _FOUND_OR_NO_TOPIC,
             retries=None if down is None else 0,
         )[0]
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
         table = read_body(answer, TopicStatsTable, address).offset_table
         return {
             queue: QueueFacts(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))

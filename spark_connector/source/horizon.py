@@ -84,9 +84,11 @@ class Horizon:
         strict = strict or not self.routes
         now = time.monotonic()
         down = None if strict else self._still_down(now)
+        unlisted: set[str] = set()
         if strict or now - self._routes_at >= ROUTE_PERIOD:
-            self._fetch_routes(strict, down)
+            unlisted = self._fetch_routes(strict, down)
         facts = self._brokers.facts(self.routes, down=down)
+        self._forget(unlisted, facts, down or {})
         self._note(down or {}, time.monotonic())
         self._choose(facts, strict)
         self._fetched_at = now
@@ -153,8 +155,13 @@ class Horizon:
         requests = sum(len(route.brokers) for route in self.routes.values())
         return requests / IDLE_REQUESTS
 
-    def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> None:
+    def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> set[str]:
+        """Ask a name server; the topics it no longer lists, though brokers may still have them.
+
+        One that was just started knows nothing until brokers register.
+        """
         subscription = self._options.subscription
+        known = self.routes
         try:
             self.routes = self._brokers.routes(subscription, gone=not strict)
         except BrokerError as error:
@@ -162,6 +169,16 @@ class Horizon:
                 raise
             _log.warning("routes can't be refreshed", subscription=subscription, reason=error)
         self._routes_at = time.monotonic()
+        unlisted = set() if strict else known.keys() - self.routes.keys()
+        self.routes |= {topic: known[topic] for topic in unlisted}
+        return unlisted
+
+    def _forget(self, unlisted: set[str], facts: Facts, down: dict[str, BrokerError]) -> None:
+        """Forget topics that brokers don't know either."""
+        for topic in unlisted - {queue.topic for queue in facts}:
+            route = self.routes[topic]
+            if not any(route.master(name) in down for name in route.brokers):
+                del self.routes[topic]
 
     def _still_down(self, now: float) -> dict[str, BrokerError]:
         """Brokers that are not asked again yet: each attempt may take as long as a timeout."""

@@ -142,6 +142,30 @@ def test_planning_without_the_broker_is_an_error_with_its_address(
         reader.partitions()
 
 
+def test_a_name_server_that_knows_nothing_yet_does_not_end_a_query(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    monkeypatch.setattr(Brokers, "routes", lambda self, subscription, *, gone: {} if gone else None)
+    cluster.fill(10, 20)
+    for _ in range(3):
+        running.step()
+    assert numbers(running.found) == list(range(20))
+
+
+def test_a_topic_that_neither_name_server_nor_broker_knows_is_gone(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.delete()
+    running.step()
+    assert running.reader.reportLatestOffset() is None
+    with pytest.raises(UnknownTopicError, match=r"knows no topic 'T'"):
+        running.step()
+
+
 def test_available_now_does_not_end_early_because_a_broker_is_gone(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query(maxOffsetsPerTrigger=4, readTimeoutMs=300)
