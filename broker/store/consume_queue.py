@@ -146,7 +146,8 @@ class ConsumeQueue(QueueFiles):
         for name in names:
             path = self.directory / name
             size = space.files.size(path)
-            if size == 0 and name == names[-1]:
+            if size == 0:
+                # Made just before a crash: it has a name, but not its length.
                 space.files.remove(path)
                 continue
             if size != space.file_size:

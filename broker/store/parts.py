@@ -110,6 +110,6 @@ def join_parts(
             config.retention,
             clock,
             directories=(paths.commit_log, paths.consume_queues),
-            visible_end=lambda: min(log_flusher.flushed, dispatcher.first_waiting()),
+            safe_end=queue_flusher.safe.safe_end,
         ),
     )

@@ -152,6 +152,11 @@ class SafePointFile:
         tail, end, synced = (int(content[name]) for name in ("tail", "end", "synced"))
         return SafePoint(tail, str(content["head"]), end, synced, numbers)
 
+    def safe_end(self) -> int:
+        """Physical offset up to which log and queues are on the disk; from any thread."""
+        point = self.point
+        return 0 if point is None else point.end
+
     def number_of(self, queue: ConsumeQueue) -> int:
         """Number of a queue's next message at the safe point; 0 when it knows of none."""
         point = self.point

@@ -6,8 +6,9 @@ in this thread (``minima``); the loop moves the queues' beginnings and forgets t
 hundred queues a turn, and after them the log's; only then are the files removed (``removals``).
 A reader that is below the new beginning is told so; slices handed out before stay good.
 
-Nothing goes that is not on the disk and visible yet. A store without a loop (tests, tools) calls
-``step`` itself.
+Nothing goes but what lies before the safe point: there the disk has the entries too, and knows the
+queues' numbers, which can't be got from the log any more when it is gone. A store without a loop
+(tests, tools) calls ``step`` itself.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Retention:
         config: the rules.
         clock: the time.
         directories: whose disks are looked at.
-        visible_end: tells, on the loop's thread, up to where the log is on the disk and visible.
+        safe_end: tells up to where log and queues are on the disk; see ``safe_point``.
 
     Attributes:
         stats: what was deleted.
@@ -103,7 +104,7 @@ class Retention:
         clock: Clock,
         *,
         directories: Sequence[Path],
-        visible_end: Callable[[], int],
+        safe_end: Callable[[], int],
     ) -> None:
         self._log = log
         self._queues = queues
@@ -112,7 +113,7 @@ class Retention:
         self._config = config
         self._clock = clock
         self._directories = directories
-        self._visible_end = visible_end
+        self._safe_end = safe_end
         self._ages = Ages()
         self._asked = False
         self._tidied = False
@@ -216,9 +217,9 @@ class Retention:
 
     def _delete(self, plan: Plan) -> int:
         """Delete the oldest files; how many of the log went."""
-        visible_end = self._in_loop(self._visible_end)
+        safe_end = self._safe_end()
         files = [
-            file for file in self._log.files[: plan.files] if file.start + file.size <= visible_end
+            file for file in self._log.files[: plan.files] if file.start + file.size <= safe_end
         ]
         if not files:
             return 0
