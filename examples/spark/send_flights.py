@@ -17,6 +17,7 @@ def main() -> None:
     nameserver = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     limit = int(sys.argv[1]) if len(sys.argv) > 1 else None
     count = asyncio.run(departures.send(nameserver, "flights", departures.records(limit)))
+    asyncio.run(departures.send_airlines(nameserver, "airlines", departures.airlines()))
     print(f"{count} flights sent")
 
 

