@@ -180,8 +180,7 @@ class CommitLog:
         start = self.end - self.end % self.file_size if last is None else last.start + last.size
         path = self.directory / name_of(start)
         file = MappedFile.create(self._files, self._maps, path, start, self.file_size, pinned=True)
-        if last is not None:
-            file.make_durable()
+        file.make_durable()
         return file
 
     # --- for the run-ahead thread

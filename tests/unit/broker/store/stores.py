@@ -26,6 +26,8 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
         "root": root,
         "mapped_file_size_commit_log": LOG_FILE,
         "mapped_file_size_consume_queue": QUEUE_FILE,
+        "max_hash_slots": 50,
+        "max_index_entries": 100,
         "store_host": ("10.9.8.7", 10911),
     }
     return StoreConfig(**(values | changes))
@@ -111,7 +113,9 @@ class FailingRegion:
         return self._region.extents(position)
 
     def sync(self) -> None:
-        self._disk.before_sync(self._path)
+        # A new file is synced for its name and length; nobody's message waits for that.
+        if next(self._region.extents(0), None) is not None:
+            self._disk.before_sync(self._path)
         self._region.sync()
 
     def is_cached(self, position: int, length: int) -> bool | None:
