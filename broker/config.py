@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 from broker.config_keys import KEYS_WITHOUT_EFFECT, REFUSED_KEYS
 from broker.delivery.levels import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.store.retention.policy import RetentionConfig
+from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import ConfigError, Refused, Settings, setting
 from remoting.settings_values import (
@@ -165,6 +166,9 @@ class BrokerConfig(Settings):
     check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
     message_delay_level: str = setting("messageDelayLevel", delay_levels, DEFAULT_LEVELS)
     flush_delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", _MILLISECONDS, 10_000)
+    message_index_enable: bool = setting("messageIndexEnable", boolean, True)
+    max_hash_slots: int = setting("maxHashSlotNum", integer(1, 100_000_000), DEFAULT_SLOTS)
+    max_index_entries: int = setting("maxIndexNum", integer(2, 80_000_000), DEFAULT_ENTRIES)
 
     # how long messages are kept
     file_reserved_time_hours: int = setting("fileReservedTime", integer(1, 1_000_000), 72)

@@ -46,7 +46,7 @@ _STORE = """
     flushConsumeQueueThoroughInterval maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio
-    messageIndexEnable messageIndexSafe maxHashSlotNum maxIndexNum
+    messageIndexSafe
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
     slaveTimeout warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave

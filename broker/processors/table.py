@@ -23,6 +23,7 @@ from broker.processors.locks import LockProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.patience import Answer, Handler, patient
 from broker.processors.pull import PullProcessor
+from broker.processors.queries import QueryProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
 from broker.processors.retention import RetentionProcessor
@@ -31,7 +32,7 @@ from broker.processors.send_back import SendBackProcessor
 from broker.processors.topics import TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
-from broker.store.errors import StoreError
+from broker.store.errors import StoreBusy, StoreError
 from broker.store.message_store import MessageStore
 from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -62,6 +63,7 @@ class Processors:
     descriptions: DescriptionProcessor
     relays: RelayProcessor
     resets: ResetProcessor
+    queries: QueryProcessor
     retention: RetentionProcessor
     watch: GroupWatch
 
@@ -84,6 +86,7 @@ class Processors:
             DescriptionProcessor(state, watch),
             RelayProcessor(state),
             ResetProcessor(state),
+            QueryProcessor(state),
             RetentionProcessor(state),
             watch,
         )
@@ -132,6 +135,8 @@ class Processors:
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.relays.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.relays.consume_directly,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
+            RequestCode.QUERY_MESSAGE: self.queries.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_id,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: patient(self.store, self.resets.reset),
             RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.retention.clean_queues,
@@ -183,6 +188,8 @@ class Dispatcher:
     def _failure(self, command: Command, error: Exception) -> Command:
         if isinstance(error, Refused):
             return command.reply(error.code, error.remark)
+        if isinstance(error, StoreBusy):
+            return command.reply(ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, (ProtocolError, LimitReached, StoreError)):
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         suppressed = self._failures.allow(self._state.clock.monotonic())

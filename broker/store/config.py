@@ -10,6 +10,7 @@ from typing import Final, Literal
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
 from broker.store.retention.policy import RetentionConfig
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
@@ -44,6 +45,9 @@ class StoreConfig:
         max_open_files: mapped files kept open, within what the process may open.
         check_crc_on_recover: ``checkCRCOnRecover``.
         delay_levels_ms: ``messageDelayLevel``, to rebuild the queues of delayed messages.
+        message_index_enable: ``messageIndexEnable``: whether messages can be found by their keys.
+        max_hash_slots: ``maxHashSlotNum``, of an index file.
+        max_index_entries: ``maxIndexNum``, likewise. Files of another size are not looked at.
         retention: what is kept for how long.
     """
 
@@ -64,6 +68,9 @@ class StoreConfig:
     max_open_files: int = MAX_OPEN_MAPS
     check_crc_on_recover: bool = True
     delay_levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    message_index_enable: bool = True
+    max_hash_slots: int = DEFAULT_SLOTS
+    max_index_entries: int = DEFAULT_ENTRIES
     retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     @property

@@ -23,6 +23,7 @@ from broker.store.dispatch import Dispatcher, OnArrival
 from broker.store.errors import StoreError
 from broker.store.files import Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
+from broker.store.index.message_index import MessageIndex
 from broker.store.limits import MAX_PULL_BYTES, NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
@@ -125,6 +126,7 @@ class MessageStore:
         parts.log_flusher.start(self._flushed_in_thread)
         parts.queue_flusher.start(loop.call_soon_threadsafe)
         parts.run_ahead.start()
+        parts.index.start()
         parts.retention.start(loop)
 
     def close(self) -> None:
@@ -137,10 +139,14 @@ class MessageStore:
         if parts is None:
             return
         parts.cold_reads.close()
-        workers = (parts.retention, parts.run_ahead, parts.log_flusher, parts.queue_flusher)
+        workers = (
+            *(parts.retention, parts.index, parts.run_ahead),
+            *(parts.log_flusher, parts.queue_flusher),
+        )
         ended = [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
+                parts.index.finish()
                 parts.log.remove_prepared()
                 self._leave_word(parts)
                 self._files.remove(self.paths.abort)
@@ -154,6 +160,7 @@ class MessageStore:
             self._dispatcher.clear()
             self._parts = None
             self._loop = None
+            parts.index.close()
             parts.log.close()
             parts.queues.close()
             parts.lock.release()
@@ -220,6 +227,11 @@ class MessageStore:
     def bulk(self) -> Bulk:
         """Appends the messages of one read together. Raises ``StoreError`` likewise."""
         return self._opened().bulk
+
+    @property
+    def index(self) -> MessageIndex:
+        """Finds messages by their keys. Raises ``StoreError`` likewise."""
+        return self._opened().index
 
     def ask_sync(self) -> None:
         """In SYNC mode, have what was stored in bulk synced soon."""

@@ -12,6 +12,8 @@ from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher
 from broker.store.files import Files, Lock
 from broker.store.flush import LogFlusher, QueueFlusher
+from broker.store.index.file import Shape
+from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.opening import Opened
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
@@ -39,6 +41,7 @@ class Parts:
     log_flusher: LogFlusher
     queue_flusher: QueueFlusher
     run_ahead: RunAhead
+    index: MessageIndex
     retention: Retention
 
 
@@ -65,6 +68,9 @@ def join_parts(
     def dispatched_ms() -> int:
         # While messages wait for the disk, their queues lag behind the log.
         return log_flusher.flushed_store_ms if len(dispatcher) else writer.last_store_ms
+
+    def visible_end() -> int:
+        return log_flusher.flushed if config.flush_disk_type == "SYNC_FLUSH" else log.end
 
     log_flusher = LogFlusher(log, disk, config, clock, stats, store_ms=store_ms)
     queue_flusher = QueueFlusher(
@@ -102,6 +108,17 @@ def join_parts(
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         run_ahead=RunAhead(log, files, disk),
+        index=MessageIndex(
+            log,
+            files,
+            disk,
+            clock,
+            IndexPlaces(paths.index, paths.index_note),
+            Shape(config.max_hash_slots, config.max_index_entries),
+            enabled=config.message_index_enable,
+            safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
+            visible_end=visible_end,
+        ),
         retention=Retention(
             log,
             queues,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from remoting.protocol.message.tags import java_hash
 
@@ -63,20 +63,49 @@ def key_hash(key: str) -> int:
     return 0 if value == 1 << 31 else value
 
 
-class Links(NamedTuple):
-    """What entries change in a file: they are written first, the slots next, the header last.
+class Links(Protocol):
+    """What entries change in a file: they are written first, the slots next, the header last."""
+
+    @property
+    def entries(self) -> bytes:
+        """The entries, from ``header.next_entry`` of the file as it is on."""
+        ...
+
+    @property
+    def header(self) -> IndexHeader:
+        """The file's header afterwards."""
+        ...
+
+    def pages(self, page_bytes: int) -> set[int]:
+        """Numbers of the pages of the file that hold the slots that change."""
+        ...
+
+    def set_slots(self) -> None:
+        """Have the slots lead to the entries."""
+        ...
+
+
+class SlotLinks(NamedTuple):
+    """``Links`` of entries that were looked at one by one.
 
     Attributes:
-        entries: bytes of the entries, from ``header.next_entry`` of the file as it is on.
-        slots: which slots change.
-        numbers: what each of them holds then.
-        header: the file's header then.
+        buffer: the file.
+        newest: slot -> number of its newest entry.
     """
 
     entries: bytes
-    slots: Sequence[int]
-    numbers: Sequence[int]
     header: IndexHeader
+    buffer: bytearray | memoryview | mmap
+    newest: dict[int, int]
+
+    def pages(self, page_bytes: int) -> set[int]:
+        """See ``Links``."""
+        return {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.newest}
+
+    def set_slots(self) -> None:
+        """See ``Links``."""
+        for slot, number in self.newest.items():
+            SLOT.pack_into(self.buffer, HEADER.size + slot * SLOT.size, number)
 
 
 def entry_seconds(header: IndexHeader, store_timestamp_ms: int) -> int:
@@ -119,9 +148,14 @@ def _nothing(_position: int, _length: int) -> None:
 
 
 class IndexTable:
-    """The table in a buffer that has the size of the file; zeros are an empty one."""
+    """The table in a buffer that has the size of the file; zeros are an empty one.
 
-    __slots__ = ("_buffer", "_entries", "_entries_at", "_slots", "_touch")
+    Attributes:
+        buffer, slots, entries: as given.
+        entries_at: where entry 0 would be.
+    """
+
+    __slots__ = ("_touch", "buffer", "entries", "entries_at", "slots")
 
     def __init__(
         self,
@@ -148,22 +182,22 @@ class IndexTable:
                 f"an index of {slots} slots and {entries} entries takes "
                 f"{file_bytes(slots, entries)} bytes, not {len(buffer)}"
             )
-        self._buffer = buffer
-        self._slots = slots
-        self._entries = entries
-        self._entries_at = HEADER.size + slots * SLOT.size
+        self.buffer = buffer
+        self.slots = slots
+        self.entries = entries
+        self.entries_at = HEADER.size + slots * SLOT.size
         self._touch = touch
 
     @property
     def header(self) -> IndexHeader:
         """The header; the next entry of an empty file is 1."""
-        header = IndexHeader(*HEADER.unpack_from(self._buffer))
+        header = IndexHeader(*HEADER.unpack_from(self.buffer))
         return header if header.next_entry > 0 else header._replace(next_entry=1)
 
     @property
     def is_full(self) -> bool:
         """Whether ``put`` would refuse."""
-        return self.header.next_entry >= self._entries
+        return self.header.next_entry >= self.entries
 
     def link(self, hashes: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> Links:
         """What has to be written to add entries; nothing is, and there must be room for them.
@@ -181,7 +215,7 @@ class IndexTable:
         for index, (hashed, offset, time_ms) in enumerate(
             zip(hashes, offsets, times_ms, strict=True)
         ):
-            slot = hashed % self._slots
+            slot = hashed % self.slots
             before = newest.get(slot)
             if before is None:
                 before = self._newest(self._slot_at(slot), header.next_entry)
@@ -198,15 +232,14 @@ class IndexTable:
             last=(offsets[-1], times_ms[-1]),
             used_slots=used,
         )
-        return Links(bytes(data), list(newest), list(newest.values()), after)
+        return SlotLinks(bytes(data), after, self.buffer, newest)
 
     def store(self, links: Links) -> None:
         """Write into the buffer what ``link`` gave."""
-        at = self._entries_at + self.header.next_entry * ENTRY.size
-        self._buffer[at : at + len(links.entries)] = links.entries
-        for slot, number in zip(links.slots, links.numbers, strict=True):
-            SLOT.pack_into(self._buffer, self._slot_at(slot), number)
-        HEADER.pack_into(self._buffer, 0, *links.header)
+        at = self.entries_at + self.header.next_entry * ENTRY.size
+        self.buffer[at : at + len(links.entries)] = links.entries
+        links.set_slots()
+        HEADER.pack_into(self.buffer, 0, *links.header)
 
     def put(self, key: str, physical_offset: int, store_timestamp_ms: int) -> bool:
         """Add a key (see ``index_key``); False if the file is full."""
@@ -223,11 +256,11 @@ class IndexTable:
         """
         header = self.header
         hashed = key_hash(key)
-        number = self._newest(self._slot_at(hashed % self._slots), header.next_entry)
+        number = self._newest(self._slot_at(hashed % self.slots), header.next_entry)
         offsets: list[int] = []
         while number > 0 and len(offsets) < max_count:
             entry_at = self._entry_at(number)
-            found, offset, seconds, previous = ENTRY.unpack_from(self._buffer, entry_at)
+            found, offset, seconds, previous = ENTRY.unpack_from(self.buffer, entry_at)
             stored_ms = header.begin_ms + seconds * 1000
             if seconds < 0 or stored_ms < begin_ms:
                 break
@@ -245,10 +278,10 @@ class IndexTable:
         return at
 
     def _entry_at(self, number: int) -> int:
-        at = self._entries_at + number * ENTRY.size
+        at = self.entries_at + number * ENTRY.size
         self._touch(at, ENTRY.size)
         return at
 
     def _newest(self, slot_at: int, next_entry: int) -> int:
-        (number,) = SLOT.unpack_from(self._buffer, slot_at)
-        return int(number) if 0 < number < min(next_entry, self._entries) else 0
+        (number,) = SLOT.unpack_from(self.buffer, slot_at)
+        return int(number) if 0 < number < min(next_entry, self.entries) else 0

@@ -26,6 +26,8 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
         "root": root,
         "mapped_file_size_commit_log": LOG_FILE,
         "mapped_file_size_consume_queue": QUEUE_FILE,
+        "max_hash_slots": 50,
+        "max_index_entries": 100,
         "store_host": ("10.9.8.7", 10911),
     }
     return StoreConfig(**(values | changes))

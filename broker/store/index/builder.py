@@ -1,0 +1,221 @@
+"""Indexing the log behind its end, slice by slice.
+
+Nothing is done for the index when a message is stored. Whoever wants it to be further (its thread,
+a query, a clean stop) takes the lock and calls ``step`` as often as it likes; so all of them work
+on the same place, and what they hold the lock for is a slice. Where the last clean stop left off is
+told by a note beside the store, believed as long as the last file is as it was; else by the files
+themselves, for each knows the last message it has (cf. IndexService.buildIndex). After a crash only
+full files are believed (``row``): what came after them is indexed anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from broker.store.files import Files
+from broker.store.index import batch
+from broker.store.index.limits import PLAIN_SLICE_BYTES, SLICE_BYTES, WORTH_NUMPY_BYTES
+from broker.store.index.log_reader import LogReader, Piece
+from broker.store.index.row import IndexRow
+from broker.store.limits import MAX_RECORD_BYTES
+from remoting.protocol.accelerated import json_dumps, json_loads
+from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+
+FORMAT: Final = 1
+
+_HEAD: Final = Struct(">II")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+
+
+class Walk(Protocol):
+    """Takes the keys from a piece of the log."""
+
+    def __call__(self, data: memoryview, base: int, /) -> batch.Walked:
+        """See ``batch.walk``."""
+        ...
+
+
+class Found(NamedTuple):
+    """What a search gave.
+
+    Attributes:
+        offsets: physical offsets of what may be the messages, the newest first.
+        end_ms: store time of the last message that is indexed.
+        end_offset: its physical offset.
+    """
+
+    offsets: list[int]
+    end_ms: int
+    end_offset: int
+
+
+class IndexBuilder:
+    """How far the index is, and bringing it further.
+
+    Attributes:
+        lock: held by whoever calls a method.
+        position: physical offset up to which the log is indexed.
+        loaded: whether the files have been looked at.
+    """
+
+    def __init__(
+        self, row: IndexRow, log: LogReader, files: Files, note: Path, *, safe_ms: int | None
+    ) -> None:
+        """``safe_ms``: after a crash, the checkpoint's index time."""
+        self._row = row
+        self._log = log
+        self._disk = files
+        self._note = note
+        self._safe_ms = safe_ms
+        self._walk: Walk | None = None
+        self.lock = threading.Lock()
+        self.position = 0
+        self.loaded = False
+
+    def load(self, log_end: int) -> None:
+        """Find out how far the index is, unless that is known. Raises ``OSError``."""
+        if self.loaded:
+            return
+        self._row.load(log_end, safe_ms=self._safe_ms)
+        told = self._disk.read(self._note)
+        last = self._row.last
+        self.position = self._log.start
+        if last is not None and last.header.next_entry > 1:
+            self.position = max(self.position, self._behind(last.header.end_offset, log_end))
+        if self._safe_ms is None and told is not None:
+            self.position = self._told(told, log_end) or self.position
+        # From now on the files are not as it says.
+        self._disk.remove(self._note)
+        self.loaded = True
+
+    def _behind(self, end_offset: int, log_end: int) -> int:
+        """Where to go on behind the last message that a file knows."""
+        if self._safe_ms is not None:
+            # A full file may have only some of its keys.
+            return end_offset
+        head = self._log.read(end_offset, log_end, _HEAD.size)
+        if head is None or head.position != end_offset or len(head.data) < _HEAD.size:
+            return end_offset
+        size, _ = _HEAD.unpack(head.data)
+        return end_offset + int(size) if end_offset + size <= log_end else end_offset
+
+    def _told(self, note: bytes, log_end: int) -> int:
+        """Where the note says that the index ends, if it is about these files; else 0."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            content = json_loads(note)
+            position = int(content["indexed"])
+            if content["format"] == FORMAT and content["last"] == self._last():
+                return position if self._log.start <= position <= log_end else 0
+        return 0
+
+    def _last(self) -> list[object]:
+        last = self._row.last
+        return [] if last is None else [last.path.name, last.header.next_entry]
+
+    def step(self, end: int) -> bool:
+        """Index one slice of what lies before ``end``; whether there may be more.
+
+        Raises:
+            OSError: the disk refuses; what was indexed is.
+        """
+        self.load(end)
+        walk = self._walk_for(end - self.position)
+        most = PLAIN_SLICE_BYTES if walk is batch.walk else SLICE_BYTES
+        piece = self._log.read(self.position, end, most)
+        if piece is None:
+            self.position = max(self.position, end)
+            return False
+        walked = walk(piece.data, piece.position)
+        if not walked.used:
+            size = _record_size(piece.data)
+            if len(piece.data) < size <= MAX_RECORD_BYTES:
+                piece = self._log.read(piece.position, end, size) or piece
+            walked = batch.walk(piece.data, piece.position)
+        self._row.add(walked.batch)
+        if walked.used:
+            self.position = piece.position + walked.used
+        else:
+            self.position = self._step_over(piece, end)
+        return self.position < end
+
+    def _step_over(self, piece: Piece, end: int) -> int:
+        """Where to go on when no good record begins at a place."""
+        size = _record_size(piece.data)
+        if size:
+            # Damage that recovery has stepped over, if a record follows.
+            following = self._log.read(piece.position + size, end, _HEAD.size)
+            if following is not None and _record_size(following.data):
+                return following.position
+        return min(piece.following, end)
+
+    def _walk_for(self, backlog: int) -> Walk:
+        if self._walk is None and backlog < WORTH_NUMPY_BYTES:
+            return batch.walk
+        if self._walk is None:
+            self._walk = fast_walk() or batch.walk
+        return self._walk
+
+    def catch_up(self, end: int, go_on: Callable[[], bool]) -> bool:
+        """Index up to ``end`` as long as ``go_on``; whether that is done. Takes the lock itself.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        while True:
+            with self.lock:
+                if not self.step(end):
+                    return True
+            if not go_on():
+                return False
+
+    def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Found:
+        """See ``IndexRow.find``. Raises ``OSError``."""
+        offsets = self._row.find(topic, key, max_count, begin_ms, end_ms)
+        last = self._row.last
+        if last is None:
+            return Found(offsets, 0, 0)
+        return Found(offsets, last.header.end_ms, last.header.end_offset)
+
+    def drop_before(self, physical_offset: int) -> int:
+        """See ``IndexRow.drop_before``. Raises ``OSError``."""
+        self._log.close()
+        return self._row.drop_before(physical_offset)
+
+    @property
+    def full_ms(self) -> int:
+        """What the checkpoint says of the index: the end time of the last full file."""
+        return self._row.full_ms
+
+    def leave_note(self) -> None:
+        """Bring all to the disk, and tell the next start where to go on. Raises ``OSError``."""
+        if not self.loaded:
+            return
+        self._row.sync()
+        content = {"format": FORMAT, "indexed": self.position, "last": self._last()}
+        self._disk.replace(self._note, json_dumps(content), backup=False)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._log.close()
+
+
+def _record_size(data: memoryview) -> int:
+    """What a record says of its size; 0 when none begins with these bytes."""
+    if len(data) < _HEAD.size:
+        return 0
+    size, magic = _HEAD.unpack_from(data)
+    return int(size) if magic in _MAGICS and size >= FIXED_BYTES_V4 else 0
+
+
+def fast_walk() -> Walk | None:
+    """The way by numpy, if that can be had."""
+    try:
+        from broker.store.index import columns  # noqa: PLC0415 - only for a broker with much to do
+    except ImportError:
+        return None
+    return columns.walk

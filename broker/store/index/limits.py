@@ -1,0 +1,57 @@
+"""The named limits of the index, each with its reason. Sizes in bytes unless the name says so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SLICE_BYTES: Final = 1024 * 1024
+"""Log that is indexed at once where numpy does it: some 1 ms, most of it without the GIL."""
+
+PLAIN_SLICE_BYTES: Final = 64 * 1024
+"""Likewise without numpy: what takes longer keeps the loop from its thread."""
+
+WORTH_NUMPY_BYTES: Final = 1024 * 1024
+"""Log that has to wait before numpy is imported, which takes 20 MB and a tenth of a second."""
+
+PAUSE_SECONDS: Final = 0.001
+"""Between two slices, so that the thread never competes with the loop for long."""
+
+LOOK_SECONDS: Final = 1.0
+"""How often the thread looks whether there is something to do."""
+
+BUSY_BYTES: Final = 8 * 1024 * 1024
+"""A store that took more than this since the last look is busy: its index waits."""
+
+MAX_BACKLOG_BYTES: Final = 32 * 1024 * 1024
+"""Log that may wait for its index while the store is busy. It is in memory, and a query that has
+to index it first takes a tenth of a second."""
+
+HOT_LOG_BYTES: Final = 64 * 1024 * 1024
+"""What was appended last is taken to be in memory; what lies before it is fetched first."""
+
+RETRY_SECONDS: Final = 10.0
+"""How long the thread rests when the disk has refused what it wrote."""
+
+FINISH_SECONDS: Final = 10.0
+"""What completing the index at a clean stop may take; the next start goes on with the rest."""
+
+QUERY_WAIT_SECONDS: Final = 2.0
+"""How long a query waits for the index of what came before it."""
+
+MAX_QUERIES: Final = 64
+"""Queries that wait for their turn; each is a client that looks for a message."""
+
+MAX_CANDIDATES: Final = 1024
+"""Entries that one query looks at: those of other keys with the same hash come out only later."""
+
+MAX_KEYS_OF_QUERY: Final = 64
+"""Messages that one query finds, whatever it asks for (cf. maxMsgsNumBatch)."""
+
+MIN_ALIKE: Final = 8
+"""Records of one shape for which it pays to lay them out as a matrix."""
+
+MAX_MODELS: Final = 16
+"""Shapes of one length that are tried before the records left are taken one by one."""
+
+PAGE_BYTES: Final = 4096
+"""Slots are given room in pages, as they come to be used."""

@@ -1,0 +1,152 @@
+"""The index files of a store, oldest first (cf. IndexService).
+
+Files are named after the local time of their creation, and a later one's name is greater. Only the
+last one takes entries; when it is full it is synced, and the next one begins with its end. A file
+can't be believed when its header is none, when it knows messages that the log has not, or when the
+broker died before it was full: it is removed then, for the log has all that it takes to write it
+anew. Files of another length are let be, and not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from broker.store.files import Files
+from broker.store.index.batch import Batch
+from broker.store.index.file import IndexFile, Shape
+from remoting.clock import Clock
+from remoting.protocol.disk.index_file import index_key
+
+_NAME: Final = re.compile(r"\d{17}")
+
+
+def name_at(now_ms: int) -> str:
+    """What a file made now is called: ``yyyyMMddHHmmssSSS``, local time."""
+    now = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006 - local, as RocketMQ's are
+    return f"{now:%Y%m%d%H%M%S}{now_ms % 1000:03}"
+
+
+class IndexRow:
+    """The files. Whoever comes here holds the index's lock.
+
+    Attributes:
+        full_ms: end time of the last full file, which is on the disk; 0 when there is none.
+        foreign: files of another length.
+    """
+
+    def __init__(self, files: Files, directory: Path, shape: Shape, clock: Clock) -> None:
+        self._disk = files
+        self._directory = directory
+        self._shape = shape
+        self._clock = clock
+        self._files: list[IndexFile] = []
+        self.full_ms = 0
+        self.foreign: list[str] = []
+
+    def __len__(self) -> int:
+        """How many files there are."""
+        return len(self._files)
+
+    @property
+    def last(self) -> IndexFile | None:
+        """The one that takes entries."""
+        return self._files[-1] if self._files else None
+
+    def load(self, log_end: int, *, safe_ms: int | None) -> None:
+        """Find the files.
+
+        Args:
+            log_end: physical offset behind the last record.
+            safe_ms: after a crash, the checkpoint's index time: later files are removed.
+
+        Raises:
+            OSError: one can't be read, or not be removed.
+        """
+        self._files, self.foreign = [], []
+        for name in self._disk.list(self._directory):
+            if not _NAME.fullmatch(name):
+                continue
+            path = self._directory / name
+            if self._disk.size(path) != self._shape.bytes:
+                self.foreign.append(name)
+                continue
+            file = IndexFile(self._disk, path, self._shape)
+            unsafe = safe_ms is not None and file.header.end_ms > safe_ms
+            if unsafe or not file.is_sane(log_end):
+                self._disk.remove(path)
+            else:
+                self._files.append(file)
+        full = [file.header.end_ms for file in self._files if not file.room]
+        self.full_ms = max(full, default=0)
+
+    def add(self, batch: Batch) -> None:
+        """Add entries. Raises ``OSError``; some of them may be added then."""
+        start = 0
+        while start < len(batch):
+            start += self._writable().add(batch, start)
+
+    def _writable(self) -> IndexFile:
+        last = self.last
+        if last is not None and last.room:
+            return last
+        if last is not None:
+            last.sync()
+            self.full_ms = last.header.end_ms
+        file = self._create()
+        if last is not None:
+            file.date_from(last.header)
+        self._files.append(file)
+        return file
+
+    def _create(self) -> IndexFile:
+        self._disk.make_directory(self._directory, durable=True)
+        now_ms = self._clock.now_ms()
+        taken = {*self._disk.list(self._directory)}
+        newest = max((name for name in taken if _NAME.fullmatch(name)), default="")
+        name = name_at(now_ms)
+        if name <= newest:
+            # The clock, or local time, went back: the digits count on, whatever time that is.
+            name = f"{int(newest) + 1:017}"
+        file = IndexFile(self._disk, self._directory / name, self._shape, create=True)
+        self._disk.sync_directory(self._directory)
+        return file
+
+    def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of what may be messages with a key, of the newest files first.
+
+        Raises:
+            OSError: a file can't be read.
+        """
+        hashed = index_key(topic, key)
+        found: dict[int, None] = {}
+        for file in reversed(self._files):
+            header = file.header
+            if header.begin_ms <= end_ms and begin_ms <= header.end_ms:
+                count = max_count - len(found)
+                found.update(dict.fromkeys(file.select(hashed, count, begin_ms, end_ms)))
+            if header.begin_ms < begin_ms or len(found) >= max_count:
+                break
+        return list(found)
+
+    def sync(self) -> None:
+        """Bring the last file to the disk; the others are there. Raises ``OSError``."""
+        if self._files:
+            self._files[-1].sync()
+
+    def drop_before(self, physical_offset: int) -> int:
+        """Remove files that know only messages before an offset, but not the last; how many.
+
+        Raises:
+            OSError: one can't be removed.
+        """
+        dropped = 0
+        while len(self._files) > 1 and self._files[0].header.end_offset < physical_offset:
+            self._disk.remove(self._files[0].path)
+            del self._files[0]
+            dropped += 1
+        if dropped:
+            self._disk.sync_directory(self._directory)
+        return dropped
