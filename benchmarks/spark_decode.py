@@ -128,6 +128,17 @@ def measure(body_bytes: int, *, rows: int, tries: int) -> Iterator[Outcome]:
     yield Outcome("all columns, one by one", body_bytes, size, *figures)
 
 
+def rates(rounds: int, *, rows: int = 2_000) -> dict[int, list[float]]:
+    """Records a second with all columns, by bytes of the body, the sizes taking turns."""
+    buffers = {size: answer(size, RECORDS[size]) for size in BODY_BYTES}
+    found: dict[int, list[float]] = {size: [] for size in BODY_BYTES}
+    for _ in range(rounds):
+        for size, buffer in buffers.items():
+            columns = LANES["all columns"]
+            found[size].append(_figures(columns, buffer, RECORDS[size], None, rows, 1)[0])
+    return found
+
+
 def _figures(
     columns: tuple[Column, ...],
     buffer: bytes,

@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,8 +90,8 @@ def through_spark(spark: Any, root: Path, scan: str, columns: str | None) -> flo
     return time.perf_counter() - started
 
 
-def session() -> Any:
-    """Spark with two threads."""
+def session(settings: Mapping[str, str] | None = None) -> Any:
+    """Spark with two threads, and some settings more."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
     from pyspark.sql import SparkSession
@@ -102,6 +102,7 @@ def session() -> Any:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
+        **(settings or {}),
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

@@ -1,0 +1,251 @@
+"""Everything about Spark in one run: decoder, store reader, source, sink, streams, and Kafka's.
+
+    make bench-spark                                     # on a quiet machine
+    make bench-spark BENCH=--quick                       # whether it runs; its figures mean little
+    python -m benchmarks.spark --only tcp --only kafka --json figures.json
+
+=========  =======================================================================================
+part       what is measured, with Spark's ``local[2]`` unless said otherwise
+=========  =======================================================================================
+decoder    pull answers made into Arrow batches of all columns, on one core, without Spark
+store      ``format("rocketmq.store")``, all columns, files in the page cache
+tcp        ``format("rocketmq")`` in batch, all columns, from a broker of ours on the same machine
+sink       ``df.write.format("rocketmq")`` to such a broker
+stream     the connector's share of an empty micro-batch, and the requests of an idle query
+kafka      Spark's own Kafka source and ours, in turns; see ``benchmarks.spark_kafka``
+=========  =======================================================================================
+
+Each part is a process and a JVM of its own, and a module that can be run alone and shows more:
+``benchmarks.spark_decode``, ``spark_store``, ``spark_tcp``, ``spark_sink``, ``spark_stream``. Sizes
+and ways take turns within a round, the first round of each warms up, and what has a bar is the
+median of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machine, spark_decode
+from benchmarks.clients.servers import KAFKA_VERSION, Unavailable
+from benchmarks.figures import Spread, spread
+from benchmarks.report import heading
+from benchmarks.spark_kafka.tools import SPARK_VERSION
+from benchmarks.spark_results import Result, table
+
+BYTES_A_MESSAGE: Final = 1_000
+"""What a message takes on the disk in all parts, a store of 1 KiB beside one of 100 B included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything.
+
+    Attributes:
+        rounds: that count.
+        messages: of 100 B in each part; there are a quarter as many of 1 KiB.
+        batches: empty micro-batches of a round.
+        idle: seconds for which an idle query's requests are counted.
+        where: folder for the stores that are read from; None: the system's.
+    """
+
+    rounds: int
+    messages: int
+    batches: int
+    idle: float
+    where: Path | None = None
+
+
+FULL: Final = Plan(rounds=5, messages=2_000_000, batches=60, idle=40.0)
+QUICK: Final = Plan(rounds=1, messages=160_000, batches=12, idle=10.0)
+
+
+def say(text: str) -> None:
+    """Progress; the table alone goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def decoder(plan: Plan) -> list[Result]:
+    """The decoder alone."""
+    found = spark_decode.rates(plan.rounds + 1)
+    return [
+        Result(
+            f"decoder, {size} B, all columns",
+            "records/s",
+            spread(values[1:]),
+            spark_decode.BARS[size],
+        )
+        for size, values in found.items()
+    ]
+
+
+def store(plan: Plan) -> list[Result]:
+    """The store reader."""
+    from benchmarks import spark_store
+
+    with tempfile.TemporaryDirectory(prefix="bench-spark-", dir=plan.where) as directory:
+        found = spark_store.measure(Path(directory), plan.rounds, plan.messages)
+    bars = {
+        spark_store.name_of((size, "queue", None)): bar for size, bar in spark_store.BARS.items()
+    }
+    return [
+        Result(f"store, {name}", "rows/s", ways["spark"], bars.get(name))
+        for name, ways in found.items()
+    ]
+
+
+def tcp(plan: Plan) -> list[Result]:
+    """The source, in batch."""
+    from benchmarks import spark_tcp
+
+    found = spark_tcp.measure(plan.rounds, plan.messages)
+    return _by_size("tcp", found, spark_tcp.COUNTED, spark_tcp.BARS)
+
+
+def sink(plan: Plan) -> list[Result]:
+    """The sink, in batch. Each round stores its messages anew, so they are half as many."""
+    from benchmarks import spark_sink
+
+    found = spark_sink.measure(plan.rounds, plan.messages // 2)
+    return _by_size("sink", found, "spark", spark_sink.BARS)
+
+
+def _by_size(
+    part: str,
+    found: Mapping[int, Mapping[str, Spread]],
+    counted: str,
+    bars: Mapping[int, int],
+) -> list[Result]:
+    return [
+        Result(f"{part}, {size} B, {way}", "rows/s", rate, bars[size] if way == counted else None)
+        for size, ways in found.items()
+        for way, rate in ways.items()
+    ]
+
+
+def stream(plan: Plan) -> list[Result]:
+    """Micro-batches with nothing in them, and none at all."""
+    from benchmarks import spark_stream
+
+    return spark_stream.measure(plan.rounds, plan.batches, plan.idle, say)
+
+
+def kafka(plan: Plan) -> list[Result]:
+    """Spark's Kafka source beside ours."""
+    from benchmarks.spark_kafka import compare
+
+    return compare.measure(plan.rounds, plan.messages, say)
+
+
+PARTS: Final[Mapping[str, Callable[[Plan], list[Result]]]] = {
+    part.__name__: part for part in (decoder, store, tcp, sink, stream, kafka)
+}
+
+
+def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]:
+    """Each part in a process of its own: its figures, or why it has none."""
+    results: list[Result] = []
+    absent: dict[str, str] = {}
+    for name in names:
+        say(name)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context) as process:
+            try:
+                results += process.submit(PARTS[name], plan).result()
+            except Unavailable as reason:
+                absent[name] = str(reason)
+    return results, absent
+
+
+def check_disk(plan: Plan) -> None:
+    """Raise SystemExit when the stores would not fit."""
+    folder = plan.where or Path(tempfile.gettempdir())
+    needed = plan.messages * BYTES_A_MESSAGE
+    if shutil.disk_usage(folder).free < needed:
+        sys.exit(
+            f"{needed / 1e9:.0f} GB are needed in {folder}: make room, give --dir or TMPDIR, "
+            "or fewer --messages"
+        )
+
+
+def options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, metavar="PART", help=" ".join(PARTS)
+    )
+    parser.add_argument("--rounds", type=int, help=f"that count [{FULL.rounds}]")
+    parser.add_argument("--messages", type=int, help=f"of 100 B in each part [{FULL.messages:,}]")
+    parser.add_argument("--quick", action="store_true", help="see that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure")
+    parser.add_argument("--dir", type=Path, help="where the stores lie that are read directly")
+    return parser.parse_args(words)
+
+
+def plan_of(given: argparse.Namespace) -> Plan:
+    """The plan that the options make."""
+    base = QUICK if given.quick else FULL
+    return Plan(
+        given.rounds or base.rounds,
+        given.messages or base.messages,
+        base.batches,
+        base.idle,
+        given.dir,
+    )
+
+
+def document(
+    facts: dict[str, Any], plan: Plan, results: Sequence[Result], absent: dict[str, str]
+) -> dict[str, Any]:
+    """All there is to know of a run, for programs."""
+    import pyspark
+
+    return {
+        "machine": facts,
+        "versions": {
+            "pyspark": pyspark.__version__,
+            "pyspark of kafka": SPARK_VERSION,
+            "kafka": KAFKA_VERSION,
+        },
+        "plan": {**asdict(plan), "where": str(plan.where or tempfile.gettempdir())},
+        "absent": absent,
+        "results": [result.as_json() for result in results],
+    }
+
+
+def main() -> int:
+    """Measure and print; 1: a bar was missed, or something could not be measured."""
+    given = options()
+    plan = plan_of(given)
+    check_disk(plan)
+    facts = machine.facts()
+    calibration_ms = [machine.calibration_ms()]
+    results, absent = run(given.only or list(PARTS), plan)
+    calibration_ms.append(machine.calibration_ms())
+    print(heading(facts).partition("\n")[0])
+    before, after = calibration_ms
+    print(f"Calibration loop before and after: {before:.2f} ms, {after:.2f} ms\n")
+    print(table(results))
+    for name, reason in absent.items():
+        print(f"not measured: {name}: {reason}")
+    if given.json:
+        told = {**document(facts, plan, results, absent), "calibration_ms": calibration_ms}
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+    return int(bool(absent) or not all(result.reached for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Rounds of Kafka's source and ours: their rates, and the ratio of each round."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.clients.servers import kafka as kafka_server
+from benchmarks.figures import spread
+from benchmarks.spark_kafka.tools import Lane, lane
+from benchmarks.spark_results import Result
+from benchmarks.spark_store import session
+from benchmarks.spark_tcp import SIZES, fill, through_spark, topic_of
+from pocketmq import testing
+from pocketmq.testing import StandaloneServer
+
+BAR: Final = 1.5
+"""How many times faster than Kafka's source ours has to be, with properties and headers."""
+
+FULL: Final = "all columns"
+BODY: Final = "body only"
+KINDS: Final[dict[str, str | None]] = {FULL: None, BODY: "body binary"}
+"""What is read, and the columns of ours it takes."""
+
+Rates = dict[tuple[int, str, str], list[float]]
+"""Rows a second of every round, by size, kind and whose."""
+
+
+def measure(rounds: int, messages: int, say: Callable[[str], None] = print) -> list[Result]:
+    """Rates of both and the ratios.
+
+    Args:
+        rounds: that count, after one that warms up.
+        messages: of 100 B; a quarter as many of 1 KiB.
+
+    Raises:
+        Unavailable: Kafka or its Spark can't be had.
+    """
+    counts = {SIZES[0]: messages // 16 * 16, SIZES[1]: messages // 16 * 4}
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-spark-") as home,
+        kafka_server(Path(home)) as address,
+        lane(address) as theirs,
+        testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server,
+    ):
+        for size in SIZES:
+            _fill(server, theirs, size, counts[size])
+        spark = session()
+        try:
+            return _results(_rounds(spark, server, theirs, counts, rounds, say))
+        finally:
+            spark.stop()
+
+
+def _fill(server: StandaloneServer, theirs: Lane, size: int, count: int) -> None:
+    fill(server, size, count)
+    found = theirs.ask("fill", topic=topic_of(size), size=size, count=count)["count"]
+    if found != count:
+        raise SystemExit(f"Kafka has {found} messages of {size} B instead of {count}")
+
+
+def _rounds(
+    spark: Any,
+    server: StandaloneServer,
+    theirs: Lane,
+    counts: dict[int, int],
+    rounds: int,
+    say: Callable[[str], None],
+) -> Rates:
+    rates: Rates = {}
+    for number in range(-1, rounds):
+        for size, count in counts.items():
+            for kind, columns in KINDS.items():
+                took = {}
+                order = ("kafka", "ours") if number % 2 == 0 else ("ours", "kafka")
+                for whose in order:
+                    took[whose] = (
+                        through_spark(spark, server, size, columns)
+                        if whose == "ours"
+                        else theirs.ask(
+                            "read", topic=topic_of(size), body_only=columns is not None
+                        )["seconds"]
+                    )
+                ratio = took["kafka"] / took["ours"]
+                say(f"  {size} B, {kind}, round {number + 1}: {ratio:.2f} times Kafka's")
+                for whose, seconds in took.items() if number >= 0 else ():
+                    rates.setdefault((size, kind, whose), []).append(count / seconds)
+    return rates
+
+
+def _results(rates: Rates) -> list[Result]:
+    results = []
+    for size in SIZES:
+        for kind in KINDS:
+            ours, kafka = rates[size, kind, "ours"], rates[size, kind, "kafka"]
+            name = f"kafka, {size} B, {kind}"
+            results += [
+                Result(f"{name}: ours", "rows/s", spread(ours)),
+                Result(f"{name}: Kafka's", "rows/s", spread(kafka)),
+                Result(
+                    f"{name}: ratio",
+                    "times",
+                    spread([one / other for one, other in zip(ours, kafka, strict=True)]),
+                    BAR if kind == FULL else None,
+                ),
+            ]
+    return results

@@ -1,0 +1,264 @@
+"""What a streaming query costs when there is next to nothing to read.
+
+    python -m benchmarks.spark_stream [--rounds 3] [--batches 40] [--idle 40]
+
+*An empty micro-batch*: a query with a consumer group takes one message of each of four queues a
+micro-batch, by ``maxOffsetsPerTrigger``, and its ``filterTags`` lets none of them through. So every
+batch asks the broker, is planned, starts four tasks that pull, and is committed, but has no row.
+The source notes how long Spark was inside it, on the driver and in all tasks, which are summed as
+if they had run one after another: that is the connector's share. The whole batch is Spark's
+``triggerExecution``. Batches before the workers are warm don't count.
+
+*An idle query*: at the end of its topic, default trigger. What is counted is every frame that the
+broker and the name server received, by their own metrics, the broker's own registration included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from benchmarks.figures import spread
+from benchmarks.spark_results import Result, table
+from benchmarks.spark_store import session
+from pocketmq.testing import ServerProcess
+from spark_connector.source.data_source import RocketMQDataSource
+from spark_connector.source.stream import RocketMQStreamReader
+from tests.integration.spark_connector.filling import Filler
+
+QUEUES: Final = 4
+WARM_BATCHES: Final = 5
+EMPTY_BAR_MS: Final = 30.0
+IDLE_BAR: Final = 2.0
+"""Requests a second."""
+
+SETTLE: Final = 3.0
+"""Seconds until a query that has read everything counts as idle."""
+
+TOPIC: Final = "SparkStream"
+NOTES: Final = "BENCH_SPARK_NOTES"
+"""The environment variable with the file that the timed source appends its times to."""
+
+_FRAMES = re.compile(r"^pocketmq_frames_received_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+
+
+@contextmanager
+def noted(what: str) -> Iterator[None]:
+    """Append when this began and how long it took, in seconds."""
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        taken = time.monotonic() - begun
+        # One short write with O_APPEND: lines of several processes don't mix.
+        descriptor = os.open(os.environ[NOTES], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{begun} {what} {taken}\n".encode())
+        os.close(descriptor)
+
+
+class TimedReader(RocketMQStreamReader):
+    """The source's reader, with the time inside it noted."""
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        """See RocketMQStreamReader."""
+        with noted("latestOffset"):
+            return super().latestOffset(start, limit)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """See RocketMQStreamReader."""
+        with noted("reportLatestOffset"):
+            return super().reportLatestOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """See RocketMQStreamReader."""
+        with noted("partitions"):
+            return super().partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See RocketMQStreamReader; nothing is taken between its rows, because it has none."""
+        with noted("read"):
+            yield from super().read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """See RocketMQStreamReader."""
+        with noted("commit"):
+            super().commit(end)
+
+
+class TimedSource(RocketMQDataSource):
+    """The source, with the time inside it noted."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its name beside the real one."""
+        return "rocketmq_timed"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader that notes."""
+        options, columns = self._prepare(schema)
+        return TimedReader(options, columns)
+
+
+@contextmanager
+def server() -> Iterator[ServerProcess]:
+    """A name server and a broker with metrics."""
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as store:
+        running = ServerProcess(
+            [
+                *("standalone", f"--store={store}", "--nameserver-port=0", "--broker-port=0"),
+                "--metrics-port=0",
+            ]
+        )
+        try:
+            running.start()
+            yield running
+        finally:
+            running.kill()
+
+
+def frames(running: ServerProcess) -> float:
+    """Frames that its name server and its broker received until now."""
+    url = f"http://{running.addresses['metrics']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as page:
+        return sum(map(float, _FRAMES.findall(page.read().decode())))
+
+
+def stream(spark: Any, running: ServerProcess, source: str, **options: Any) -> Any:
+    """A query's writer into nowhere, not started."""
+    reader = spark.readStream.format(source).option("nameServer", running.addresses["nameserver"])
+    given = {"topic": TOPIC, "startingOffsets": "earliest", **options}
+    for name, value in given.items():
+        reader = reader.option(name, value)
+    return reader.load().writeStream.format("noop")
+
+
+def batches(notes: Path) -> list[dict[str, float]]:
+    """Milliseconds in each call, by micro-batch: a batch begins where Spark asks for its end."""
+    lines = sorted(
+        (float(begun), what, float(taken))
+        for begun, what, taken in map(str.split, notes.read_text().splitlines())
+    )
+    found: list[dict[str, float]] = []
+    for _, what, taken in lines:
+        if what == "latestOffset":
+            found.append(defaultdict(float))
+        if found:
+            found[-1][what] += taken * 1000
+    return [batch for batch in found if "read" in batch]
+
+
+def empty_round(spark: Any, running: ServerProcess, notes: Path, number: int) -> tuple[float, ...]:
+    """Milliseconds of the connector on the driver, in tasks, and of the whole batch: medians."""
+    notes.unlink(missing_ok=True)
+    query = (
+        stream(
+            spark,
+            running,
+            TimedSource.name(),
+            maxOffsetsPerTrigger=QUEUES,
+            filterTags="Nothing",
+            consumerGroup=f"bench-{number}",
+        )
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    whole = [
+        progress["durationMs"]["triggerExecution"]
+        for progress in query.recentProgress
+        if "addBatch" in progress["durationMs"]
+    ]
+    inside = batches(notes)[WARM_BATCHES:]
+    tasks = [batch["read"] for batch in inside]
+    driver = [sum(batch.values()) - batch["read"] for batch in inside]
+    return (
+        statistics.median(driver),
+        statistics.median(tasks),
+        statistics.median(whole[WARM_BATCHES:]),
+    )
+
+
+def idle_rate(spark: Any, running: ServerProcess, seconds: float) -> float:
+    """Requests a second of a query that has nothing to read."""
+    query = stream(spark, running, "rocketmq", consumerGroup="bench-idle").start()
+    try:
+        query.processAllAvailable()
+        time.sleep(SETTLE)
+        before, begun = frames(running), time.monotonic()
+        time.sleep(seconds)
+        return (frames(running) - before) / (time.monotonic() - begun)
+    finally:
+        query.stop()
+
+
+def measure(
+    rounds: int, many: int, idle: float, say: Callable[[str], None] = print
+) -> list[Result]:
+    """Both figures, and what they are made of.
+
+    Args:
+        rounds: of so many queries each.
+        many: micro-batches of a query of which WARM_BATCHES don't count.
+        idle: seconds for which requests are counted.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory, server() as running:
+        notes = Path(directory) / "notes"
+        os.environ[NOTES] = str(notes)
+        filler = Filler(running.addresses["broker"])
+        filler.create(TOPIC, queues=QUEUES)
+        for queue_id in range(QUEUES):
+            filler.send(TOPIC, [b"x" * 100] * many, queue_id=queue_id, tags=("Tag",))
+        filler.close()
+        spark = session()
+        try:
+            spark.dataSource.register(TimedSource)
+            found = []
+            for number in range(rounds):
+                found.append(empty_round(spark, running, notes, number))
+                driver, tasks, whole = found[-1]
+                say(f"  empty batch: {driver:.1f} + {tasks:.1f} ms of {whole:.0f} ms")
+            rate = idle_rate(spark, running, idle)
+        finally:
+            spark.stop()
+    return _results(found, rate)
+
+
+def _results(found: Sequence[tuple[float, ...]], rate: float) -> list[Result]:
+    driver, tasks, whole = (list(column) for column in zip(*found, strict=True))
+    share = [one + other for one, other in zip(driver, tasks, strict=True)]
+    name = "empty micro-batch, 4 queues"
+    return [
+        Result(f"{name}: connector", "ms", spread(share), EMPTY_BAR_MS, at_most=True),
+        Result(f"{name}: of it on the driver", "ms", spread(driver)),
+        Result(f"{name}: of it in all tasks", "ms", spread(tasks)),
+        Result(f"{name}: Spark in all", "ms", spread(whole)),
+        Result("idle query", "requests/s", spread([rate]), IDLE_BAR, at_most=True),
+    ]
+
+
+def main() -> int:
+    """Measure and print; 1 when a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--idle", type=float, default=40.0, help="seconds of counting")
+    given = parser.parse_args()
+    results = measure(given.rounds, given.batches, given.idle)
+    print(table(results))
+    return int(not all(result.reached for result in results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
