@@ -267,6 +267,16 @@ class MappedFile:
             if not self.removed:
                 raise
 
+    def rewrite(self, begin: int, end: int) -> None:
+        """Write what stands there once more, so that the next sync brings it to the disk for sure.
+
+        After a sync that failed the system may take pages for written that are not, and they can
+        still be read. Raises ``OSError``.
+        """
+        region = self.hold()
+        for at in range(begin, end, len(_ZEROS)):
+            region.write(at, bytes(region.view[at : min(at + len(_ZEROS), end)]))
+
     def is_cached(self, position: int, length: int) -> bool | None:
         """See ``Region.is_cached``. Raises ``OSError`` when it can't be mapped."""
         region = self._region or self._map()

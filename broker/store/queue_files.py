@@ -166,6 +166,13 @@ class QueueFiles:
                 file.sync()
         self.flushed_offset = end // ENTRY_BYTES
 
+    def rewrite(self, offset: int) -> None:
+        """Write the entries from ``offset`` on once more; see ``MappedFile.rewrite``."""
+        begin, end = offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
+        for file in self._all:
+            if file.start < end and file.start + file.size > begin:
+                file.rewrite(max(0, begin - file.start), min(file.size, end - file.start))
+
     def has_files_before(self, offset: int) -> bool:
         """Whether ``drop_before`` may give files; from any thread."""
         files = self._all.copy()

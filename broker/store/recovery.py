@@ -227,6 +227,7 @@ class Recovery:
         if first > number:
             queue.replay_gap(number, first)
         self._report.cut_entries += queue.keep(max(end, number) if first >= number else end)
+        queue.rewrite(number)
         queue.correct_min(self._mapped[0].start)
 
     # --- after a crash of another broker, or when entries are missing
@@ -263,11 +264,16 @@ class Recovery:
             for queue_id, number in rows.items():
                 if number:
                     self._queues.get_or_create(topic, queue_id).reach(number)
+        for queue in self._queues.all():
+            queue.rewrite(queue.min_offset)
 
     def _end_log(self, first: int) -> None:
         self._cut_log()
         # Readers will see what may be in the page cache alone so far.
         for file in self._mapped[first:]:
+            if self._safe is not None:
+                begin, end = self._safe.synced - file.start, self._walk.end - file.start
+                file.rewrite(max(0, begin), min(end, file.size))
             file.sync()
 
     def _replay(self, records: Iterable[LogRecord], *, partial: bool) -> None:

@@ -122,6 +122,8 @@ class SimulatedRegion:
     def write(self, position: int, data: bytes | memoryview) -> None:
         self._disk.step("write", self._path)
         self._take(position, len(data))
+        for sector in range(position // SECTOR, (position + len(data)) // SECTOR + 1):
+            self._inode.dropped.pop(sector * SECTOR, None)
         self.view[position : position + len(data)] = data
 
     def allocate(self, position: int, length: int) -> bool:

@@ -18,7 +18,7 @@ from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
 from tests.unit.broker.store.workload import Day
 
 SEEDS = size(ci=600, soak=10_000)
-CHUNKS = 20
+CHUNKS = 10
 ACTIONS = 60
 CUTS = 3
 FAULTS = ("write", "allocate", "sync", "create", "name", "look")
@@ -64,7 +64,7 @@ def seeds_of(chunk: int) -> range:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-@pytest.mark.parametrize("faults", [False])
+@pytest.mark.parametrize("faults", [False, True], ids=["power", "power and errors"])
 def test_what_was_promised_is_there_after_a_power_cut(chunk: int, faults: bool) -> None:
     for seed in seeds_of(chunk):
         try:
