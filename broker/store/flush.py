@@ -140,6 +140,7 @@ class QueueFlusher:
 
     Attributes:
         safe: the safe point.
+        index_ms: tells up to when the index is on the disk, ms; None when nobody knows.
     """
 
     def __init__(
@@ -196,6 +197,7 @@ class QueueFlusher:
         self._worker = Worker("store-flush-queues", self._run, disk)
         self._call_loop: Callable[[Callable[[], None]], object] | None = None
         self.safe = safe
+        self.index_ms: Callable[[], int | None] = lambda: None
 
     # --- the work, in the thread or, as long as that does not run, in another
 
@@ -316,6 +318,9 @@ class QueueFlusher:
         flushed_ms = self._log_flusher.flushed_store_ms
         if flushed_ms:
             self._checkpoint = replace(self._checkpoint, physic_ms=flushed_ms)
+        index_ms = self.index_ms()
+        if index_ms is not None:
+            self._checkpoint = replace(self._checkpoint, index_ms=index_ms)
         if self._checkpoint != self._written:
             self._files.write(self._paths.checkpoint, self._checkpoint.encode())
             self._written = self._checkpoint

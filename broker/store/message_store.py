@@ -147,6 +147,7 @@ class MessageStore:
         try:
             if all(ended) and self.flush():
                 parts.index.finish()
+                parts.queue_flusher.write_checkpoint()
                 parts.log.remove_prepared()
                 self._leave_word(parts)
                 self._files.remove(self.paths.abort)

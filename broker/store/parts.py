@@ -88,6 +88,29 @@ def join_parts(
         marker=Marker(log, queues, dispatcher.first_waiting),
         named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
     )
+    index = MessageIndex(
+        log,
+        files,
+        disk,
+        clock,
+        IndexPlaces(paths.index, paths.index_note),
+        Shape(config.max_hash_slots, config.max_index_entries),
+        enabled=config.message_index_enable,
+        safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
+        visible_end=visible_end,
+    )
+    queue_flusher.index_ms = index.safe_until_ms
+    retention = Retention(
+        log,
+        queues,
+        disk,
+        files,
+        config.retention,
+        clock,
+        directories=(paths.commit_log, paths.consume_queues),
+        safe_end=queue_flusher.safe.safe_end,
+    )
+    retention.followers.append(index.drop_before)
     warmth = Warmth(clock.monotonic)
     reader = Reader(log, queues, stats, warmth)
     return Parts(
@@ -108,25 +131,6 @@ def join_parts(
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         run_ahead=RunAhead(log, files, disk),
-        index=MessageIndex(
-            log,
-            files,
-            disk,
-            clock,
-            IndexPlaces(paths.index, paths.index_note),
-            Shape(config.max_hash_slots, config.max_index_entries),
-            enabled=config.message_index_enable,
-            safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
-            visible_end=visible_end,
-        ),
-        retention=Retention(
-            log,
-            queues,
-            disk,
-            files,
-            config.retention,
-            clock,
-            directories=(paths.commit_log, paths.consume_queues),
-            safe_end=queue_flusher.safe.safe_end,
-        ),
+        index=index,
+        retention=retention,
     )

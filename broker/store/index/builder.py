@@ -186,11 +186,6 @@ class IndexBuilder:
         self._log.close()
         return self._row.drop_before(physical_offset)
 
-    @property
-    def full_ms(self) -> int:
-        """What the checkpoint says of the index: the end time of the last full file."""
-        return self._row.full_ms
-
     def leave_note(self) -> None:
         """Bring all to the disk, and tell the next start where to go on. Raises ``OSError``."""
         if not self.loaded:

@@ -96,10 +96,9 @@ class MessageIndex:
         self._closed = False
         self.trouble: str | None = None
 
-    @property
-    def full_ms(self) -> int:
-        """End time of the last full file, for the checkpoint; 0 when there is none."""
-        return self._row.full_ms
+    def safe_until_ms(self) -> int | None:
+        """For the checkpoint: the end time of the last full file; None when it isn't known yet."""
+        return self._row.full_ms if self._builder.loaded else None
 
     @property
     def backlog_bytes(self) -> int:

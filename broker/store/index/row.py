@@ -60,7 +60,8 @@ class IndexRow:
 
         Args:
             log_end: physical offset behind the last record.
-            safe_ms: after a crash, the checkpoint's index time: later files are removed.
+            safe_ms: after a crash, the checkpoint's index time: later files are removed, and one
+                that is not full.
 
         Raises:
             OSError: one can't be read, or not be removed.
@@ -74,8 +75,8 @@ class IndexRow:
                 self.foreign.append(name)
                 continue
             file = IndexFile(self._disk, path, self._shape)
-            unsafe = safe_ms is not None and file.header.end_ms > safe_ms
-            if unsafe or not file.is_sane(log_end):
+            safe = safe_ms is None or (not file.room and file.header.end_ms <= safe_ms)
+            if not safe or not file.is_sane(log_end):
                 self._disk.remove(path)
             else:
                 self._files.append(file)

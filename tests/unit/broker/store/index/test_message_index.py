@@ -135,7 +135,29 @@ async def test_a_closed_store_has_all_indexed_and_goes_on(store: MessageStore) -
     fill(store, range(30, 60))
     await check(store, range(60))
     store.close()
-    assert Checkpoint.decode(store.paths.checkpoint.read_bytes())
+
+
+async def test_the_checkpoint_tells_of_full_files_which_a_crash_leaves_alone(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    fill(store, range(30))
+    await check(store, range(30))
+    clock.advance(1)
+    fill(store, range(30, 50))
+    store.close()
+    checkpoint = Checkpoint.decode(store.paths.checkpoint.read_bytes())
+    assert checkpoint.index_ms == clock.now_ms()
+    clock.advance(1)
+    store = reopen(store)
+    fill(store, range(50, 60))
+    await check(store, range(60))
+    before = {path.name: path.stat().st_ctime_ns for path in store.paths.index.iterdir()}
+    store = reopen(store, crash=True)
+    await check(store, range(60))
+    after = {path.name: path.stat().st_ctime_ns for path in store.paths.index.iterdir()}
+    kept = [name for name in sorted(before) if after.get(name) == before[name]]
+    assert kept == sorted(before)[:-1]
+    store.close()
 
 
 async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_index(
