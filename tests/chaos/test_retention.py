@@ -33,6 +33,7 @@ SECONDS = size(ci=15.0, soak=3600.0)
 CAPACITY = 32 << 20
 LOG_FILE = 1 << 20
 QUEUE_FILE = 20 * 500
+INDEX_ENTRIES = 500
 QUEUES = 4
 TOPIC = "Forgotten"
 SENT_AT_ONCE = 16
@@ -243,6 +244,7 @@ def send(queue_id: int, number: int) -> Command:
         sys_flag=0,
         born_timestamp=number,
         flag=0,
+        properties=f"KEYS\x01key-{number}\x02",
     )
     return Command.request(RequestCode.SEND_MESSAGE_V2, header, body=body_of(number))
 
@@ -300,6 +302,8 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
         mapped_file_size_commit_log=LOG_FILE,
         mapped_file_size_consume_queue=QUEUE_FILE,
         clean_resource_interval_ms=200,
+        max_hash_slots=500,
+        max_index_entries=INDEX_ENTRIES,
     )
     pool = ConnectionPool()
     async with Broker(config, files=disk) as broker:
@@ -314,6 +318,8 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
         begins = [broker.store.min_offset(TOPIC, queue) for queue in range(QUEUES)]
         ends = [broker.store.max_offset(TOPIC, queue) for queue in range(QUEUES)]
     await pool.close()
+    indexes = list((tmp_path / "index").iterdir())
+    left = sum(end - begin for begin, end in zip(begins, ends, strict=True))
 
     assert disk.most <= CAPACITY
     assert stats.log_files > 10
@@ -321,8 +327,9 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
     assert load.acknowledged > 1000
     assert load.read > 1000
     assert load.moved > 0
-    # Nothing is left behind: neither files of the log nor of the queues.
-    assert len(logs) <= CAPACITY // LOG_FILE
+    # Nothing is left behind: no files of the log, of the index or of the queues.
+    assert len(indexes) <= left // (INDEX_ENTRIES - 1) + 2
+    assert len(logs) <= CAPACITY // LOG_FILE + 2
     wanted = [end // 500 - begin // 500 + 2 for begin, end in zip(begins, ends, strict=True)]
     assert len(queues) <= sum(wanted)
     assert deleted_bytes(tmp_path) == 0

@@ -1,0 +1,28 @@
+"""A broker whose disk is fuller than it may be says so to everybody who asks."""
+
+from __future__ import annotations
+
+import pytest
+
+import client
+from pocketmq import doctor, testing
+from pocketmq.doctor import Case, Verdict
+
+NEVER_SO_MUCH_FREE = str(2**62)
+
+
+async def test_a_send_and_the_doctor_are_told_what_bound_it_is() -> None:
+    settings = {
+        "pocketmqDiskFullFreeBytes": NEVER_SO_MUCH_FREE,
+        "cleanFileForciblyEnable": "false",
+    }
+    with testing.broker(settings=settings) as server:
+        async with client.Producer(server.nameserver) as producer:
+            with pytest.raises(client.PocketMQError) as caught:
+                await producer.send("orders", b"one", timeout=2.0)
+        found = list(doctor.examine(Case(name_servers=[server.nameserver])))
+    assert "pocketmqDiskFullFreeBytes" in str(caught.value)
+    stores = [finding for finding in found if finding.check == "store"]
+    assert [finding.verdict for finding in stores] == [Verdict.FAILED]
+    assert f"less than the {NEVER_SO_MUCH_FREE} of pocketmqDiskFullFreeBytes" in stores[0].found
+    assert str(server.store) in stores[0].found
