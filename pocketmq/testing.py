@@ -32,8 +32,12 @@ START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 20.0
 """Seconds for a clean stop, after which the process is killed."""
 
-SMALL_STORE: Final = {"mappedFileSizeCommitLog": str(64 * 1024 * 1024)}
-"""A test's store takes 64 MiB files, not RocketMQ's 1 GiB."""
+SMALL_STORE: Final = {
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "diskSpaceCleanForciblyRatio": "100",
+    "diskSpaceWarningLevelRatio": "100",
+}
+"""A test's store takes 64 MiB files, not RocketMQ's 1 GiB, and the last tenth of a disk too."""
 
 _LOG_LINES_KEPT: Final = 1000
 
