@@ -91,6 +91,11 @@ class QueueFiles:
         return Path(self._directory)
 
     @property
+    def first_offset(self) -> int:
+        """The first entry that has a file."""
+        return self._all[0].start // ENTRY_BYTES if self._all else self.max_offset
+
+    @property
     def files(self) -> list[MappedFile]:
         """Its files, oldest first; a copy."""
         return self._all.copy()

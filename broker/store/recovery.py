@@ -165,11 +165,12 @@ class Recovery:
         for topic, rows in safe.numbers.items():
             for queue_id, number in rows.items():
                 queue = self._queues.get((topic, queue_id))
-                found = 0 if queue is None else queue.max_offset
-                if found < number:
+                # Behind a file that is missing the others can't be reached by counting.
+                begin, end = (0, 0) if queue is None else (queue.first_offset, queue.max_offset)
+                if number and not begin < number <= end:
                     self._report.note(
-                        f"queue {queue_id} of topic {topic} has {found} entries instead of"
-                        f" {number}: the queues are built anew from the log"
+                        f"queue {queue_id} of topic {topic} has entries from {begin} to {end}, but"
+                        f" there were {number}: the queues are built anew from the log"
                     )
                     return False
         return True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
@@ -31,6 +32,9 @@ FORMAT: Final = 1
 _CRC_DIGITS: Final = 8
 _HEAD_BYTES: Final = 64
 """Of the record at ``tail``: its sizes, its place, its CRC, when it was born and stored."""
+
+_ASKED_FOR_THEIR_LAST: Final = 64
+"""Queues whose last message may be the tail; from there to the end the log is walked once more."""
 
 Numbers = dict[str, dict[int, int]]
 """Of each queue of each topic the number of its next message."""
@@ -62,7 +66,7 @@ class Mark(NamedTuple):
     head: str
     end: int
     epoch: int
-    queues: list[tuple[ConsumeQueue, int]]
+    numbers: dict[ConsumeQueue, int]
 
 
 class Marker:
@@ -80,7 +84,7 @@ class Marker:
         self._queues = queues
         self._first_waiting = first_waiting
         self._tail = log.opened_tail
-        self._end = log.end
+        self._numbers: dict[ConsumeQueue, int] = {}
         self.epoch = 0
 
     @property
@@ -91,15 +95,15 @@ class Marker:
     def take(self) -> Mark:
         """What the store comes to now."""
         end = min(self._log.end, self._first_waiting())
-        if end > self._end:
-            self._tail, self._end = self._end, end
-        return Mark(
-            self._tail,
-            head_at(self._log, self._tail, end),
-            end,
-            self.epoch,
-            [(queue, queue.max_offset) for queue in self._queues.all()],
-        )
+        numbers = {queue: queue.max_offset for queue in self._queues.all()}
+        grown = (queue for queue, number in numbers.items() if number > self._numbers.get(queue, 0))
+        for queue in islice(grown, _ASKED_FOR_THEIR_LAST):
+            entry = queue.entry(queue.max_offset - 1)
+            if entry is not None and self._tail < entry[0] < end:
+                self._tail = entry[0]
+        self._numbers = numbers
+        head = head_at(self._log, self._tail, end)
+        return Mark(self._tail, head, end, self.epoch, numbers)
 
 
 def head_at(log: CommitLog, position: int, end: int) -> str:
@@ -217,6 +221,6 @@ class SafePointFile:
 def point_of(mark: Mark, synced: int) -> SafePoint:
     """What a mark comes to once the disk has it, and the log up to ``synced``."""
     numbers: Numbers = {}
-    for queue, number in mark.queues:
+    for queue, number in mark.numbers.items():
         numbers.setdefault(queue.topic, {})[queue.queue_id] = number
     return SafePoint(mark.tail, mark.head, mark.end, synced, numbers)
