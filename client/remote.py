@@ -7,7 +7,7 @@ into a ``RemoteError``.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final
 
 from client.errors import BrokerUnreachable, RequestTimeout, Unavailable, remote_error
@@ -36,10 +36,11 @@ class Remote:
         header: Header | None = None,
         *,
         body: bytes = b"",
+        extra: Sequence[tuple[str, str]] = (),
         oneway: bool = False,
     ) -> Command:
-        """A request in the codec of this client."""
-        command = Command.request(code, header, body=body, oneway=oneway)
+        """A request in the codec of this client; ``extra`` fields come behind the header's."""
+        command = Command.request(code, header, body=body, extra=extra, oneway=oneway)
         command.serialize = self.serialize
         return command
 
@@ -50,6 +51,7 @@ class Remote:
         header: Header | None = None,
         *,
         body: bytes = b"",
+        extra: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
         accept: Container[int] = SUCCESS_ONLY,
         topic: str | None = None,
@@ -59,6 +61,7 @@ class Remote:
         """Ask ``address`` and return its answer.
 
         Args:
+            extra: ext fields behind the header's.
             accept: response codes that are no error here.
             topic, queue, group: what errors say the request was about.
 
@@ -69,7 +72,7 @@ class Remote:
         timeout = self.timeout if timeout is None else timeout
         try:
             answer = await self.pool.request(
-                address, self.request(code, header, body=body), timeout=timeout
+                address, self.request(code, header, body=body, extra=extra), timeout=timeout
             )
         except RemotingError as error:
             raise unavailable(error, address, topic=topic, queue=queue, group=group) from error

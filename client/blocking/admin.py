@@ -76,6 +76,8 @@ class Admin(Owner):
     skip = Blocking(waiting.Admin.skip)
     dead_letters = Blocking(waiting.Admin.dead_letters)
     redrive = Blocking(waiting.Admin.redrive)
+    message = Blocking(waiting.Admin.message)
+    find_messages = Blocking(waiting.Admin.find_messages)
 
     queues = Blocking(waiting.Admin.queues)
     min_offset = Blocking(waiting.Admin.min_offset)

@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "broker": ("pocketmq.cli.servers:broker", "Run a broker."),
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
     "group": ("pocketmq.cli.group:group", "Look at consumer groups, and move them."),
-    "message": ("pocketmq.cli.message:message", "Look at dead letters, and send them back."),
+    "message": ("pocketmq.cli.message:message", "Find single messages; look at dead letters."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Look at brokers and their clusters."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),

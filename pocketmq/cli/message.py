@@ -8,15 +8,21 @@ import click
 
 import client
 from pocketmq import output
+from pocketmq.cli import message_find
 from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
 from pocketmq.cli.running import run
 from pocketmq.cli.times import iso
 from pocketmq.sinks import body_text
 
 
-@click.group(epilog="Example: pocketmq message dlq list billing")
+@click.group(epilog="Example: pocketmq message find orders o-4711")
 def message() -> None:
     """Look at single messages."""
+
+
+message.add_command(message_find.get)
+message.add_command(message_find.find)
+message.add_command(message_find.tail)
 
 
 @message.group(epilog="Example: pocketmq message dlq redrive billing --dry-run")

@@ -1,0 +1,152 @@
+"""``pocketmq message get``, ``find`` and ``tail``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from datetime import datetime
+from typing import Final
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.places import parse_place
+from pocketmq.cli.running import run, stop_signal
+from pocketmq.sinks import Writer, facts, writer
+
+GROUP: Final = "pocketmq-tail"
+"""The group that ``tail`` reads as; nothing is ever committed for it."""
+
+LOOK_SECONDS: Final = 0.1
+"""How often to look whether the end is reached, or a signal came, while nothing comes."""
+
+PORTION: Final = 1000
+"""Messages taken in one go."""
+
+_TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
+_COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")
+
+
+def parse_instant(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> datetime | None:
+    """An option's callback: a time, or how long ago."""
+    where = parse_place(context, parameter, text)
+    if where is None or isinstance(where, datetime):
+        return where
+    raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00, nor -1h")
+
+
+@click.command(epilog="Example: pocketmq message get 7F0000010AF818B4AAC2 --topic orders")
+@click.argument("message_id", metavar="ID")
+@click.option("--topic", help="Where it is stored; needed for the id that its producer gave it.")
+@nameserver_option
+@json_option
+def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> None:
+    """Show the message with an ID: the broker's, or with --topic also its producer's."""
+
+    async def ask() -> client.ReceivedMessage[bytes]:
+        async with client.Admin(nameserver) as admin:
+            return await admin.message(message_id, topic=topic)
+
+    output.show_facts(facts(run(ask())), as_json=as_json)
+
+
+@click.command(epilog="Example: pocketmq message find orders o-4711 --from -1d")
+@click.argument("topic")
+@click.argument("key")
+@click.option("--from", "begin", callback=parse_instant, help=f"Stored since: {_TIME_HELP}")
+@click.option("--to", "end", callback=parse_instant, help=f"Stored until: {_TIME_HELP}")
+@click.option(
+    "--max", "limit", type=click.IntRange(1), default=64, show_default=True, help="The newest."
+)
+@nameserver_option
+@json_option
+def find(
+    topic: str,
+    key: str,
+    begin: datetime | None,
+    end: datetime | None,
+    limit: int,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """List the messages of TOPIC that have KEY, the oldest first.
+
+    A key is one of those given when it was sent, or the message's id. --json shows properties too.
+    """
+
+    async def ask() -> list[client.ReceivedMessage[bytes]]:
+        async with client.Admin(nameserver) as admin:
+            return await admin.find_messages(topic, key, limit=limit, begin=begin, end=end)
+
+    rows = [facts(message) for message in run(ask())]
+    output.show_rows(rows, _COLUMNS, as_json=as_json)
+
+
+@click.command(epilog="Example: pocketmq message tail orders -n 5 --follow")
+@click.argument("topic")
+@click.option(
+    "-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, help="So many."
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+@nameserver_option
+@json_option
+def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_json: bool) -> None:
+    """Write the newest messages of TOPIC, in the order in which they were stored.
+
+    With --tags, those among the newest of each queue. --json writes a JSON object a line.
+    """
+    write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
+    try:
+        run(_tail(nameserver, topic, count, tags, write, follow=follow))
+    except BrokenPipeError:
+        # Who read our output has seen enough; Python must not complain again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _tail(
+    nameserver: str, topic: str, count: int, tags: str, write: Writer, *, follow: bool
+) -> None:
+    stop = stop_signal()
+    async with client.Instance(nameserver) as instance:
+        consumer = instance.pull_consumer(group=GROUP)
+        queues = await consumer.queues(topic)
+        consumer.assign(queues, tags=tags)
+        ends = await _seek_back(instance.admin(), consumer, queues, count)
+        newest: list[client.ReceivedMessage[bytes]] = []
+        while not stop.is_set() and not await _has_read(consumer, ends):
+            newest += await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            newest = sorted(newest, key=lambda message: message.stored_at)[-count:]
+        write(newest)
+        while follow and not stop.is_set():
+            messages = await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            if messages:
+                write(messages)
+
+
+async def _seek_back(
+    admin: client.Admin,
+    consumer: client.PullConsumer[bytes],
+    queues: list[client.MessageQueue],
+    count: int,
+) -> dict[client.MessageQueue, int]:
+    """Have the last ``count`` messages of each queue read next; where the queues end now."""
+    begins = await asyncio.gather(*(admin.min_offset(queue) for queue in queues))
+    ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
+    for queue, begin, end in zip(queues, begins, ends, strict=True):
+        await consumer.seek(queue, max(begin, end - count))
+    return dict(zip(queues, ends, strict=True))
+
+
+async def _has_read(
+    consumer: client.PullConsumer[bytes], ends: dict[client.MessageQueue, int]
+) -> bool:
+    for queue, end in ends.items():
+        if await consumer.position(queue) < end:
+            return False
+    return True
