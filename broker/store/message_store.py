@@ -1,17 +1,17 @@
 """The store as the broker sees it: messages in, messages out, and what is on the disk when.
 
-One thread, the loop's, puts and gets; nothing here blocks it but the pages of the maps. Three
-threads work for it: one allocates ahead (``run_ahead``), one syncs the commit log, one the queues
-(``flush``). What they have to say comes back to the loop by ``call_soon_threadsafe``. Without a
-loop (tests, tools) the store works as well: ``flush`` then does at once what the threads would.
+One thread, the loop's, puts and gets (``reads``); nothing here blocks it but the pages of the maps.
+Others work for it: one allocates ahead (``run_ahead``), one syncs the commit log, one the queues
+(``flush``), one indexes (``index``), one deletes what is old (``retention``). What they have to say
+comes back to the loop by ``call_soon_threadsafe``. Without a loop (tests, tools) the store works as
+well: ``flush`` then does at once what the syncing threads would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import structlog
 
@@ -24,15 +24,14 @@ from broker.store.errors import StoreError
 from broker.store.files import Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
-from broker.store.limits import MAX_PULL_BYTES, NO_SPACE_RETRY_SECONDS
+from broker.store.limits import NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
-from broker.store.reader import Accept
+from broker.store.reads import StoreReads
 from broker.store.results import (
     BatchPutResult,
-    FileRange,
     GetResult,
     GetStatus,
     PendingMessage,
@@ -57,12 +56,10 @@ __all__ = [
     "StoreError",
 ]
 
-T = TypeVar("T")
-
 _log = structlog.get_logger("store")
 
 
-class MessageStore:
+class MessageStore(StoreReads):
     """A store in one directory.
 
     Attributes:
@@ -298,143 +295,7 @@ class MessageStore:
     def on_arrival(self, callback: OnArrival | None) -> None:
         self._dispatcher.on_arrival = callback
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        *,
-        max_bytes: int = MAX_PULL_BYTES,
-        accept: Accept | None = None,
-        wait: bool = True,
-    ) -> GetResult:
-        """Messages of a queue from ``offset`` on.
-
-        Args:
-            topic: of the queue.
-            queue_id: of the queue.
-            offset: number of the first message wanted.
-            max_count: messages at most; never more than ``MAX_PULL_MESSAGES``.
-            max_bytes: of records at most, but at least one record.
-            accept: whether a message with this tags code is wanted; None for all.
-            wait: whether the thread may wait for the disk. If not, the status may be COLD, and
-                ``get_patiently`` gets the messages.
-
-        Raises:
-            StoreError: the store is not open.
-        """
-        return self._opened().reader.get(
-            topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
-        )
-
-    async def get_patiently(
-        self,
-        owner: Hashable,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        *,
-        max_bytes: int = MAX_PULL_BYTES,
-        accept: Accept | None = None,
-    ) -> GetResult:
-        """The same, with what is not in memory read in a thread; never COLD.
-
-        Args:
-            owner: who asks; of those who wait each gets its turn.
-
-        Raises:
-            StoreBusy: too many wait already.
-            StoreError: the store is not open, or the disk can't be read.
-        """
-        return await self._opened().cold_reads.get(
-            owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
-        )
-
-    async def tags_codes(
-        self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
-    ) -> list[int]:
-        """What the next entries of a queue carry as tags code; the disk is waited for in a thread.
-
-        Args:
-            owner: as for ``get_patiently``.
-            topic: of the queue.
-            queue_id: of the queue.
-            offset: number of the first message asked about.
-            max_count: entries at most; there may be fewer though more messages follow.
-
-        Returns:
-            Nothing when the queue does not have ``offset``.
-
-        Raises:
-            StoreBusy: too many wait already.
-            StoreError: the store is not open, or the disk can't be read.
-        """
-        parts = self._opened()
-        queue = parts.queues.get((topic, queue_id))
-        if queue is None:
-            return []
-        return await parts.cold_reads.tags_codes(owner, queue, offset, max_count)
-
-    def from_memory(self, ask: Callable[[], T]) -> T:
-        """What a question about single messages gives, as long as it need not wait for the disk.
-
-        Raises:
-            NotInMemory: it would have to; ``fetch`` what that names and ask again.
-        """
-        reader = self._opened().reader
-        reader.memory_only = True
-        try:
-            return ask()
-        finally:
-            reader.memory_only = False
-
-    async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Have ranges in memory, read in a thread. Raises as ``get_patiently``."""
-        await self._opened().cold_reads.fetch(owner, ranges)
-
-    def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at a place of the log; None when none does."""
-        return self._opened().reader.record_at(physical_offset)
-
-    async def record_patiently(self, owner: Hashable, physical_offset: int) -> memoryview | None:
-        """The same, with what is not in memory read in a thread. Raises as ``get_patiently``."""
-        return await self._opened().cold_reads.record_at(owner, physical_offset)
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last visible message; 0 for a queue that has none."""
-        return self._opened().reader.max_offset(topic, queue_id)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message that is still there; 0 for a queue that never had one."""
-        return self._opened().reader.min_offset(topic, queue_id)
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The message stored nearest to a time; the last one's number beyond it, 0 for none."""
-        return self._opened().reader.offset_by_time(topic, queue_id, timestamp_ms)
-
-    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, ms; -1 when it can't be read."""
-        return self._opened().reader.store_time_at(topic, queue_id, offset)
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the queue's first message was stored, ms; -1 when there is none."""
-        return self._opened().reader.earliest_store_time(topic, queue_id)
-
-    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message is taken to be in the page cache; also when there is no such one."""
-        return self._opened().reader.is_offset_in_memory(topic, queue_id, offset)
-
     # --- topics and state
-
-    def topics_on_disk(self) -> list[str]:
-        """Sorted names of the topics that have a queue."""
-        return self._opened().queues.topics()
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Sorted ids of the queues that a topic has in this store."""
-        return self._opened().queues.queue_ids(topic)
 
     def delete_topic(self, topic: str) -> int:
         """Remove a topic's queues; how many there were. Its records stay in the log.
@@ -467,18 +328,3 @@ class MessageStore:
     def why_not_writable(self) -> str | None:
         """Why it takes no messages, in one sentence; None when it does."""
         return self._not_open if self._parts is None else self._disk.trouble
-
-    @property
-    def start_offset(self) -> int:
-        """Physical offset of the first byte of the log that is still there."""
-        return self._opened().log.start
-
-    @property
-    def end_offset(self) -> int:
-        """Physical offset behind the last record."""
-        return self._opened().log.end
-
-    @property
-    def durable_offset(self) -> int:
-        """Physical offset up to which the log is on the disk."""
-        return self._opened().log_flusher.flushed
