@@ -41,7 +41,7 @@ IDLE_REFRESH: Final = 10.0
 """Seconds between looks at idle queues that are watched."""
 
 IDLE_REQUESTS: Final = 1.0
-"""Requests per second while idle queues have to be polled."""
+"""Requests per second while idle queues have to be polled, or a broker's return is waited for."""
 
 REST: Final = 1.0
 """Seconds before a broker that could not be asked is asked again."""
@@ -150,7 +150,8 @@ class Horizon:
         return found
 
     def _idle_refresh(self) -> float:
-        if len(self.facts) <= MAX_WATCHED and not self._polls:
+        deaf = self._polls or self._down or self._watch.resting
+        if len(self.facts) <= MAX_WATCHED and not deaf:
             return IDLE_REFRESH
         requests = sum(len(route.brokers) for route in self.routes.values())
         return requests / IDLE_REQUESTS

@@ -68,6 +68,11 @@ class ArrivalWatch:
         self._brokers: dict[str, _Watched] = {}
         self._resting: dict[str, float] = {}
 
+    @property
+    def resting(self) -> bool:
+        """Whether a broker was left alone by the last wait, so that nothing is heard of it."""
+        return any(until > time.monotonic() for until in self._resting.values())
+
     def wait(self, ends: Mapping[str, Mapping[MessageQueue, int]], timeout: float) -> bool:
         """Wait until a queue may have more than its known end; False when the time is over.
 

@@ -88,6 +88,21 @@ def test_a_query_survives_a_restart_of_its_broker(
     assert numbers(running.found) == list(range(20))
 
 
+def test_an_idle_query_notices_soon_that_its_broker_is_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.until(lambda: running.step() == [])
+    monkeypatch.setattr(horizon, "IDLE_REFRESH", float("inf"))
+    cluster.server.kill()
+    running.until(lambda: not running.reader.reportLatestOffset())
+    cluster.server.restart()
+    cluster.fill(10, 20)
+    running.until(lambda: len(running.found) >= 20)
+    assert numbers(running.found) == list(range(20))
+
+
 def test_a_query_fails_when_no_broker_is_there_for_too_long(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query(readTimeoutMs=50)
