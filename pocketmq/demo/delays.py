@@ -2,7 +2,9 @@
 
 What a message says of its flight is read from its JSON body. A flight that comes twice, as after a
 producer that had to try again, counts once. A day is complete, and its figures are written, when
-the flights have come two days further: what is later still is left out. Then Spark forgets the day.
+the flights have come a week further: what is later still is left out. Then Spark forgets the day.
+
+The session's time zone (``spark.sql.session.timeZone``) has to be UTC: days are those of UTC.
 
 Both results are written batch by batch by one query. A batch that runs again, because the driver
 died in the middle of it, overwrites its own directory of files, and its messages have the unique
@@ -22,11 +24,19 @@ BODY: Final = (
 )
 """A flight in a body; Spark's DDL."""
 
+FIGURES: Final = (
+    "day date, origin string, carrier string, flights long, departed long, late long, minutes long"
+)
+"""What is found, in files and in bodies of the result topic."""
+
 COLUMNS: Final = "body binary, messageId string"
 """What is read of the messages: Spark reads all columns of a source in Python unless told."""
 
+GROUP: Final = "delays"
+"""Its offsets are what the query has done."""
+
 WINDOW: Final = "1 day"
-LATE: Final = "2 days"
+LATE: Final = "7 days"
 LATE_MINUTES: Final = 15
 """From here on a departure counts as late (as the Bureau of Transportation Statistics does)."""
 
@@ -51,7 +61,7 @@ def delays(messages: DataFrame) -> DataFrame:
             F.coalesce(F.sum("delay"), F.lit(0)).alias("minutes"),
         )
         .select(
-            F.col("window.start").alias("day"),
+            F.to_date("window.start").alias("day"),
             *("origin", "carrier", "flights", "departed", "late", "minutes"),
         )
     )
@@ -101,7 +111,7 @@ def start(
         .option("nameServer", nameserver)
         .option("topic", topic)
         .option("startingOffsets", "earliest")
-        .option("consumerGroup", "delays")
+        .option("consumerGroup", GROUP)
         .option("maxOffsetsPerTrigger", per_batch)
         .load()
     )
@@ -117,6 +127,19 @@ def start(
     writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
     trigger = {"processingTime": every} if every else {"availableNow": True}
     return writer.trigger(**trigger).start()
+
+
+def in_files(spark: Any, directory: str) -> list[Any]:
+    """All figures that are in the files."""
+    return list(spark.read.parquet(f"{directory}/delays").drop("batch").collect())
+
+
+def in_topic(spark: Any, nameserver: str, topic: str) -> list[Any]:
+    """All figures that are in the topic."""
+    reader = spark.read.format("rocketmq").schema("body binary").option("topic", topic)
+    bodies = reader.option("nameServer", nameserver).load()
+    figures = F.from_json(F.col("body").cast("string"), FIGURES)
+    return list(bodies.select(figures.alias("figures")).select("figures.*").collect())
 
 
 def by_airport(spark: Any, directory: str) -> list[Any]:

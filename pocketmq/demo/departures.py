@@ -43,9 +43,14 @@ def record(line: bytes) -> Record:
     }
 
 
-def records(limit: int | None = None) -> Iterable[Record]:
-    """All flights, or the first so many. Raises NoFlights."""
-    return (record(flight.line) for flight in flights(limit))
+def records(limit: int | None = None) -> list[Record]:
+    """All flights, or the first so many of the file, day by day. Raises NoFlights.
+
+    The file has January, October, November, December, February and so on. Within a day they are in
+    the order in which they left, and those that never did come last.
+    """
+    found = [record(flight.line) for flight in flights(limit)]
+    return sorted(found, key=lambda flight: str(flight["scheduled"])[:10])
 
 
 def airlines() -> dict[str, str]:

@@ -1,0 +1,89 @@
+"""Lines over the days of a year, as an HTML page that needs nothing else: no script and no net."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from html import escape
+from typing import Final
+
+Series = Mapping[str, Sequence[tuple[date, float]]]
+"""Name -> days and values, in order."""
+
+WIDTH: Final = 960
+HEIGHT: Final = 360
+LEFT, TOP, BOTTOM = 48, 16, 28
+TICKS: Final = 5
+COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+
+
+def page(title: str, unit: str, series: Series, table: Sequence[Mapping[str, object]]) -> str:
+    """The page.
+
+    Args:
+        title: above the plot.
+        unit: of values.
+        series: the lines.
+        table: rows below the plot, all with the same columns.
+    """
+    columns = list(table[0]) if table else []
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td>{escape(str(row[name]))}</td>" for name in columns) + "</tr>"
+        for row in table
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"/><title>{escape(title)}</title>
+<style>
+body {{ font: 14px sans-serif; margin: 2em; color: #222; background: #fff }}
+table {{ border-collapse: collapse }} th, td {{ padding: 2px 12px; text-align: left }}
+tr:nth-child(even) {{ background: #f3f3f3 }}
+</style></head><body>
+<h1>{escape(title)}</h1>
+{_svg(unit, series)}
+<table><tr>{head}</tr>
+{rows}
+</table>
+</body></html>
+"""
+
+
+def _svg(unit: str, series: Series) -> str:
+    days = sorted({day for points in series.values() for day, _ in points})
+    values = [value for points in series.values() for _, value in points]
+    if not days:
+        return "<p>There is nothing to show yet.</p>"
+    low, high = min(0.0, *values), max(1.0, *values)
+    span = max((days[-1] - days[0]).days, 1)
+
+    def x(day: date) -> float:
+        return LEFT + (day - days[0]).days / span * (WIDTH - LEFT - 8)
+
+    def y(value: float) -> float:
+        return TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" role="img">'
+    ]
+    for tick in range(TICKS + 1):
+        value = low + (high - low) * tick / TICKS
+        parts.append(_grid(y(value), f"{value:.0f} {unit}" if tick == TICKS else f"{value:.0f}"))
+    firsts = (day for day in days if day.day == 1)
+    parts += (_text(x(first), HEIGHT - 8, f"{first:%b}", "#555") for first in firsts)
+    for number, (name, points) in enumerate(series.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        line = " ".join(f"{x(day):.1f},{y(value):.1f}" for day, value in points)
+        parts.append(
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.3" points="{line}"/>'
+        )
+        parts.append(_text(LEFT + 80 + 70 * number, TOP + 12, name, colour))
+    return "\n".join([*parts, "</svg>"])
+
+
+def _grid(height: float, label: str) -> str:
+    line = f'<path d="M{LEFT} {height:.1f}H{WIDTH - 8}" stroke="#ddd"/>'
+    return line + _text(4, height + 4, label, "#555")
+
+
+def _text(x: float, y: float, text: str, colour: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="12">{escape(text)}</text>'
