@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.message_store import GetStatus, MessageStore
+from remoting.protocol.accelerated import crc32
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.crashes import (
     crash,
@@ -33,11 +34,18 @@ def store(tmp_path: Path) -> MessageStore:
 # --- damage in the middle of what had reached the disk
 
 
+def crash_without_safe_point(store: MessageStore) -> MessageStore:
+    """As another broker would leave it: all of the log is looked at."""
+    found = crash(store)
+    found.paths.safe_point.unlink()
+    return found
+
+
 def test_one_damaged_record_does_not_cost_those_behind_it(store: MessageStore) -> None:
     for number in range(10):
         store.put(message(b"body %d" % number))
     store.flush()
-    found = crash(store)
+    found = crash_without_safe_point(store)
     size = store.end_offset // 10
     overwrite(found, 4 * size + 88, b"BODY")
     report = found.open()
@@ -55,7 +63,7 @@ def test_the_number_of_a_damaged_last_message_is_not_given_again(store: MessageS
         last = store.put(message(b"body", queue_id=queue_id))
     store.put(message(b"others", queue_id=3))
     store.flush()
-    found = crash(store)
+    found = crash_without_safe_point(store)
     size = last.end_offset - last.physical_offset
     for number in (1, 3):
         overwrite(found, number * size + 88, b"BODY")
@@ -75,13 +83,129 @@ def test_a_damaged_file_does_not_cost_those_behind_it(store: MessageStore) -> No
     for number in range(20):
         store.put(message(b"%2d" % number + b"x" * 3000))
     store.flush()
-    found = crash(store)
+    found = crash_without_safe_point(store)
     size = RecordView(store.get("TopicTest", 0, 0, 1).records[0]).size
     overwrite(found, size, bytes(200))
     report = found.open()
     assert report.damaged_records == 1
     assert report.end_offset == store.end_offset
-    assert [int(body[:2]) for body in bodies(found)] == [0, *range(2, 20)]
+    kept = [0, *range(LOG_FILE // size, 20)]
+    assert [int(body[:2]) for body in bodies(found)] == kept
+    found.close()
+    store.close()
+
+
+def test_behind_damage_the_next_record_is_looked_for_where_the_log_was_on_the_disk(
+    store: MessageStore,
+) -> None:
+    for number in range(20):
+        store.put(message(b"%2d" % number + b"x" * 3000))
+    store.flush()
+    size = RecordView(store.get("TopicTest", 0, 0, 1).records[0]).size
+    for damage in (bytes(200), bytes(4096), b"junk" * 50):
+        found = crash(store)
+        # All of the log is walked, for this queue has to be built anew.
+        shutil.rmtree(found.paths.consume_queues / "TopicTest")
+        overwrite(found, size, damage)
+        report = found.open()
+        assert report.damaged_records == 1
+        lost = 1 + len(damage) // size
+        assert [int(body[:2]) for body in bodies(found)] == [0, *range(1 + lost, 20)]
+        assert found.put(message()).queue_offset == 20
+        found.close()
+    store.close()
+
+
+def test_a_queue_that_is_lost_is_built_before_it_takes_a_message(store: MessageStore) -> None:
+    for number in range(120):
+        store.put(message(b"%d" % number, queue_id=number % 2))
+    store.close()
+    for way in ("copied", "killed", "stopped"):
+        # In the same place the stop's word is read, and not believed.
+        found = MessageStore(store.config) if way == "stopped" else crash(store)
+        if way == "killed":
+            found.paths.abort.touch()
+        shutil.rmtree(found.paths.consume_queues / "TopicTest" / "1")
+        report = found.open()
+        assert "queue 1 of topic TopicTest has entries from 0 to 0" in report.notes[0]
+        assert bodies(found, queue_id=1) == [b"%d" % number for number in range(1, 120, 2)]
+        assert found.put(message(queue_id=1)).queue_offset == 60
+        assert found.put(message(queue_id=0)).queue_offset == 60
+        found.close()
+
+
+def test_a_topic_that_was_deleted_is_not_taken_for_a_lost_one(store: MessageStore) -> None:
+    for _ in range(10):
+        store.put(message())
+        store.put(message(topic="Kept"))
+    store.flush()
+    store.delete_topic("TopicTest")
+    found = crash(store)
+    assert found.open().notes == []
+    assert found.topics_on_disk() == ["Kept"]
+    assert found.put(message()).queue_offset == 0
+    found.close()
+    store.close()
+
+
+def test_the_numbers_of_a_lost_queue_go_on_though_its_messages_have_expired(
+    store: MessageStore,
+) -> None:
+    for _ in range(7):
+        store.put(message(topic="Expired"))
+    for number in range(80):
+        store.put(message(b"%2d" % number + b"x" * 900))
+    store.close()
+    found = crash(store)
+    for path in log_files(found)[:2]:
+        path.unlink()
+    shutil.rmtree(found.paths.consume_queues / "Expired")
+    found.open()
+    assert found.put(message(topic="Expired")).queue_offset == 7
+    assert bodies(found, "Expired") == [b"hello"]
+    found.close()
+
+
+def test_a_safe_point_that_does_not_go_with_the_log_is_not_believed(store: MessageStore) -> None:
+    for number in range(40):
+        store.put(message(b"%d" % number))
+    store.flush()
+    found = crash(store)
+    # Another broker had the store and its log ended sooner.
+    end = RecordView(store.get("TopicTest", 0, 30, 1).records[0]).physical_offset
+    overwrite(found, end, bytes(LOG_FILE - end))
+    report = found.open()
+    assert "the log is not what it was" in report.notes[0]
+    assert bodies(found) == [b"%d" % number for number in range(30)]
+    # What was acknowledged keeps its number.
+    assert found.put(message(b"new")).queue_offset == 40
+    assert bodies(found)[-1] == b"new"
+    found.close()
+    store.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"junk", b"{}00000000", b"\0" * 500])
+def test_a_damaged_safe_point_costs_nothing_but_time(store: MessageStore, text: bytes) -> None:
+    for number in range(40):
+        store.put(message(b"%d" % number))
+    store.flush()
+    found = crash(store)
+    found.paths.safe_point.write_bytes(text)
+    report = found.open()
+    assert (report.scanned_records, report.notes) == (40, [])
+    assert bodies(found) == [b"%d" % number for number in range(40)]
+    found.close()
+    store.close()
+
+
+def test_a_safe_point_of_a_later_version_is_not_read(store: MessageStore) -> None:
+    for number in range(40):
+        store.put(message(b"%d" % number))
+    store.flush()
+    found = crash(store)
+    text = found.paths.safe_point.read_bytes()[:-8].replace(b'"format":1', b'"format":2')
+    found.paths.safe_point.write_bytes(text + b"%08x" % crc32(text))
+    assert found.open().scanned_records == 40
     found.close()
     store.close()
 
