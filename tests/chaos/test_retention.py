@@ -8,17 +8,19 @@ import os
 import random
 import socket
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 import pytest
 
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.store.files import DiskUse, OsFiles, Region
+from broker.store.message_store import MessageStore
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -26,7 +28,7 @@ from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.headers.offset import GetMinOffsetRequestHeader, GetMinOffsetResponseHeader
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from remoting.protocol.message.view import iter_records
+from remoting.protocol.message.view import RecordView, iter_records
 from tests.sizes import size
 
 SECONDS = size(ci=15.0, soak=3600.0)
@@ -37,6 +39,7 @@ INDEX_ENTRIES = 500
 QUEUES = 4
 TOPIC = "Forgotten"
 SENT_AT_ONCE = 16
+MAX_REMEMBERED = 100_000
 HEAD = Struct(">IQ")
 
 pytestmark = pytest.mark.timeout(SECONDS + 120)
@@ -49,9 +52,8 @@ class SmallRegion:
         self._region = region
         self._disk = disk
 
-    @property
-    def view(self) -> memoryview:
-        return self._region.view
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._region, name)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         self._disk.take(len(data))
@@ -61,20 +63,8 @@ class SmallRegion:
         self._disk.take(length)
         return self._region.allocate(position, length)
 
-    def extents(self, position: int) -> Iterator[tuple[int, int]]:
-        return self._region.extents(position)
-
-    def sync(self) -> None:
-        self._region.sync()
-
     def is_cached(self, position: int, length: int) -> bool | None:
         return random.random() < 0.5 and self._region.is_cached(position, length)
-
-    def fetch(self, position: int, length: int) -> None:
-        self._region.fetch(position, length)
-
-    def read_ahead(self, position: int, length: int) -> None:
-        self._region.read_ahead(position, length)
 
 
 class SmallDisk(OsFiles):
@@ -82,13 +72,15 @@ class SmallDisk(OsFiles):
 
     Attributes:
         most: the most that was ever taken of it.
+        most_held: the most of that by files that were deleted.
     """
 
-    __slots__ = ("most", "root")
+    __slots__ = ("most", "most_held", "root")
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.most = 0
+        self.most_held = 0
 
     def take(self, length: int) -> None:
         used = self.used()
@@ -97,7 +89,9 @@ class SmallDisk(OsFiles):
         self.most = max(self.most, used + length)
 
     def used(self) -> int:
-        return sum(_blocks(path) for path in self.root.rglob("*")) + deleted_bytes(self.root)
+        held = deleted_bytes(self.root)
+        self.most_held = max(self.most_held, held)
+        return sum(_blocks(path) for path in self.root.rglob("*")) + held
 
     def disk_use(self, path: Path) -> DiskUse:
         used = self.used()
@@ -144,6 +138,7 @@ class Load:
 
     address: str
     pool: ConnectionPool
+    store: MessageStore
     places: list[dict[int, int]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
     numbers: int = 1
     refused: int = 0
@@ -163,8 +158,8 @@ class Load:
             self.acknowledged += 1
             places = self.places[queue_id]
             places[answer.read(SendMessageResponseHeader).queue_offset] = number
-            for old in [old for old in places if len(places) > 100_000][:1000]:
-                del places[old]
+            while len(places) > MAX_REMEMBERED:
+                del places[next(iter(places))]
 
     async def follow(self, queue_id: int) -> None:
         """Read a queue from end to end."""
@@ -194,7 +189,7 @@ class Load:
                 frame = bytearray(await reader.readexactly(4))
                 left = int.from_bytes(frame, "big")
                 while left:
-                    piece = await reader.read(min(left, 64 << 10))
+                    piece = await reader.read(min(left, 32 << 10))
                     assert piece, "the broker has closed the connection"
                     frame += piece
                     left -= len(piece)
@@ -202,6 +197,16 @@ class Load:
                 whole = cut(frame)
                 assert whole is not None
                 offset = self.check(queue_id, offset, decode(whole))
+
+    async def hold(self, queue_id: int) -> None:
+        """Keep slices of the first messages until their files are gone."""
+        while True:
+            low = self.store.min_offset(TOPIC, queue_id)
+            found = self.store.get(TOPIC, queue_id, low, 16)
+            await asyncio.sleep(0.7)
+            for records in found.records:
+                self.check_records(queue_id, list(iter_records(records)))
+            del found
 
     def check(self, queue_id: int, offset: int, answer: Command) -> int:
         """Look at each message of an answer; where to read on."""
@@ -223,6 +228,12 @@ class Load:
         offsets = [record.queue_offset for record in records]
         assert offsets == list(range(following - len(offsets), following))
         assert offsets[0] >= offset
+        self.check_records(queue_id, records)
+        self.read += len(records)
+        return following
+
+    def check_records(self, queue_id: int, records: list[RecordView]) -> None:
+        """Each is what was sent."""
         for record in records:
             assert (record.topic, record.queue_id) == (TOPIC, queue_id)
             crc, number = HEAD.unpack_from(record.body)
@@ -230,8 +241,6 @@ class Load:
             assert crc == zlib.crc32(record.body[HEAD.size :])
             assert record.check_crc()
             assert self.places[queue_id].get(record.queue_offset, number) == number
-        self.read += len(records)
-        return following
 
 
 def send(queue_id: int, number: int) -> Command:
@@ -308,7 +317,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
     pool = ConnectionPool()
     async with Broker(config, files=disk) as broker:
         await pool.request(broker.address, send(0, 0), timeout=10)
-        load = Load(broker.address, pool)
+        load = Load(broker.address, pool, broker.store)
         await run(load, SECONDS)
         retention = broker.store.retention
         stats = retention.stats
@@ -322,6 +331,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
     left = sum(end - begin for begin, end in zip(begins, ends, strict=True))
 
     assert disk.most <= CAPACITY
+    assert disk.most_held >= LOG_FILE
     assert stats.log_files > 10
     assert stats.queue_files > 0
     assert load.acknowledged > 1000
@@ -337,7 +347,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
 
 async def run(load: Load, seconds: float) -> None:
     """Senders and readers of all kinds, for so long; the first that fails ends it."""
-    some = (load.follow, load.begin, load.crawl)
+    some = (load.follow, load.begin, load.crawl, load.hold)
     tasks = [asyncio.create_task(read(queue)) for read in some for queue in range(QUEUES)]
     for queue in range(QUEUES):
         tasks += [asyncio.create_task(load.send(queue)) for _ in range(SENT_AT_ONCE)]
