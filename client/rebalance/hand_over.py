@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from client.backoff import Backoff
@@ -61,6 +61,7 @@ class HandOver:
         tasks: owns the queues' tasks.
         shared: the members share the queues, so there are locks.
         handover_timeout: seconds that an unordered queue's lock is waited for.
+        look_again: has the group looked at anew, which may change what is wanted.
         tell: is given events.
     """
 
@@ -74,9 +75,11 @@ class HandOver:
         *,
         shared: bool,
         handover_timeout: float,
+        look_again: Callable[[], Awaitable[None]],
         tell: Callable[[Event], None],
     ) -> None:
         self._assignee = assignee
+        self._look_again = look_again
         self._group = group
         self._tasks = tasks
         self._starts = starts
@@ -161,6 +164,7 @@ class HandOver:
         while True:
             patience = None if ordered else self._handover_timeout
             if not await self._locks.acquire(queue, patience):
+                await self._look_again()
                 _log.warning(
                     "previous owner doesn't let go, reading without the lock: what it has in "
                     "hand may be handled twice",

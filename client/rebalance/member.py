@@ -123,6 +123,7 @@ class GroupMember:
             starts,
             shared=self._shared,
             handover_timeout=handover_timeout,
+            look_again=self._looked_again,
             tell=tell,
         )
         self._prepare_rounds()
@@ -319,6 +320,10 @@ class GroupMember:
     def rebalance_soon(self) -> None:
         """Look at the group again now."""
         self._wake.set()
+
+    async def _looked_again(self) -> None:
+        self._wake.set()
+        await self.settled()
 
     async def settled(self) -> None:
         """Wait until the next round, one that hasn't begun yet, is over, or the member stopped."""

@@ -15,6 +15,8 @@ from client.backoff import Backoff
 from client.errors import NoRoute, PocketMQError, remote_error
 from client.limits import LOCK_TIMEOUT, UNLOCK_TIMEOUT
 from client.rebalance.leases import Leases
+from client.remote import unavailable
+from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.locks import (
@@ -172,8 +174,14 @@ class QueueLocks:
         body = LockBatchRequestBody(
             consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
         )
+        address = await self._master(queues)
+        try:
+            # A broker that has restarted must know the member before it gives it anything.
+            await self._instance.heartbeats.connect(address, LOCK_TIMEOUT)
+        except RemotingError as error:
+            raise unavailable(error, address, queue=queues[0], group=self._group) from error
         answer = await self._instance.remote.call(
-            await self._master(queues),
+            address,
             RequestCode.LOCK_BATCH_MQ,
             body=encode(body),
             timeout=LOCK_TIMEOUT,

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from client.events import (
     GroupChanged,
     LockLost,
@@ -102,6 +104,34 @@ async def test_a_previous_owner_has_its_time_after_a_broker_was_away(tmp_path: P
         await asyncio.sleep(3)
         gained = next(when for when, what, which in one.log if which == queue(3))
         assert 10.0 < gained - began < 12.5
+
+
+@virtual
+async def test_a_restarted_broker_hears_of_a_member_that_waits_for_all_its_queues(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "before", map(queue, range(4)), broker.now_ms())
+        await cluster.consumer("a", handover_timeout=60.0).start()
+        await asyncio.sleep(2)
+        broker.restart()
+        await asyncio.sleep(2)
+        assert broker.bench.state.consumers.groups["g"].client_ids() == ["a"]
+
+
+@virtual
+async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        one = await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(1)
+        monkeypatch.setattr(type(broker.bench.processors.clients), "notify", lambda *_: None)
+        await cluster.consumer("b", handover_timeout=60.0).start()
+        await asyncio.sleep(6)
+        assert queue(3) not in [which for _, _, which in one.log]
+        assert one.member.owned >= {queue(0), queue(1)}
 
 
 @virtual
