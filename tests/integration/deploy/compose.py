@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +27,16 @@ from tests.tour import HOME
 
 COMPOSE = HOME / "docker-compose.yml"
 DOCKERFILE = HOME / "Dockerfile"
+SCRIPTS = Path(sys.executable).parent
 HEALTHY_WITHIN = 30.0
+COMPLETED_WITHIN = 60.0
 STOPPED_WITHIN = 30.0
 PROGRAMS = {
     "pocketmq": [sys.executable, "-P", "-m", "pocketmq"],
     "python": [sys.executable],
     "sleep": ["sleep"],
+    "spark-class": [str(SCRIPTS / "spark-class")],
+    "spark-submit": [str(SCRIPTS / "spark-submit")],
 }
 
 
@@ -85,16 +89,36 @@ class Service:
 
 
 def services(document: Mapping[str, Any]) -> list[Service]:
-    """The services in an order in which each one follows those it waits for."""
-    waiting = [Service(name, facts) for name, facts in document["services"].items()]
-    ordered: list[Service] = []
+    """Those that start by themselves, each one after those it waits for."""
+    return ordered(
+        Service(name, facts)
+        for name, facts in document["services"].items()
+        if "profiles" not in facts
+    )
+
+
+def needed(document: Mapping[str, Any], name: str) -> list[Service]:
+    """A service after all that it waits for, directly or not."""
+    found: dict[str, Service] = {}
+    names = [name]
+    while names:
+        service = Service(names[0], document["services"][names.pop(0)])
+        found[service.name] = service
+        names += service.waits_for.keys() - found.keys()
+    return ordered(found.values())
+
+
+def ordered(found: Iterable[Service]) -> list[Service]:
+    """Services in an order in which each one follows those it waits for."""
+    waiting = list(found)
+    done: list[Service] = []
     while waiting:
-        names = {service.name for service in ordered}
+        names = {service.name for service in done}
         ready = [service for service in waiting if service.waits_for.keys() <= names]
         assert ready, "services wait for one another"
-        ordered += ready
+        done += ready
         waiting = [service for service in waiting if service not in ready]
-    return ordered
+    return done
 
 
 def published(document: Mapping[str, Any]) -> list[int]:
@@ -145,13 +169,22 @@ class Deployment:
             for name, value in service.facts.get("environment", {}).items()
         }
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        return {**kept, "PYTHONPATH": str(HOME), "PYTHONUNBUFFERED": "1", **own}
+        image = {
+            "PATH": f"{SCRIPTS}{os.pathsep}{kept.get('PATH', os.defpath)}",
+            "PYTHONPATH": str(HOME),
+            "PYTHONUNBUFFERED": "1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        return {**kept, **image, **own}
 
     def start(self, service: Service) -> None:
         """Start a service after those it waits for, which are there already."""
         assert service.waits_for.keys() <= self.running.keys()
+        for name, condition in service.waits_for.items():
+            if condition == "service_completed_successfully":
+                assert self.running[name].wait(COMPLETED_WITHIN) == 0, self.said(name)
         for volume, _ in service.volumes:
-            (self.home / volume).mkdir()
+            (self.home / volume).mkdir(exist_ok=True)
         with self.log(service.name).open("wb") as log:
             self.running[service.name] = subprocess.Popen(
                 self.argv(service.argv, service),
@@ -201,11 +234,20 @@ class Deployment:
 
 
 @contextmanager
-def deployed(home: Path) -> Iterator[Deployment]:
-    """The whole file, running."""
+def deployed(
+    home: Path, only: str | None = None, commands: Mapping[str, list[str]] | None = None
+) -> Iterator[Deployment]:
+    """The file, running: what starts by itself, or one service with all that it waits for.
+
+    Args:
+        commands: other arguments for some services, to make less work.
+    """
     deployment = Deployment(load(), home)
+    for name, command in (commands or {}).items():
+        deployment.document["services"][name]["command"] = command
+    wanted = services(deployment.document) if only is None else needed(deployment.document, only)
     try:
-        for service in services(deployment.document):
+        for service in wanted:
             deployment.start(service)
         yield deployment
     finally:

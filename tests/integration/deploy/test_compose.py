@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import client
-from tests.integration.deploy.compose import Deployment, deployed, load, published, services
+from tests.integration.deploy.compose import Deployment, deployed, load, needed, published, services
 from tests.tour import take
 
 pytestmark = pytest.mark.timeout(180)
@@ -69,7 +69,8 @@ def test_every_port_that_a_server_listens_on_is_published_under_its_own_number()
 
 
 def test_all_services_share_the_network_of_one_that_does_nothing_else() -> None:
-    for service in services(load()):
+    document = load()
+    for service in [*services(document), *needed(document, "delays")]:
         if service.name == "network":
             assert service.argv == ["sleep", "infinity"]
         else:
@@ -83,5 +84,21 @@ def test_what_keeps_data_keeps_it_on_a_volume() -> None:
         for volume, target in service.volumes:
             assert volume in document["volumes"]
             assert any(target in word for word in service.argv)
+    assert set(document["volumes"]) - {"spark"} == {
+        volume for service in services(document) for volume, _ in service.volumes
+    }
     kept = [service.name for service in services(document) if service.volumes]
     assert kept == ["nameserver-a", "nameserver-b", "broker-a", "broker-b"]
+
+
+def test_what_belongs_to_spark_runs_in_its_image_and_only_when_asked_for() -> None:
+    document = load()
+    own = {service.name for service in needed(document, "delays")} - {
+        service.name for service in services(document)
+    }
+    assert own == {"spark-master", "spark-worker", "flights", "delays"}
+    for name in own:
+        facts = document["services"][name]
+        assert facts["profiles"] == ["spark"]
+        assert facts["build"]["target"] == facts["profiles"][0]
+        assert facts["image"] == "pocketmq-spark"
