@@ -19,15 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.store.index.batch import KEY_END, Walked, hashes_of, topic_prefix
+from broker.store.index.column_batch import ColumnBatch
 from broker.store.index.limits import MAX_MODELS, MIN_ALIKE
-from remoting.protocol.disk.index_file import (
-    HEADER,
-    MAX_SECONDS,
-    SLOT,
-    IndexHeader,
-    IndexTable,
-    header_after,
-)
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
@@ -59,7 +52,6 @@ _BODY_LENGTH_AT: Final = HEAD_BYTES_V4 - 4
 _STORE_TIMESTAMP_AT_V6: Final = STORE_TIMESTAMP_AT_V4 + 12
 _SIGN: Final = 1 << 31
 _WORD: Final = 0xFFFFFFFF
-_LOW: Final = 32
 
 # A record's number before a key's in one integer: a text of 32 KiB has fewer keys than that.
 _ORDINAL_BITS: Final = 16
@@ -77,93 +69,6 @@ _LAST_PRINTED: Final = 0x7E
 _ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")]
 )
-
-
-class ColumnLinks(NamedTuple):
-    """See ``index_file.Links``."""
-
-    entries: bytes
-    header: IndexHeader
-    table: NDArray[np.signedinteger]
-    slots: _Ints
-    numbers: _Ints
-
-    def pages(self, page_bytes: int) -> set[int]:
-        """See ``Links``."""
-        return set(((HEADER.size + self.slots * SLOT.size) // page_bytes).tolist())
-
-    def set_slots(self) -> None:
-        """See ``Links``."""
-        self.table[self.slots] = self.numbers
-
-
-class ColumnBatch:
-    """Entries as columns."""
-
-    __slots__ = ("hashes", "offsets", "times_ms")
-
-    def __init__(self, hashes: _Ints, offsets: _Ints, times_ms: _Ints) -> None:
-        self.hashes = hashes
-        self.offsets = offsets
-        self.times_ms = times_ms
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.hashes)
-
-    def link(self, table: IndexTable, start: int, stop: int) -> ColumnLinks:
-        """See ``Batch``."""
-        hashes, offsets = self.hashes[start:stop], self.offsets[start:stop]
-        times_ms, header = self.times_ms[start:stop], table.header
-        count, number = len(hashes), header.next_entry
-        # Sorted by slot and then by number, so that those of one chain stand together.
-        chained = (hashes % table.slots << _LOW) | np.arange(count)
-        chained.sort()
-        order, slots = chained & _WORD, chained >> _LOW
-        first = np.ones(count, np.bool_)
-        np.not_equal(slots[1:], slots[:-1], out=first[1:])
-        stored: NDArray[np.signedinteger] = np.frombuffer(
-            table.buffer, ">i4", table.slots, HEADER.size
-        )
-        begun = slots[first]
-        newest = stored[begun].astype(np.int64)
-        newest[(newest < 0) | (newest >= min(number, table.entries))] = 0
-        before = np.empty(count, np.int64)
-        before[1:] = number + order[:-1]
-        before[first] = newest
-        entries = np.empty(count, _ENTRY)
-        entries["hash"] = hashes
-        entries["offset"] = offsets
-        entries["seconds"] = _seconds(header, times_ms)
-        entries["before"][order] = before
-        last = np.append(first[1:], True)
-        after = header_after(
-            header,
-            count,
-            first=(int(offsets[0]), int(times_ms[0])),
-            last=(int(offsets[-1]), int(times_ms[-1])),
-            used_slots=count_zeros(newest),
-        )
-        return ColumnLinks(entries.tobytes(), after, stored, begun, number + order[last])
-
-
-def count_zeros(numbers: _Ints) -> int:
-    """How many of them are 0."""
-    return len(numbers) - int(np.count_nonzero(numbers))
-
-
-def _seconds(header: IndexHeader, times_ms: _Ints) -> _Ints:
-    begin_ms = header.begin_ms
-    if header.next_entry == 1:
-        begin_ms = int(times_ms[0])
-    seconds = np.clip((times_ms - begin_ms) // 1000, 0, MAX_SECONDS)
-    if begin_ms <= 0:
-        seconds[:] = 0
-    if header.next_entry == 1:
-        # The first entry of a file is dated from the end of the file before it.
-        passed = (int(times_ms[0]) - header.begin_ms) // 1000 if header.begin_ms > 0 else 0
-        seconds[0] = min(max(passed, 0), MAX_SECONDS)
-    return seconds
 
 
 class _Found(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-SLICE_BYTES: Final = 1024 * 1024
-"""Log that is indexed at once where numpy does it: some 1 ms, most of it without the GIL."""
+SLICE_BYTES: Final = 512 * 1024
+"""Log that is indexed at once where numpy does it: less than 1 ms, and what it takes stays in the
+processor's cache."""
 
 PLAIN_SLICE_BYTES: Final = 64 * 1024
 """Likewise without numpy: what takes longer keeps the loop from its thread."""

@@ -14,11 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from broker.store.files import Files
 from broker.store.index.batch import Batch
 from broker.store.index.file import IndexFile, Shape
 from remoting.clock import Clock
 from remoting.protocol.disk.index_file import index_key
+
+_log = structlog.get_logger("store")
 
 _NAME: Final = re.compile(r"\d{17}")
 
@@ -34,7 +38,6 @@ class IndexRow:
 
     Attributes:
         full_ms: end time of the last full file, which is on the disk; 0 when there is none.
-        foreign: files of another length.
     """
 
     def __init__(self, files: Files, directory: Path, shape: Shape, clock: Clock) -> None:
@@ -44,11 +47,6 @@ class IndexRow:
         self._clock = clock
         self._files: list[IndexFile] = []
         self.full_ms = 0
-        self.foreign: list[str] = []
-
-    def __len__(self) -> int:
-        """How many files there are."""
-        return len(self._files)
 
     @property
     def last(self) -> IndexFile | None:
@@ -66,13 +64,19 @@ class IndexRow:
         Raises:
             OSError: one can't be read, or not be removed.
         """
-        self._files, self.foreign = [], []
+        self._files = []
         for name in self._disk.list(self._directory):
             if not _NAME.fullmatch(name):
                 continue
             path = self._directory / name
-            if self._disk.size(path) != self._shape.bytes:
-                self.foreign.append(name)
+            if (size := self._disk.size(path)) != self._shape.bytes:
+                _log.warning(
+                    "an index file is not used: it was made with another maxHashSlotNum or"
+                    " maxIndexNum, or is damaged; what it knows is indexed anew",
+                    file=str(path),
+                    bytes=size,
+                    expected_bytes=self._shape.bytes,
+                )
                 continue
             file = IndexFile(self._disk, path, self._shape)
             safe = safe_ms is None or (not file.room and file.header.end_ms <= safe_ms)
