@@ -131,6 +131,7 @@ class CommitLog:
             used = 0
         if used + size > active.watermark:
             active.extend(used + size, APPENDER_STEP_BYTES, zeros=not self.takes_large)
+        active.keep_mapped()
         return active.start + used
 
     @property

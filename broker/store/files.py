@@ -81,7 +81,15 @@ class Region(Protocol):
         ...
 
     def sync(self) -> None:
-        """Wait until what was written and stored is on the disk. Raises ``OSError``."""
+        """Wait until what was written and stored is on the disk.
+
+        Raises:
+            OSError: it is not, or nobody would find it: the file was removed or shortened.
+        """
+        ...
+
+    def is_whole(self) -> bool:
+        """Whether the file still has its length: a look behind its end would be SIGBUS."""
         ...
 
     def is_cached(self, position: int, length: int) -> bool | None:
@@ -178,6 +186,11 @@ class Files(Protocol):
         ...
 
 
+def shortened(found: int | None, size: int) -> OSError:
+    """The error for a file in use that somebody cut off."""
+    return OSError(errno.EIO, f"it was shortened to {found} bytes of {size} while it was in use")
+
+
 def is_no_space(error: OSError) -> bool:
     """Whether an error says that the disk, or the user's share of it, is full."""
     return error.errno in _NO_SPACE
@@ -235,6 +248,15 @@ class OsRegion:
         """Wait for the disk."""
         # Never mmap.flush: it holds the GIL for as long as the disk takes.
         _datasync(self._descriptor)
+        status = os.fstat(self._descriptor)
+        if not status.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while it was in use")
+        if status.st_size < self._size:
+            raise shortened(status.st_size, self._size)
+
+    def is_whole(self) -> bool:
+        """Ask for the length, in the cheapest way there is."""
+        return os.lseek(self._descriptor, 0, os.SEEK_END) >= self._size
 
     def is_cached(self, position: int, length: int) -> bool | None:
         """Ask the page cache."""

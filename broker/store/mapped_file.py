@@ -20,7 +20,7 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from broker.store.files import Files, Region
+from broker.store.files import Files, Region, shortened
 from broker.store.limits import RUN_AHEAD_STEP_BYTES
 
 _ZEROS: Final = memoryview(bytes(RUN_AHEAD_STEP_BYTES))
@@ -147,6 +147,8 @@ class MappedFile:
         region = self._region
         if region is None:
             region = self._map()
+        elif not region.is_whole():
+            raise self._shortened()
         return region.view
 
     def keep_mapped(self) -> None:
@@ -154,6 +156,13 @@ class MappedFile:
         self.touched = True
         if self._region is None:
             self._map()
+        elif not self._region.is_whole():
+            raise self._shortened()
+
+    def _shortened(self) -> OSError:
+        error = shortened(self._files.size(self.path), self.size)
+        error.filename = self._path
+        return error
 
     def _map(self) -> Region:
         region = self._files.open_mapped(self.path, self.size, create=False)

@@ -208,10 +208,7 @@ class Recovery:
 
     def _check_end(self, safe: SafePoint, before: int, behind: int) -> None:
         if self._walk.damaged:
-            raise QueueLacksEntries(
-                "the log is damaged where it had reached the disk: the queues are built anew from"
-                " all of it"
-            )
+            self._look_at_all()
         if safe.end not in {before, behind}:
             self._disbelieve()
 
@@ -220,6 +217,12 @@ class Recovery:
         raise QueueLacksEntries(
             "the log is not what it was when the last safe point was made: the queues are built"
             " anew from all of it"
+        )
+
+    def _look_at_all(self) -> NoReturn:
+        raise QueueLacksEntries(
+            "the log is damaged where it had reached the disk: the queues are built anew from all"
+            " of it"
         )
 
     def _settle_behind(self, queue: ConsumeQueue, number: int) -> None:
@@ -236,6 +239,8 @@ class Recovery:
     def _from_file(self, first: int) -> None:
         self._walk = self._new_walk()
         self._replay(self._walk.run(first), partial=True)
+        if self._walk.damaged:
+            self._look_at_all()
         self._end_log(first)
         start = self._mapped[0].start
         for queue in self._queues.all():

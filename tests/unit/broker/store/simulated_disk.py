@@ -144,6 +144,9 @@ class SimulatedRegion:
     def sync(self) -> None:
         self._disk.sync(self._inode, self._path)
 
+    def is_whole(self) -> bool:
+        return len(self._inode.content) == len(self.view)
+
     def is_cached(self, position: int, length: int) -> bool | None:
         return True
 

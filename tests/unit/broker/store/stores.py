@@ -118,6 +118,9 @@ class FailingRegion:
             self._disk.before_sync(self._path)
         self._region.sync()
 
+    def is_whole(self) -> bool:
+        return self._region.is_whole()
+
     def is_cached(self, position: int, length: int) -> bool | None:
         return self._region.is_cached(position, length)
 

@@ -181,8 +181,10 @@ def test_a_clean_stop_leaves_what_the_reference_leaves(store: MessageStore) -> N
         "checkpoint",
         "commitlog",
         "consumequeue",
+        "index",
         "lock",
         "pocketmq-clean-stop",
+        "pocketmq-index",
         "pocketmq-safe-point",
     ]
     assert (root / "lock").read_bytes() == b"lock"
