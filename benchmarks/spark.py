@@ -17,8 +17,8 @@ kafka      Spark's own Kafka source and ours, in turns; see ``benchmarks.spark_k
 
 Each part is a process and a JVM of its own, and a module that can be run alone and shows more:
 ``benchmarks.spark_decode``, ``spark_store``, ``spark_tcp``, ``spark_sink``, ``spark_stream``. Sizes
-and ways take turns within a round, the first round of each warms up, and what has a bar is the
-median of the others.
+and ways take turns within a round, the first round of each warms up (of ``kafka`` the first two),
+and what has a bar is the median of the others. All of it takes some twenty minutes.
 """
 
 from __future__ import annotations
