@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 TOPIC = "forgotten"
 LOG_FILE = 2 << 20
-COUNT = 300
+COUNT = 600
 SETTINGS = {
     "brokerName": "broker-a",
     "mappedFileSizeCommitLog": str(LOG_FILE),

@@ -184,7 +184,7 @@ class Retention:
                 self._tidied = True
             # What an earlier run left over too.
             self._removals.work(hurry=plan.pressed)
-            if asked and not deleted:
+            if asked and not plan.files:
                 self._asked = False
         if deleted and plan.full is not None:
             # Perhaps there is room already.

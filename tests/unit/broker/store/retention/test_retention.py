@@ -338,10 +338,22 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
     store.retention.ask()
     store.retention.step()
     assert store.start_offset > 0
+    # What is not safe yet goes as soon as it is.
+    for number in range(400, 600):
+        store.put(message(b"%-64d" % number))
+    clock.advance(73 * HOUR)
+    store.put(message(b"%-64d" % 600))
+    safe_end = store._opened().queue_flusher.safe.safe_end()
+    for _ in range(3):
+        store.retention.step()
+    assert store.start_offset <= safe_end
+    store.flush()
+    store.retention.step()
+    assert store.start_offset > safe_end
     # It is over once nothing more is to be done.
     store.retention.step()
     clock.advance(73 * HOUR)
-    fill(store, 300, first=400)
+    fill(store, 300, first=601)
     start = store.start_offset
     store.retention.step()
     assert store.start_offset == start
