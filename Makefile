@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
-.PHONY: help setup demo test spark check soak cover plain bench bench-clients clean lock
+.PHONY: help setup demo test spark check soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -69,11 +69,16 @@ bench-clients: setup      ## our client beside those of Kafka and NATS: ten minu
 	@mkdir -p build
 	$(BIN)/python -m benchmarks.clients --json build/bench-clients.json $(BENCH)
 
+bench-spark: setup        ## the Spark connector, and Spark's Kafka source beside it: twenty minutes; BENCH=--quick
+	@mkdir -p build
+	$(BIN)/python -m benchmarks.spark --json build/bench-spark.json $(BENCH)
+
 lock: setup               ## pin every version anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-runtime.lock
 	echo 'pyspark==4.2.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o requirements-spark-4.2.lock
+	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark_kafka/requirements.lock
 
 clean:                    ## everything that was built or fetched
 	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
