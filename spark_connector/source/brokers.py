@@ -228,10 +228,12 @@ class Brokers:
     def _unknown(self, topic: str) -> UnknownTopicError:
         known = self._topics()
         there = f"there are {', '.join(known[:5])}" if known else "there is no topic at all"
+        # A name server forgets the topics of a broker that has died.
+        brokers = "" if known else "check that its brokers run, "
         return UnknownTopicError(
             f"the name server {self._name_servers[0]} knows no topic {topic!r}"
             f"{nearest(topic, known) or '; ' + there}",
-            "correct the name, or create it: pocketmq topic create",
+            f"{brokers}correct the name, or create it: pocketmq topic create",
         )
 
     def _stats(self, address: str, topic: str, down: object) -> Facts:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Admin
+from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message.sys_flag import COMPRESSED
+from tests.chaos.cluster import cluster
 
 QUICK = {"fetchOffset.numRetries": "0", "requestTimeoutMs": "2000", "readTimeoutMs": "1000"}
 
@@ -128,6 +129,37 @@ def test_a_name_server_that_is_not_there_is_named(spark: Any, topic: str):
     text = complaint(reader.option("topic", topic).load().count)
     assert "no name server answers: 127.0.0.1:9 could not be asked" in text
     assert "Connection refused" in text
+
+
+def test_a_broker_that_dies_is_named_and_its_query_goes_on_later(spark: Any, tmp_path: Path):
+    with cluster(tmp_path) as running:
+        with Admin(running.address) as admin, Producer(running.address) as producer:
+            admin.create_topic("T", queues=1)
+            producer.send("T", b"read")
+        read = spark.read.format("rocketmq").option("nameServer", running.address).options(**QUICK)
+        stream = spark.readStream.format("rocketmq").option("nameServer", running.address)
+        stream = stream.options(**QUICK, topic="T", startingOffsets="earliest").load()
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        found: list[bytes] = []
+
+        def collect(frame: Any, _: int) -> None:
+            found.extend(bytes(row["body"]) for row in frame.collect())
+
+        def kill_and_collect(frame: Any, number: int) -> None:
+            running.broker.kill()
+            collect(frame, number)
+
+        def run(each: Callable[[Any, int], None]) -> None:
+            writer.foreachBatch(each).trigger(availableNow=True).start().awaitTermination(60)
+
+        text = complaint(lambda: run(kill_and_collect))
+        assert "no messages from offset 0 on for 1 s: topic T, queue 0 of broker broker-a" in text
+        assert "see that the broker runs and can be reached from the executors" in text
+        text = complaint(read.option("topic", "T").load().count)
+        assert "check that its brokers run" in text
+        running.broker.start()
+        run(collect)
+        assert found == [b"read"]
 
 
 def test_queues_that_are_not_there_can_not_be_assigned(read: Any, admin: Admin, topic: str):
