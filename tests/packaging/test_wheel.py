@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).resolve().parents[2]
-PACKAGES = {"remoting", "nameserver", "broker", "client", "pocketmq"}
+PACKAGES = {"remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"}
+FOR_SPARK = {"pyspark_rocketmq.py", "pyspark_rocketmq_store.py"}
+"""Modules by whose names Spark finds the connector."""
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -78,7 +80,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES | FOR_SPARK
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert not [name for name in names if "/test_" in name or "__pycache__" in name]
     assert any(name.endswith("licenses/LICENSE") for name in names)
