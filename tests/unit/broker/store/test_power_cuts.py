@@ -8,6 +8,7 @@ sectors, lengths and names had reached the disk by then. A failing seed is print
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from random import Random
 
@@ -15,6 +16,7 @@ import pytest
 
 from tests.sizes import size
 from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
+from tests.unit.broker.store.stores import LOG_FILE
 from tests.unit.broker.store.workload import Day
 
 SEEDS = size(ci=600, soak=10_000)
@@ -72,3 +74,25 @@ def test_what_was_promised_is_there_after_a_power_cut(chunk: int, faults: bool) 
         except BaseException:
             print(f"seed {seed}: POCKETMQ_CRASH_SEED={seed} replays it")  # noqa: T201
             raise
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sync", [False, True], ids=["ASYNC", "SYNC"])
+def test_the_power_may_go_at_every_single_operation(sync: bool) -> None:
+    """One story, cut at each of its operations in turn: start, work over several files, stop."""
+    for cut_at in itertools.count(1):
+        disk = SimulatedDisk(Random(4))
+        disk.cut_at = cut_at
+        day = Day(disk, sync=sync)
+        with contextlib.suppress(PowerCut):
+            day.open()
+            for _ in range(2 * ACTIONS):
+                day.act()
+            day.close()
+        day.disk = disk.crashed or disk.cut()
+        day.open()
+        day.check()
+        if disk.steps < cut_at:
+            break
+    assert cut_at > 200
+    assert day.store.end_offset > 3 * LOG_FILE
