@@ -174,6 +174,8 @@ class Deployment:
             "PYTHONPATH": str(HOME),
             "PYTHONUNBUFFERED": "1",
             "PYSPARK_PYTHON": sys.executable,
+            # These JVMs run for seconds: better code would not pay.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         return {**kept, **image, **own}
 
