@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date
 from html import escape
+from math import ceil, floor
 from typing import Final
 
 Series = Mapping[str, Sequence[tuple[date, float]]]
@@ -13,7 +14,9 @@ Series = Mapping[str, Sequence[tuple[date, float]]]
 WIDTH: Final = 960
 HEIGHT: Final = 360
 LEFT, TOP, BOTTOM = 48, 16, 28
-TICKS: Final = 5
+TICKS: Final = 6
+"""Lines across the plot, about."""
+
 COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
 
@@ -53,7 +56,9 @@ def _svg(unit: str, series: Series) -> str:
     values = [value for points in series.values() for _, value in points]
     if not days:
         return "<p>There is nothing to show yet.</p>"
-    low, high = min(0.0, *values), max(1.0, *values)
+    step = _step(max(1.0, *values) - min(0.0, *values))
+    low = floor(min(0.0, *values) / step) * step
+    high = ceil(max(1.0, *values) / step) * step
     span = max((days[-1] - days[0]).days, 1)
 
     def x(day: date) -> float:
@@ -65,9 +70,10 @@ def _svg(unit: str, series: Series) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" role="img">'
     ]
-    for tick in range(TICKS + 1):
-        value = low + (high - low) * tick / TICKS
-        parts.append(_grid(y(value), f"{value:.0f} {unit}" if tick == TICKS else f"{value:.0f}"))
+    parts += (
+        _grid(y(value), f"{value} {unit}" if value == high else f"{value}")
+        for value in range(low, high + 1, step)
+    )
     firsts = (day for day in days if day.day == 1)
     parts += (_text(x(first), HEIGHT - 8, f"{first:%b}", "#555") for first in firsts)
     for number, (name, points) in enumerate(series.items()):
@@ -78,6 +84,14 @@ def _svg(unit: str, series: Series) -> str:
         )
         parts.append(_text(LEFT + 80 + 70 * number, TOP + 12, name, colour))
     return "\n".join([*parts, "</svg>"])
+
+
+def _step(span: float) -> int:
+    """A round number of which a few make the span."""
+    power = 1
+    while span / (5 * power) > TICKS:
+        power *= 10
+    return next(step for step in (power, 2 * power, 5 * power) if span / step <= TICKS)
 
 
 def _grid(height: float, label: str) -> str:
