@@ -11,6 +11,7 @@ the killed store is also opened by Apache's broker 4.9.7, in turns.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,8 @@ def copy_of(store: Path) -> Path:
     """Another copy, at the place where a broker looks for it below a new directory."""
     home = Path(tempfile.mkdtemp(prefix="recovery-", dir=store.parent)) / "store"
     subprocess.run(["cp", "-r", "--reflink=auto", "--sparse=always", store, home], check=True)
+    # A killed broker has all but the last half second on the disk; a fresh copy has nothing.
+    os.sync()
     return home
 
 

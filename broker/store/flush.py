@@ -21,7 +21,7 @@ from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.files import Files
-from broker.store.limits import PAGE_BYTES, SAFE_POINT_BYTES, SAFE_POINT_SHARE
+from broker.store.limits import PAGE_BYTES, SAFE_POINT_BYTES, SAFE_POINT_QUEUE_SECONDS
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of
@@ -240,15 +240,14 @@ class QueueFlusher:
         self._mark = self._marker.take()
 
     def _make_safe(self, mark: Mark) -> None:
-        begun = self._clock.monotonic()
+        pause = SAFE_POINT_QUEUE_SECONDS * sum(map(bool, map(_dirty_bytes, self._queues.all())))
         self.sync(thorough=True)
         point = point_of(mark, self._log_flusher.flushed)
         with self._guard:
             # A topic that was deleted meanwhile would look like one that was lost.
             if mark.epoch == self._marker.epoch and point != self.safe.point:
                 self._write_point(point)
-        now = self._clock.monotonic()
-        self._next_at = now + (now - begun) * SAFE_POINT_SHARE
+        self._next_at = self._clock.monotonic() + pause
 
     def _write_point(self, point: SafePoint) -> None:
         try:

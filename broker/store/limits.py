@@ -42,9 +42,9 @@ SAFE_POINT_BYTES: Final = 8 * 1024 * 1024
 """Growth of the log after which a new safe point is made: a start after a crash walks about so
 much, in half a second even if messages are small."""
 
-SAFE_POINT_SHARE: Final = 20
-"""Making safe points takes at most one part in so many of the time: with ten thousand queues one
-takes long."""
+SAFE_POINT_QUEUE_SECONDS: Final = 0.005
+"""What a safe point puts the next one off for each queue that it had to sync: each is a write to
+the disk, and ten thousand of them shall not come every second."""
 
 NO_SPACE_RETRY_SECONDS: Final = 1.0
 """How often a store that ran out of space tries whether there is space again."""
