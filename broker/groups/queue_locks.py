@@ -53,9 +53,18 @@ class QueueLocks:
         return self._count
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[MessageQueue],
+        now_ms: int,
+        *,
+        by_force: bool = False,
     ) -> list[MessageQueue]:
         """Take free and expired queues, refresh held ones; those the client now holds.
+
+        Args:
+            by_force: take them from others too.
 
         Raises:
             LimitReached: more queues are locked than the broker keeps locks for.
@@ -63,7 +72,12 @@ class QueueLocks:
         held: list[MessageQueue] = []
         for queue in queues:
             entry = self._groups.get(group, {}).get(queue)
-            if entry is not None and entry[0] != client_id and not _expired(entry[1], now_ms):
+            if (
+                entry is not None
+                and entry[0] != client_id
+                and not by_force
+                and not _expired(entry[1], now_ms)
+            ):
                 continue
             if entry is None:
                 self._grow(group, now_ms)

@@ -18,6 +18,7 @@ from remoting.protocol.bodies.locks import (
     UnlockBatchRequestBody,
 )
 from remoting.protocol.command import Command
+from remoting.protocol.own_codes import TAKE_LOCKS
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -40,7 +41,11 @@ class LockProcessor:
             check_topic(queue.topic)
             check_broker_name(queue.broker_name)
         held = self._state.locks.lock(
-            body.consumer_group, body.client_id, body.mq_set, self._state.clock.now_ms()
+            body.consumer_group,
+            body.client_id,
+            body.mq_set,
+            self._state.clock.now_ms(),
+            by_force=command.fields.get(TAKE_LOCKS) == "true",
         )
         return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))
 

@@ -171,6 +171,7 @@ class HandOver:
                     group=self._group,
                     queue=str(queue),
                 )
+                await self._locks.take(queue)
             start = await self._start_of(queue)
             if not ordered or self._locks.holds(queue):
                 return start

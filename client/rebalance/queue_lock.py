@@ -26,6 +26,7 @@ from remoting.protocol.bodies.locks import (
 )
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
+from remoting.protocol.own_codes import TAKE_LOCKS
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -110,6 +111,22 @@ class QueueLocks:
                 waiter.cancel()
         return True
 
+    async def take(self, queue: MessageQueue) -> None:
+        """Take a lock that its holder doesn't give back, or is gone with; a broker of ours lets us.
+
+        Who reads a queue then holds its lock, so that whoever comes next waits for him.
+        """
+        broker = self._brokers.setdefault(queue.broker_name, _Broker())
+        now = self._loop.time()
+        try:
+            granted = await self._lock([queue], by_force=True)
+        except PocketMQError as error:
+            _log.info("lock not taken", group=self._group, queue=str(queue), error=str(error))
+            return
+        for one, held in broker.leases.answered([queue], granted, now).items():
+            self._tell(one, held=held)
+        broker.wake.set()
+
     async def release(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; a broker that isn't told keeps them for a minute."""
         wanted: dict[str, list[MessageQueue]] = {}
@@ -170,7 +187,9 @@ class QueueLocks:
             waiter.set_result(None)
         self._changed(queue, held)
 
-    async def _lock(self, queues: list[MessageQueue]) -> frozenset[MessageQueue]:
+    async def _lock(
+        self, queues: list[MessageQueue], *, by_force: bool = False
+    ) -> frozenset[MessageQueue]:
         body = LockBatchRequestBody(
             consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
         )
@@ -184,6 +203,7 @@ class QueueLocks:
             address,
             RequestCode.LOCK_BATCH_MQ,
             body=encode(body),
+            extra=((TAKE_LOCKS, "true"),) if by_force else (),
             timeout=LOCK_TIMEOUT,
             queue=queues[0],
             group=self._group,

@@ -49,6 +49,9 @@ ON_CONFLICT: Final = "pmqOnConflict"
 CONFLICT: Final = "pmqConflict"
 """Ext field of the answer to a heartbeat that was refused."""
 
+TAKE_LOCKS: Final = "pmqTakeLocks"
+"""Ext field of LOCK_BATCH_MQ: ``true``: take the locks from whoever holds them."""
+
 BLOCKED: Final = "pmqBlocked"
 """Ext field of a heartbeat."""
 

@@ -23,6 +23,14 @@ def test_queues_of_others_are_left_out():
     assert locks.lock("g", "b", [Q0, Q1], 1) == [Q1]
 
 
+def test_a_lock_is_taken_by_force():
+    locks = QueueLocks()
+    locks.lock("g", "a", [Q0], 0)
+    assert locks.lock("g", "b", [Q0, Q1], 1, by_force=True) == [Q0, Q1]
+    assert locks.lock("g", "a", [Q0], 2) == []
+    assert len(locks) == 2
+
+
 def test_groups_do_not_meet():
     locks = QueueLocks()
     locks.lock("g", "a", [Q0], 0)

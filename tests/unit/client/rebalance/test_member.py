@@ -135,6 +135,20 @@ async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(
 
 
 @virtual
+async def test_who_reads_without_the_previous_owners_lock_holds_it_from_then_on(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "killed", [queue(3)], broker.now_ms())
+        await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(4.5)
+        assert broker.lock_owner("g", queue(3)) == "killed"
+        await asyncio.sleep(1)
+        assert broker.lock_owner("g", queue(3)) == "a"
+        await asyncio.sleep(90)
+        assert broker.lock_owner("g", queue(3)) == "a"
+
+
+@virtual
 async def test_an_unordered_newcomer_waits_no_longer_than_the_timeout(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", handover_timeout=60.0).start()
