@@ -77,7 +77,9 @@ def filled(store: MessageStore) -> MessageStore:
     for number in range(30):
         store.put(message(b"%2d" % number + b"x" * 2000))
     store.flush()
-    return crash(store)
+    killed = crash(store)
+    store.close()
+    return killed
 
 
 @pytest.mark.parametrize("believed", [True, False], ids=["with", "without"])
