@@ -130,7 +130,7 @@ class Driver:
         async with asyncio.timeout(WAIT):
             while not happened():
                 assert self.process.poll() is None, self._log.read_text()[-5000:]
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.005)
 
     async def died(self) -> None:
         """Wait for its end by a charge."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from client.blocking import Admin
-
 WAIT = 60
 
 
@@ -81,15 +79,6 @@ def test_a_query_goes_on_from_its_checkpoint(run: Any, new_topic: Any, fill: Any
     assert run(topic, maxOffsetsPerTrigger=30).available_now() == [30, 20]
     assert run(topic).available_now() == []
     assert run(topic).numbers() == list(range(150))
-
-
-def test_lag_is_0_after_available_now(run: Any, new_topic: Any, fill: Any, admin: Admin):
-    topic = new_topic()
-    fill(topic, 100)
-    run(topic, consumerGroup=f"lag-{topic}", maxOffsetsPerTrigger=30).available_now()
-    assert admin.lag(f"lag-{topic}").total == 0
-    fill(topic, 7, first=100)
-    assert admin.lag(f"lag-{topic}").total == 7
 
 
 def test_a_running_query_sees_what_comes(run: Any, new_topic: Any, fill: Any):
