@@ -6,6 +6,7 @@ the reasons. Under ``CI=true`` a skip fails the run.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections import Counter
@@ -29,6 +30,12 @@ settings.load_profile("tests")
 def golden() -> Path:
     """The folder of everything that was captured from Apache RocketMQ."""
     return GOLDEN
+
+
+@pytest.fixture(autouse=True)
+def _every_line_is_logged() -> None:
+    """The command line, run in this process, makes our loggers tell errors alone."""
+    logging.getLogger("pocketmq").setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
