@@ -135,6 +135,7 @@ class GroupDemo:
             await self._until(lambda: self._sent.count >= self._total // 2, members)
             takeover = await self._kill_one(members)
             await self._until(lambda: journal.read() >= self._total, members)
+            await self._caught_up(admin, members)
         return journal, takeover
 
     async def _kill_one(self, members: Members) -> float:
@@ -267,6 +268,17 @@ class GroupDemo:
             if time.perf_counter() - began > PATIENCE:
                 raise DemoFailed(
                     f"after {PATIENCE:g} s the group had still not handled all flights"
+                )
+            await asyncio.sleep(LOOK_PERIOD / 5)
+
+    async def _caught_up(self, admin: client.Admin, members: Members) -> None:
+        """Wait for the heirs, who handle again what the killed member had not committed."""
+        began = time.perf_counter()
+        while (await admin.lag("billing", topic=TOPIC)).total:
+            members.check()
+            if time.perf_counter() - began > PATIENCE:
+                raise DemoFailed(
+                    f"after {PATIENCE:g} s billing had still not committed all flights"
                 )
             await asyncio.sleep(LOOK_PERIOD / 5)
 
