@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -109,6 +110,8 @@ class Offsets:
 
     def __init__(self, instance: Instance[Any]) -> None:
         self._instance = instance
+        self._first: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._begun: set[tuple[str, str, str]] = set()
 
     async def minimum(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
@@ -193,7 +196,20 @@ class Offsets:
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
-        """Store how far a group has come; the broker has it when this returns."""
+        """Store how far a group has come; the broker has it when this returns.
+
+        Until one commit of a topic has been made, its queues wait for each other: of the first ones
+        that come at once Apache's brokers may forget all but one (cf. ConsumerOffsetManager).
+        """
+        key = (group, queue.topic, queue.broker_name)
+        if key in self._begun:
+            await self._commit(queue, group, offset)
+            return
+        async with self._first.setdefault(key, asyncio.Lock()):
+            await self._commit(queue, group, offset)
+            self._begun.add(key)
+
+    async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group,
             topic=queue.topic,

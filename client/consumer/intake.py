@@ -295,8 +295,9 @@ class Intake(Generic[T]):
     # Offsets
 
     def _progress(self, held: Held[T]) -> int | None:
-        """What to commit with a pull: a new commit point."""
-        if not held.committing:
+        """What to commit with a pull: a new commit point, but not a queue's first one, which has
+        to wait for those of other queues (see ``Offsets.commit``)."""
+        if not held.committing or held.told is None:
             return None
         point = held.queue.commit_point
         return point if point and point != held.told else None

@@ -61,6 +61,11 @@ def topic(admin: Admin, producer: Producer) -> str:
     name = f"Source{next(_topics)}"
     admin.create_topic(name, queues=4)
     send(admin, producer, name, range(200))
+    # Apache's broker acknowledges a message a moment before its queue shows it.
+    deadline = time.monotonic() + 30
+    while sum(at.max_offset for at in admin.topic_stats(name).values()) < 200:
+        assert time.monotonic() < deadline, "the messages don't show"
+        time.sleep(0.01)
     return name
 
 

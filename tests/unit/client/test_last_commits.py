@@ -16,6 +16,7 @@ from client.consumer.options import PushOptions
 from client.consumer.process_queue import ProcessQueue
 from client.errors import Unavailable
 from client.limits import CARRIED_COMMIT, LAST_COMMIT_TIMEOUT
+from client.offsets import Offsets
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 from tests.unit.client.consuming import ALL, QUEUE, HandFed, Shelf
@@ -149,3 +150,48 @@ async def test_a_pull_without_a_commit_is_not_waited_for() -> None:
     assert not reading.carrying
     assert not reading.carried
     running.cancel()
+
+
+class Counting:
+    """A broker that counts how many commits are on their way at once."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.most = 0
+        self.remote = self
+        self.routes = self
+
+    async def to_read(self, _: str) -> Any:
+        return SimpleNamespace(address=lambda *_: "a:10911")
+
+    async def call(self, *_: Any, **__: Any) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.1)
+        self.now -= 1
+
+
+@virtual
+async def test_the_first_commits_of_a_topic_wait_for_each_other() -> None:
+    broker: Any = Counting()
+    offsets = Offsets(broker)
+    queues = [MessageQueue("T", "a", number) for number in range(4)]
+    await asyncio.gather(*(offsets.commit(queue, "g", 5) for queue in queues))
+    assert broker.most == 1
+    await asyncio.gather(*(offsets.commit(queue, "g", 6) for queue in queues))
+    assert broker.most == 4
+
+
+@virtual
+async def test_no_pull_carries_a_queues_first_commit() -> None:
+    tasks, store = Supervisor("test"), Shelf()
+    intake: Intake[bytes] = HandFed(
+        None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
+    )
+    held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="end"), ALL)
+    held.queue.put((), 0, 10)
+    assert intake._progress(held) is None
+    await intake.commit_all()
+    held.queue.put((), 0, 20)
+    assert intake._progress(held) == 20
+    await tasks.close()
