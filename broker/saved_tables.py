@@ -95,6 +95,7 @@ class SavedTables:
         offsets = self._load(OFFSETS, ConsumerOffsetSerializeWrapper)
         self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
         self.lost_offsets = offsets is None
+        self._stopping = False
         self.locks = QueueLocks()
         locks = self._load(LOCKS, SavedLocks)
         if locks is not None:
@@ -156,13 +157,16 @@ class SavedTables:
         """Write everything: at the first start, so that a missing file means a lost one later."""
         self._topic_file.changed()
         self._group_file.changed()
+        self._lock_file.changed()
         if self.delay_offsets is None:
             self.save_delay_offsets({})
         self.save_changes()
 
     async def flush(self) -> None:
-        """Write what changed and wait for it."""
+        """Write what changed and wait for it: the broker stops."""
+        self._stopping = True
         self.save_changes()
+        self._lock_file.changed()
         for file in (
             self._topic_file,
             self._group_file,
@@ -215,7 +219,7 @@ class SavedTables:
         return partial(encode, ConsumerOffsetSerializeWrapper(offset_table=table), pretty=True)
 
     def _copy_locks(self) -> Callable[[], bytes]:
-        return partial(encode, self.locks.saved(), pretty=True)
+        return partial(encode, self.locks.saved(at_stop=self._stopping), pretty=True)
 
     def _copy_delay_offsets(self) -> Callable[[], bytes]:
         body = DelayOffsetSerializeWrapper(offset_table=self.delay_offsets or {})

@@ -29,9 +29,14 @@ RESTORED_LIVE_MS: Final = 30_000
 
 
 class SavedLocks(Body):
-    """The locks as they lie in ``config/``: group -> client id -> (topic, broker, queue id)."""
+    """The locks as they lie in ``config/``: group -> client id -> (topic, broker, queue id, ms).
 
-    lock_table: dict[str, dict[str, list[tuple[str, str, int]]]] = field(default_factory=dict)
+    Attributes:
+        at_stop: saved at a clean stop: the times of the last refreshes are true.
+    """
+
+    lock_table: dict[str, dict[str, list[tuple[str, str, int, int]]]] = field(default_factory=dict)
+    at_stop: bool = False
 
 
 class QueueLocks:
@@ -106,23 +111,27 @@ class QueueLocks:
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or _expired(entry[1], now_ms) else entry[0]
 
-    def saved(self) -> SavedLocks:
+    def saved(self, *, at_stop: bool = False) -> SavedLocks:
         """A copy, to be restored later."""
-        table: dict[str, dict[str, list[tuple[str, str, int]]]] = {}
+        table: dict[str, dict[str, list[tuple[str, str, int, int]]]] = {}
         for group, locks in self._groups.items():
             clients = table.setdefault(group, {})
-            for queue, (client_id, _) in locks.items():
-                place = (queue.topic, queue.broker_name, queue.queue_id)
+            for queue, (client_id, refreshed_ms) in locks.items():
+                place = (queue.topic, queue.broker_name, queue.queue_id, refreshed_ms)
                 clients.setdefault(client_id, []).append(place)
-        return SavedLocks(lock_table=table)
+        return SavedLocks(lock_table=table, at_stop=at_stop)
 
     def restore(self, saved: SavedLocks, now_ms: int) -> None:
-        """Hold these locks again, for ``RESTORED_LIVE_MS`` unless they are refreshed."""
-        refreshed_ms = now_ms - LOCK_LIVE_MS + RESTORED_LIVE_MS
+        """Hold these locks again: for what is left of their lives, or after a crash, which doesn't
+        tell that, for ``RESTORED_LIVE_MS``."""
+        crash_ms = now_ms - LOCK_LIVE_MS + RESTORED_LIVE_MS
         for group, clients in saved.lock_table.items():
             for client_id, places in clients.items():
-                queues = [MessageQueue(*place) for place in places]
-                self.lock(group, client_id, queues, refreshed_ms)
+                for topic, broker, queue_id, refreshed_ms in places:
+                    queue = MessageQueue(topic, broker, queue_id)
+                    since_ms = min(refreshed_ms, now_ms) if saved.at_stop else crash_ms
+                    if not _expired(since_ms, now_ms):
+                        self.lock(group, client_id, [queue], since_ms)
 
     def sweep(self, now_ms: int) -> int:
         """Forget the locks that have ended; how many."""

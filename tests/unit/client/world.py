@@ -71,7 +71,9 @@ class SimulatedBroker:
             self.bench.topic(topic, queues)
         if before is not None:
             self.bench.state.offsets.table.update(before.state.offsets.table)
-            self.bench.state.locks.restore(before.state.locks.saved(), self.bench.clock.now_ms())
+            self.bench.state.locks.restore(
+                before.state.locks.saved(at_stop=True), self.bench.clock.now_ms()
+            )
             before.close()
 
     def topic(self, name: str, queues: int) -> None:
