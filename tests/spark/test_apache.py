@@ -148,6 +148,35 @@ def test_a_stream_goes_on_from_its_checkpoint_and_apaches_tool_sees_how_far(
     assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(130))
 
 
+def test_lag_falls_during_a_run_and_apaches_tool_says_the_same(
+    spark: Any, there: Apache, fill_there: Any, tmp_path: Path
+):
+    fill_there("Falling", range(100))
+    seen = []
+
+    def look(frame: Any, _: int) -> None:
+        left = lag(there, "fallers"), progress(there, tmp_path, "fallers")
+        seen.append((frame.count(), *left))
+
+    frame = load(
+        spark.readStream,
+        there,
+        "Falling",
+        startingOffsets="earliest",
+        consumerGroup="fallers",
+        maxOffsetsPerTrigger=40,
+    )
+    query = (
+        frame.writeStream.foreachBatch(look)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(WAIT)
+    assert seen[1:] == [(40, 60, 60), (20, 20, 20)]
+    assert lag(there, "fallers") == progress(there, tmp_path, "fallers") == 0
+
+
 def lag(there: Apache, group: str) -> int:
     with Admin(there.nameserver) as admin:
         return admin.lag(group).total
