@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
     "group": ("pocketmq.cli.group:group", "Look at consumer groups, and move them."),
     "message": ("pocketmq.cli.message:message", "Find single messages; look at dead letters."),
+    "store": ("pocketmq.cli.store:store", "Check a store's directory, and see what is in it."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Look at brokers and their clusters."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
