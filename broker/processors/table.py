@@ -24,6 +24,7 @@ from broker.processors.offsets import OffsetProcessor
 from broker.processors.patience import Answer, Handler, patient
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
+from broker.processors.queue_looks import QueueLookProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
 from broker.processors.retention import RetentionProcessor
@@ -64,6 +65,7 @@ class Processors:
     relays: RelayProcessor
     resets: ResetProcessor
     queries: QueryProcessor
+    queue_looks: QueueLookProcessor
     retention: RetentionProcessor
     watch: GroupWatch
 
@@ -87,6 +89,7 @@ class Processors:
             RelayProcessor(state),
             ResetProcessor(state),
             QueryProcessor(state),
+            QueueLookProcessor(state),
             RetentionProcessor(state),
             watch,
         )
@@ -137,6 +140,8 @@ class Processors:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_id,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: patient(self.store, self.queue_looks.time_span),
+            RequestCode.QUERY_CONSUME_QUEUE: self.queue_looks.entries,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: patient(self.store, self.resets.reset),
             RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.retention.clean_queues,

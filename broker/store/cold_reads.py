@@ -93,10 +93,10 @@ class ColdReads:
         """Have ranges in memory. Raises ``StoreBusy``, ``StoreError``."""
         await self._fetch(rounded(ranges), owner)
 
-    async def tags_codes(
+    async def entries(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
-    ) -> list[int]:
-        """See ``MessageStore.tags_codes``."""
+    ) -> list[tuple[int, int, int]]:
+        """See ``MessageStore.entries``."""
         longest = max_count * ENTRY_BYTES
         if not queue.min_offset <= offset < queue.max_offset:
             return []
@@ -112,7 +112,7 @@ class ColdReads:
             raise StoreError(
                 f"the consume queue {queue.directory} can't be read at message {offset}"
             )
-        return [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
+        return list(ENTRY.iter_unpack(entries))
 
     async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
         """See ``MessageStore.record_patiently``."""

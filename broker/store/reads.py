@@ -82,7 +82,16 @@ class StoreReads(ABC):
     async def tags_codes(
         self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[int]:
-        """What the next entries of a queue carry as tags code; the disk is waited for in a thread.
+        """What the next entries of a queue carry as tags code; see ``entries``."""
+        rows = await self.entries(owner, topic, queue_id, offset, max_count)
+        return [tags_code for _, _, tags_code in rows]
+
+    async def entries(
+        self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
+    ) -> list[tuple[int, int, int]]:
+        """Physical offset, size and tags code of the next entries of a queue, as they are.
+
+        The disk is waited for in a thread.
 
         Args:
             owner: as for ``get_patiently``.
@@ -102,7 +111,7 @@ class StoreReads(ABC):
         queue = parts.queues.get((topic, queue_id))
         if queue is None:
             return []
-        return await parts.cold_reads.tags_codes(owner, queue, offset, max_count)
+        return await parts.cold_reads.entries(owner, queue, offset, max_count)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """What a question about single messages gives, as long as it need not wait for the disk.

@@ -22,10 +22,8 @@ NOT_SERVED_YET = frozenset(
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.END_TRANSACTION,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.QUERY_CONSUME_QUEUE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.GET_ALL_PRODUCER_INFO,
     }
