@@ -1,6 +1,7 @@
 """How PocketMQ does as things get more: connections, queues, bytes, backlog, parked consumers.
 
     python -m benchmarks.growth [--seconds 3] [--axis queues ...] [--json growth.json]
+        [--chart growth.svg]
 
 One broker with default settings in a process of its own, the load from this one; both share the
 machine, so the figures of an axis are to be compared with each other. On each axis all but one
@@ -18,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine
+from benchmarks import growth_chart, machine
 from benchmarks.pump import Lane, cpu_seconds, pull_frame, pump, send_each, send_frame
 from pocketmq import testing
 from pocketmq.memory import private_bytes
@@ -194,14 +195,19 @@ def main() -> None:
     parser.add_argument("--axis", action="append", choices=AXES, help="only this one; repeatable")
     parser.add_argument("--seconds", type=float, default=3.0, help="that count, of each row")
     parser.add_argument("--json", type=Path, help="write everything there as well")
+    parser.add_argument("--chart", type=Path, help="where to draw it, as SVG")
     arguments = parser.parse_args()
     results: dict[str, list[Row]] = {}
     for axis in arguments.axis or AXES:
         measure, values = AXES[axis]
         results[axis] = [{axis: value, **measure(value, arguments.seconds)} for value in values]
         print(table(axis, results[axis]), end="\n\n", flush=True)
+    facts = machine.facts()
+    if arguments.chart:
+        subtitle = f"{facts['cpu']}, {facts['cores']} cores, Python {facts['python']}"
+        arguments.chart.write_text(growth_chart.svg(results, subtitle))
     if arguments.json:
-        content = {"machine": machine.facts(), "seconds": arguments.seconds, "axes": results}
+        content = {"machine": facts, "seconds": arguments.seconds, "axes": results}
         arguments.json.write_text(json.dumps(content, indent=2) + "\n")
 
 

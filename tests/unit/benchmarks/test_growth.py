@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
+from benchmarks import growth_chart
 from benchmarks.cold import longest_stall_ms, summary
 from benchmarks.growth import frames_for, table
 from benchmarks.pump import Figures, pull_frame, send_frame
@@ -56,3 +59,14 @@ def test_a_phase_is_summed_up():
 def test_a_table_has_a_column_for_each_figure():
     text = table("queues", [{"queues": 1, "per_s": 10.5}, {"queues": 10_000, "per_s": 9.0}])
     assert text.splitlines() == ["queues  per_s", "     1   10.5", "10,000    9.0"]
+
+
+def test_a_chart_has_a_bar_for_each_row_and_the_highest_fills_its_plot():
+    rows = [
+        {"size": 16, "mb_per_s": 2.5, "p99_ms": 1.0},
+        {"size": 1 << 20, "mb_per_s": 5.0, "p99_ms": 9.0},
+    ]
+    chart = ElementTree.fromstring(growth_chart.svg({"size": rows}, "a <machine>"))
+    bars = chart.findall("{*}rect")[1:]
+    assert [float(bar.get("height", "")) for bar in bars] == [55.0, 110.0]
+    assert "1.05M" in {text.text for text in chart.findall("{*}text")}
