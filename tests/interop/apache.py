@@ -219,7 +219,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         command = broker_command(version, home, broker_port, settings=lines)
         processes.append(_start(command, home, home / "broker.log"))
         wait_until_listening(broker_port)
-        _wait_until_registered(nameserver)
+        _wait_until_registered(nameserver, broker_port)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}")
     finally:
         # Their clean stop takes ten seconds and tells us nothing.
@@ -249,24 +249,33 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
     process = _start(command, home, home / "broker.log")
     try:
         wait_until_listening(port)
-        _wait_until_registered(first.nameserver, brokers=2)
+        _wait_until_registered(first.nameserver, port, brokers=2)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_until_registered(nameserver: str, brokers: int = 1) -> None:
-    """Wait until the name server knows them; 5.x registers after it says it has booted."""
+def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) -> None:
+    """Wait until the name server knows them; 5.x registers after it says it has booted.
+
+    The first time 5.x often does so before it has looked which name servers there are, and then
+    tries again after ten seconds; a new permission makes it register at once.
+    """
     deadline = time.monotonic() + JAVA_TIMEOUT
-    with BlockingConnection(nameserver, timeout=5.0) as connection:
+    ask = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+    with (
+        BlockingConnection(nameserver, timeout=5.0) as connection,
+        BlockingConnection(f"127.0.0.1:{broker_port}", timeout=5.0) as broker,
+    ):
         while time.monotonic() < deadline:
-            request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-            answer = connection.request(request, timeout=5.0)
+            answer = connection.request(ask, timeout=5.0)
             known = bodies.decode(ClusterInfo, bytes(answer.body)).broker_addr_table
             if len(known) >= brokers:
                 return
-            time.sleep(0.05)
+            time.sleep(0.2)
+            broker.request(nudge, timeout=5.0)
     msg = f"the broker is not registered after {JAVA_TIMEOUT:.0f} s"
     raise AssertionError(msg)
 
