@@ -12,8 +12,12 @@ HEAD = ("scenario", "PocketMQ", "Apache", "rate", "p50", "p99", "CPU/msg", "MB p
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The table; a ratio is median (low-high), and >= its bar where it has one."""
-    rows = [HEAD, *(_row(outcome) for outcome in outcomes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return aligned([HEAD, *(_row(outcome) for outcome in outcomes)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows whose columns stand below each other."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

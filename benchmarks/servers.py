@@ -37,15 +37,22 @@ class Pair:
 
 
 @contextmanager
-def process(command: Sequence[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process; killed at the end of the block, because its store goes too."""
+def process(
+    command: Sequence[str], home: Path, log: Path, *, source: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process; killed at the end of the block, because its store goes too.
+
+    Args:
+        source: the tree whose modules it takes, if not what is installed.
+    """
+    modules = {} if source is None else {"PYTHONPATH": str(source)}
     with log.open("ab") as output:
         running = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "ROCKETMQ_HOME": str(home)},
+            env={**os.environ, **modules, "ROCKETMQ_HOME": str(home)},
         )
     try:
         yield running
@@ -77,8 +84,15 @@ def wait_until_registered(
 
 
 @contextmanager
-def ours(home: Path, *, sync_flush: bool) -> Iterator[Target]:
-    """PocketMQ's name server and broker, run by this interpreter."""
+def ours(
+    home: Path, *, sync_flush: bool, source: Path | None = None, options: Sequence[str] = ()
+) -> Iterator[Target]:
+    """PocketMQ's name server and broker, run by this interpreter.
+
+    Args:
+        source: the tree whose code they run, if not what is installed.
+        options: more words for the broker's command line.
+    """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
     nameserver = f"127.0.0.1:{port}"
@@ -87,9 +101,9 @@ def ours(home: Path, *, sync_flush: bool) -> Iterator[Target]:
     names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
     broker = [
         *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
-        *(f"--store={home / 'store'}", *flush),
+        *(f"--store={home / 'store'}", *flush, *options),
     ]
-    yield from _serve(names, broker, home, nameserver, broker_port)
+    yield from _serve(names, broker, home, nameserver, broker_port, source)
 
 
 @contextmanager
@@ -107,10 +121,18 @@ def theirs(home: Path, *, sync_flush: bool) -> Iterator[Target]:
 
 
 def _serve(
-    names: list[str], broker: list[str], home: Path, nameserver: str, broker_port: int
+    names: list[str],
+    broker: list[str],
+    home: Path,
+    nameserver: str,
+    broker_port: int,
+    source: Path | None = None,
 ) -> Iterator[Target]:
     log = home / "broker.log"
-    with process(names, home, home / "nameserver.log"), process(broker, home, log) as running:
+    with (
+        process(names, home, home / "nameserver.log", source=source),
+        process(broker, home, log, source=source) as running,
+    ):
         wait_until_registered(nameserver, running, log)
         yield Target(nameserver, f"127.0.0.1:{broker_port}", running.pid)
 

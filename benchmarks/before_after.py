@@ -1,0 +1,364 @@
+"""Our broker of an earlier commit beside the working tree's, in turns, at ``make bench``'s loads.
+
+    python -m benchmarks.before_after --before REV
+        [--after REV] [--pairs 10] [--only send-4x64 ...] [--seconds 3] [--dir DIR] [--json FILE]
+
+REV is checked out into a temporary git worktree; ``--after`` takes the place of the working tree,
+and twice the same commit shows how far chance alone moves the ratios. The same interpreter runs
+both, told by ``PYTHONPATH`` which code. A pair is two runs that followed each other, in the order
+A B B A. Both brokers live for two pairs, with a fresh store each time: what only one process has
+(where its objects lie, how its strings hash) is not to pass for a difference between commits.
+
+CPU time counts from the start of a run until its broker has come to rest, because an index and
+safe points are made behind the messages' back: it is part of what a message costs, and the other
+broker's turn is not disturbed. The clock is the process's own, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machine, report
+from benchmarks.figures import RATIOS, Figures, Spread, spread
+from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
+from benchmarks.servers import directory, ours
+from benchmarks.tools import BenchmarkError, Target, fill, load, loadgen
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DEFAULT_LOADS: Final = (
+    *("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64", "batch", "sync-4x64"),
+    *("pull-1", "pull-4", "long-poll"),
+)
+LOADS: Final = {item.name: item for item in SCENARIOS if not item.by_java_client}
+PAIRS_OF_A_LIFE: Final = 2
+
+MOST_CPU: Final = 1.05
+LEAST: Final = 0.9
+"""Of a rate; a latency may be so many times shorter before."""
+
+REST_SECONDS: Final = 2.25
+"""What is done behind the messages' back begins so late: a busy broker puts its index off until it
+has found itself idle for a second, looking once a second."""
+
+MOST_REST_SECONDS: Final = 8.0
+LOOK_SECONDS: Final = 0.25
+RESTING_SHARE: Final = 0.03
+"""Of a core: what a broker that has nothing to do takes at most."""
+
+HEAD: Final = ("load", "before", "after", "rate", "CPU/msg", "p50", "p99", "verdict")
+LEGEND: Final = (
+    "Ratios are after/before: median (range) of the pairs. Beside a rate: p50/p99; then CPU/msg."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long and how often; times in seconds."""
+
+    pairs: int = 10
+    seconds: float = 3.0
+    warm_up: float = 0.5
+    prefill: int = PREFILL
+    where: Path | None = None
+
+
+FULL: Final = Plan()
+
+
+@dataclass(slots=True)
+class Comparison:
+    """All pairs of a load; one entry of ``before`` and one of ``after`` followed each other."""
+
+    scenario: Scenario
+    before: list[Figures] = field(default_factory=list)
+    after: list[Figures] = field(default_factory=list)
+
+    def ratio(self, name: str) -> Spread:
+        """After over before."""
+        figure, _ = RATIOS[name]
+        pairs = zip(self.before, self.after, strict=True)
+        return spread([b[figure] / a[figure] if a[figure] else 0.0 for a, b in pairs])
+
+    @property
+    def missed(self) -> list[str]:
+        """The bars that are not kept, in words."""
+        texts = []
+        for name, bar in bars(self.scenario).items():
+            median = self.ratio(name).median
+            if median < bar if RATIOS[name][1] else median > bar:
+                texts.append(f"{name} {median:.3f}, not {_bar(name, bar)}")
+        return texts
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "name": self.scenario.name,
+            "text": self.scenario.text,
+            "bars": bars(self.scenario),
+            "ratios": {name: self.ratio(name)._asdict() for name in RATIOS},
+            "missed": self.missed,
+            "before": [dict(figures) for figures in self.before],
+            "after": [dict(figures) for figures in self.after],
+        }
+
+
+def bars(scenario: Scenario) -> dict[str, float]:
+    """CPU time per message, and whatever ``make bench`` has a bar for at this load."""
+    return {
+        "cpu": MOST_CPU,
+        **{name: LEAST if RATIOS[name][1] else 1 / LEAST for name in scenario.bars},
+    }
+
+
+def _bar(name: str, bar: float) -> str:
+    return f"{'>=' if RATIOS[name][1] else '<='} {bar:.3g}"
+
+
+# --- the two trees
+
+
+def git(*words: str, tree: Path = ROOT) -> str:
+    """What git says of a tree.
+
+    Raises:
+        BenchmarkError: it refuses; with its reason.
+    """
+    done = subprocess.run(
+        ["git", "-C", str(tree), *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchmarkError(f"git {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+@contextmanager
+def checked_out(revision: str) -> Iterator[Path]:
+    """The files of a commit, in a worktree that is removed afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="pocketmq-before-"))
+    tree = home / "tree"
+    try:
+        git("worktree", "add", "--detach", str(tree), revision)
+        yield tree
+    finally:
+        if tree.exists():
+            git("worktree", "remove", "--force", str(tree))
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def name_of(tree: Path) -> str:
+    """Its commit, and whether there is more than that."""
+    return git("describe", "--always", "--dirty", "--exclude=*", tree=tree)
+
+
+def check_source(tree: Path) -> None:
+    """See that a process that is told to take its modules from a tree does so.
+
+    Raises:
+        BenchmarkError: it takes them from elsewhere.
+    """
+    asked = [sys.executable, "-P", "-c", "import broker; print(broker.__file__)"]
+    done = subprocess.run(
+        asked, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False
+    )
+    if not Path(done.stdout.strip() or "/").is_relative_to(tree):
+        told = done.stdout.strip() or done.stderr.strip()
+        raise BenchmarkError(f"{sys.executable} does not take the broker from {tree}: {told}")
+
+
+# --- measuring
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time a process and its threads have used, in steps of 1 ns (see clock_getcpuclockid)."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def rest(pid: int, at_least: float) -> None:
+    """Wait until a broker does nothing more of its own."""
+    begun = time.monotonic()
+    while True:
+        before = cpu_seconds(pid)
+        time.sleep(LOOK_SECONDS)
+        waited = time.monotonic() - begun
+        idle = cpu_seconds(pid) - before < RESTING_SHARE * LOOK_SECONDS
+        if (idle and waited >= at_least) or waited >= MOST_REST_SECONDS:
+            return
+
+
+def counted(scenario: Scenario, target: Target, seconds: float) -> Figures:
+    """One run, with the CPU time of all that it caused."""
+    begun = cpu_seconds(target.pid)
+    figures = load(scenario, target, seconds=seconds, warm=0.0)
+    rest(target.pid, 0.0 if scenario.mode == "pull" else REST_SECONDS)
+    spent = cpu_seconds(target.pid) - begun
+    at_once = figures["cpu_us_per"]
+    return {**figures, "cpu_us_per": 1e6 * spent / figures["n"], "cpu_us_at_once": at_once}
+
+
+def compare(scenario: Scenario, trees: Mapping[str, Path], plan: Plan) -> Comparison:
+    """All pairs of a load."""
+    made = Comparison(scenario)
+    for life, first in enumerate(range(0, plan.pairs, PAIRS_OF_A_LIFE)):
+        with ExitStack() as stack:
+            home = stack.enter_context(directory(plan.where))
+            targets = {
+                side: stack.enter_context(
+                    ours(home / side, sync_flush=scenario.sync_flush, source=tree)
+                )
+                for side, tree in trees.items()
+            }
+            for target in targets.values():
+                _prepare(scenario, target, plan)
+            for pair in range(first, min(first + PAIRS_OF_A_LIFE, plan.pairs)):
+                for side in order(pair, life):
+                    figures = counted(scenario, targets[side], plan.seconds)
+                    getattr(made, side).append(figures)
+                say(f"  {scenario.name} pair {pair + 1}: {_last(made)}")
+    return made
+
+
+def order(pair: int, life: int) -> tuple[str, str]:
+    """A B, B A within a life, and the next life the other way round."""
+    return ("before", "after") if (pair + life) % 2 == 0 else ("after", "before")
+
+
+def _prepare(scenario: Scenario, target: Target, plan: Plan) -> None:
+    if scenario.mode in {"pull", "push"}:
+        fill(target, scenario.name, plan.prefill)
+    load(scenario, target, seconds=plan.warm_up, warm=0.0)
+    rest(target.pid, REST_SECONDS)
+
+
+def _last(made: Comparison) -> str:
+    before, after = made.before[-1], made.after[-1]
+    return "; ".join(
+        f"{name} {before[figure]:,.1f} -> {after[figure]:,.1f}"
+        for name, (figure, _) in RATIOS.items()
+    )
+
+
+def say(text: str) -> None:
+    """Progress; the result goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+# --- telling
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """A row a load, and the CPU time per message over all of them."""
+    text = report.aligned([HEAD, *(_row(made) for made in comparisons)])
+    ratios = [math.log(made.ratio("cpu").median) for made in comparisons]
+    mean = math.exp(sum(ratios) / len(ratios))
+    return f"{text}\nCPU/msg over all loads (geometric mean of the medians): {mean:.3f}"
+
+
+def _row(made: Comparison) -> tuple[str, ...]:
+    kept = bars(made.scenario)
+    cells = []
+    for name in ("rate", "cpu", "p50", "p99"):
+        ratio = made.ratio(name)
+        bar = f" {_bar(name, kept[name])}" if name in kept else ""
+        cells.append(f"{ratio.median:.3f} ({ratio.low:.2f}-{ratio.high:.2f}){bar}")
+    verdict = "missed: " + ", ".join(made.missed) if made.missed else "kept"
+    return (
+        *(made.scenario.name, _absolute(made.before), _absolute(made.after)),
+        *(*cells, verdict),
+    )
+
+
+def _absolute(runs: Sequence[Figures]) -> str:
+    rate, p50, p99, cpu = (
+        spread([figures[name] for figures in runs]).median
+        for name in ("per_s", "p50_us", "p99_us", "cpu_us_per")
+    )
+    return f"{rate:,.0f}/s {p50:,.0f}/{p99:,.0f} us {cpu:.2f} us"
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.before_after", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--before", required=True, metavar="REV", help="a commit")
+    parser.add_argument("--after", metavar="REV", help="a commit [the working tree]")
+    parser.add_argument(
+        "--only", action="append", choices=LOADS, metavar="LOAD", help=" ".join(LOADS)
+    )
+    parser.add_argument("--pairs", type=int, default=FULL.pairs, help=f"[{FULL.pairs}]")
+    parser.add_argument(
+        "--seconds", type=float, default=FULL.seconds, help=f"of each run [{FULL.seconds:g}]"
+    )
+    parser.add_argument(
+        "--dir", type=Path, help="where the stores lie: a real disk with 20 GB free"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every run")
+    return parser.parse_args(words)
+
+
+def run(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
+    """Measure, print; what is written as JSON.
+
+    Raises:
+        BenchmarkError: something is lacking, or a run failed.
+    """
+    if shutil.which("cc") is None:
+        raise BenchmarkError("cc builds the load generator; Debian: apt install gcc libc6-dev")
+    loadgen()
+    calibrations = [machine.calibration_ms()]
+    comparisons = []
+    after = options.after
+    with ExitStack() as stack:
+        trees = {
+            "before": stack.enter_context(checked_out(options.before)),
+            "after": stack.enter_context(checked_out(after)) if after else ROOT,
+        }
+        for source in trees.values():
+            check_source(source)
+        for name in options.only or DEFAULT_LOADS:
+            comparisons.append(compare(LOADS[name], trees, plan))
+            calibrations.append(machine.calibration_ms())
+        names = {side: name_of(tree) for side, tree in trees.items()}
+    quiet = spread(calibrations)
+    print(", ".join(f"{side}: {name}" for side, name in names.items()))
+    print(LEGEND)
+    print(f"Calibration loop: {quiet.median:.2f} ms ({quiet.low:.2f}-{quiet.high:.2f})\n")
+    print(table(comparisons))
+    return {
+        "machine": machine.facts(),
+        **names,
+        "seconds": plan.seconds,
+        "calibration_ms": calibrations,
+        "loads": [made.as_json() for made in comparisons],
+    }
+
+
+def main() -> int:
+    """Measure and print; 1: something could not be measured."""
+    options = arguments()
+    plan = Plan(pairs=options.pairs, seconds=options.seconds, where=options.dir)
+    try:
+        document = run(options, plan)
+    except BenchmarkError as problem:
+        say(str(problem))
+        return 1
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
