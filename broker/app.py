@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -24,7 +23,6 @@ from broker.announcement import Announcement
 from broker.config import BrokerConfig
 from broker.delivery.delays import Delays
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
-from broker.errors import BrokerError
 from broker.group_watch import STEP_SECONDS
 from broker.hot.feed import HotFeed
 from broker.hot_path import HotPath
@@ -35,7 +33,8 @@ from broker.registration import Registration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.files import Files, OsFiles
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.message_store import MessageStore
+from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
@@ -47,7 +46,7 @@ from remoting.limits import ServerLimits
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.message.hosts import host_bytes, ip_bytes
+from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor
@@ -206,44 +205,10 @@ class Broker:
         endpoint.feed_factory = partial(HotFeed, self._hot)
 
     async def _open_store(self) -> None:
-        config = self.config
-        ip = await _numeric(self._host)
-        self.store = MessageStore(
-            StoreConfig(
-                root=config.store_path_root_dir,
-                commit_log_path=config.store_path_commit_log,
-                mapped_file_size_commit_log=config.mapped_file_size_commit_log,
-                mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
-                flush_disk_type="SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
-                flush_interval_commit_log_ms=config.flush_interval_commit_log_ms,
-                flush_interval_consume_queue_ms=config.flush_interval_consume_queue_ms,
-                sync_flush_timeout_ms=config.sync_flush_timeout_ms,
-                max_message_size=config.max_message_size,
-                store_host=(ip, self.port),
-                check_crc_on_recover=config.check_crc_on_recover,
-                delay_levels_ms=config.delay_levels_ms,
-                retention=config.retention,
-                message_index_enable=config.message_index_enable,
-                max_hash_slots=config.max_hash_slots,
-                max_index_entries=config.max_index_entries,
-            ),
-            files=self._files,
-            clock=self._clock,
-        )
-        loop = asyncio.get_running_loop()
-        report = await loop.run_in_executor(None, self.store.open)
+        address = (await numeric(self._host), self.port)
+        self.store = make_store(self.config, address, self._files, self._clock)
+        await open_store(self.store)
         self._store_open = True
-        self.store.start(loop)
-        for note in report.notes:
-            _log.warning("store recovered", note=note)
-        _log.info(
-            "store open",
-            store=str(config.store_path_root_dir),
-            clean=report.clean,
-            end_offset=report.end_offset,
-            queues=report.queues,
-            seconds=round(report.seconds, 3),
-        )
 
     def _make_state(self) -> BrokerState:
         tables, now_ms = self._tables, self._clock.now_ms()
@@ -426,21 +391,3 @@ async def _each(seconds: float, action: Callable[[], None]) -> None:
 async def _surface(registration: Registration) -> None:
     """Fail when a task of the registration does."""
     await asyncio.shield(registration.failed)
-
-
-async def _numeric(host: str) -> str:
-    """The address that the store's records carry for the advertised host, IPv4 if it has one."""
-    try:
-        ip_bytes(host)
-    except ValueError:
-        pass
-    else:
-        return host
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise BrokerError(
-            f"the advertised host {host} has no address ({error}): set brokerIP1 to an address "
-            "that clients can reach"
-        ) from error
-    return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])

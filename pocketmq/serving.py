@@ -2,7 +2,7 @@
 
 A server process prints one line when it is ready and nothing else on stdout. It stops cleanly on
 SIGTERM and SIGINT, and, when asked, as soon as its standard input closes: so a test's servers go
-with the test, however it ends.
+with the test, however it ends. A start that is under way then is given up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -76,7 +76,8 @@ class Serving:
         async with AsyncExitStack() as stack:
             for part in self.parts:
                 stack.push_async_callback(part.stop)
-                await part.start()
+                if not await _started(part, stop):
+                    return
             self._announce()
             await self._until_stopped(stop)
 
@@ -100,6 +101,22 @@ class Serving:
             self.echo(json_dumps({"event": "ready", **facts, "pid": os.getpid()}).decode())
         else:
             self.echo("ready: " + ", ".join(f"{name} {at}" for name, at in facts.items()))
+
+
+async def _started(part: Part, stop: asyncio.Event) -> bool:
+    """Start a part; False when there was a signal to stop before it had started.
+
+    What takes long, such as looking through a store, is given up then. Raises what the start does.
+    """
+    starting = asyncio.ensure_future(part.start())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    return not stop.is_set()
 
 
 def _at_end_of_stdin(stop: asyncio.Event) -> None:

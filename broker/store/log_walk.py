@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from broker.store.errors import StoreError
 from broker.store.mapped_file import MappedFile
+from broker.store.progress import Progress
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.disk.file_name import name_of
 from remoting.protocol.message.record import (
@@ -45,6 +46,9 @@ _FOREIGN_RECORDS: Final = 2
 
 _SECTOR_BYTES: Final = 512
 """What a disk writes or loses at once, at least."""
+
+_LOOK_BYTES: Final = 1 << 20
+"""Walked between two looks whether to go on: a hundredth of a second."""
 
 
 class LogRecord(NamedTuple):
@@ -78,6 +82,7 @@ class LogWalk:
         check_crc: bool,
         synced_ms: int,
         synced_end: int | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """A walk.
 
@@ -86,11 +91,13 @@ class LogWalk:
             check_crc: compare the CRC of bodies.
             synced_ms: store time up to which all records had reached the disk.
             synced_end: physical offset up to which they had; None to go by the time.
+            progress: tells whether to go on.
         """
         self._mapped = mapped
         self._check_crc = check_crc
         self._synced_ms = synced_ms
         self._synced_end = synced_end
+        self._progress = progress or Progress()
         self.end = 0
         self.last = 0
         self.last_store_ms = 0
@@ -102,6 +109,7 @@ class LogWalk:
 
         Raises:
             OSError: a file can't be mapped.
+            OpeningGivenUp: it shall not go on.
         """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
@@ -117,7 +125,11 @@ class LogWalk:
 
     def _run_file(self, file: MappedFile, position: int) -> Generator[LogRecord, None, bool]:
         """Whether the file is closed by a blank record."""
+        look_at = position
         while True:
+            if position >= look_at:
+                self._progress.look()
+                look_at = position + _LOOK_BYTES
             scan, record = self._look(file, position)
             if record is not None:
                 self.last = record.physical_offset
@@ -192,6 +204,7 @@ class LogWalk:
             limit = min(limit, self._synced_end - file.start)
         at = position + 1
         while at + FIXED_BYTES_V4 <= limit:
+            self._progress.look()
             # As bytes: a view can't be searched.
             piece = bytes(file.view[at + _MAGIC_AT : min(at + _SEARCHED_AT_ONCE, limit)])
             found = piece.find(_MAGIC_PREFIX)

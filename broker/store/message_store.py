@@ -28,6 +28,7 @@ from broker.store.limits import NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
+from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
 from broker.store.reads import StoreReads
 from broker.store.results import (
@@ -67,6 +68,7 @@ class MessageStore(StoreReads):
         paths: where its files are.
         stats: counters since it was made.
         sync_flush: messages become visible, and answers go out, when the disk has them.
+        recovery: what the last opening found and did.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class MessageStore(StoreReads):
         self._disk = DiskState(self._files, self._clock)
         self._dispatcher = Dispatcher()
         self._parts: Parts | None = None
+        self._progress = Progress()
+        self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
 
@@ -91,10 +95,12 @@ class MessageStore(StoreReads):
 
         Raises:
             StoreError: it can't be opened; the text is one sentence that says what to do.
+            OpeningGivenUp: somebody did not want to wait; see ``give_up_opening``.
         """
         if self._parts is not None:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
-        opened = open_store(self.config, self.paths, self._files, self._clock)
+        opened = open_store(self.config, self.paths, self._files, self._clock, self._progress)
+        self.recovery = opened.report
         self._disk = DiskState(self._files, self._clock)
         self._parts = join_parts(
             opened,
@@ -107,6 +113,13 @@ class MessageStore(StoreReads):
             stats=self.stats,
         )
         return opened.report
+
+    def give_up_opening(self) -> None:
+        """In any thread: have an opening that is under way end soon, and all later ones at once.
+
+        It is as if the process had been killed then: the next broker begins anew.
+        """
+        self._progress.give_up()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; callbacks come on ``loop``, whose thread is the one to put and get.

@@ -13,6 +13,7 @@ from broker.store.files import Files, Lock
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.paths import StorePaths
+from broker.store.progress import Progress
 from broker.store.queue_files import QueueSpace
 from broker.store.queue_table import QueueTable
 from broker.store.recovery import Recovery
@@ -39,11 +40,14 @@ class Opened:
     report: RecoveryReport
 
 
-def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Clock) -> Opened:
+def open_store(
+    config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: Progress
+) -> Opened:
     """Lock and recover a store, and mark it as open.
 
     Raises:
         StoreError: it can't be opened; the text says why and what to do.
+        OpeningGivenUp: ``progress`` says so; the next opening does all of it.
     """
     begun = clock.monotonic()
     try:
@@ -58,7 +62,7 @@ def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Cloc
             " another storePathRootDir"
         )
     try:
-        opened = _recover(config, paths, files, lock)
+        opened = _recover(config, paths, files, lock, progress)
         opened.report.seconds = clock.monotonic() - begun
     except OSError as error:
         lock.release()
@@ -69,7 +73,9 @@ def open_store(config: StoreConfig, paths: StorePaths, files: Files, clock: Cloc
     return opened
 
 
-def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -> Opened:
+def _recover(
+    config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: Progress
+) -> Opened:
     maps = MappedFiles(open_maps(config.max_open_files))
     space = QueueSpace(files, maps, config.queue_file_bytes)
     queues = QueueTable(space, paths.consume_queues)
@@ -85,6 +91,7 @@ def _recover(config: StoreConfig, paths: StorePaths, files: Files, lock: Lock) -
         safe.read(),
         delay_levels_ms=config.delay_levels_ms,
         check_crc=config.check_crc_on_recover,
+        progress=progress,
     )
     clean = files.size(paths.abort) is None
     stop = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreError
 from broker.store.limits import MAX_QUEUES
+from broker.store.progress import Progress
 from broker.store.queue_files import QueueEnds, QueueSpace
 from remoting.protocol.names import validate_topic
 
@@ -72,11 +73,12 @@ class QueueTable:
     def _path(self, topic: str, queue_id: int) -> Path:
         return self._directory / topic / str(queue_id)
 
-    def load(self) -> None:
+    def load(self, progress: Progress) -> None:
         """Find the queues on the disk.
 
         Raises:
             StoreError: a file does not fit the configuration.
+            OpeningGivenUp: ``progress`` says so.
             OSError: a file can't be read.
         """
         files = self._space.files
@@ -87,6 +89,7 @@ class QueueTable:
                 continue
             for name in files.list(self._directory / topic):
                 if name.isascii() and name.isdigit() and str(int(name)) == name:
+                    progress.look()
                     queue = self._add(topic, int(name))
                     queue.load()
 

@@ -31,6 +31,7 @@ from broker.store.dispatch import entry_of
 from broker.store.limits import FILES_OF_A_CLEAN_START
 from broker.store.log_walk import LogRecord, LogWalk, begins_by
 from broker.store.mapped_file import MappedFile
+from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
@@ -52,6 +53,7 @@ class Recovery:
         safe: where the last run was safe, if it told.
         delay_levels_ms: of ``messageDelayLevel``.
         check_crc: compare the CRC of bodies.
+        progress: tells whether to go on.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class Recovery:
         *,
         delay_levels_ms: Sequence[int],
         check_crc: bool,
+        progress: Progress,
     ) -> None:
         self._log = log
         self._mapped = mapped
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._check_crc = check_crc
+        self._progress = progress
         self._checkpoint = checkpoint
         self._safe = safe
         self._is_safe = True
@@ -85,6 +89,7 @@ class Recovery:
             check_crc=self._check_crc,
             synced_ms=self._checkpoint.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
+            progress=self._progress,
         )
 
     @property
@@ -101,6 +106,7 @@ class Recovery:
 
         Raises:
             StoreError: a file does not fit the configuration.
+            OpeningGivenUp: it shall not go on.
             OSError: the disk fails, or is too full to put a queue right.
         """
         self._report.clean = clean
@@ -110,7 +116,7 @@ class Recovery:
         elif stop is not None and self._take_over(stop):
             self._report.quick = True
         else:
-            self._queues.load()
+            self._queues.load(self._progress)
             self._find_way(clean=clean)
         return self._finish()
 
@@ -155,7 +161,7 @@ class Recovery:
         self._replay((one for one in records if one.physical_offset >= dispatched), partial=False)
         self._cut_log()
         end, start = self._walk.end, self._mapped[0].start
-        for queue in self._queues.all():
+        for queue in self._all_queues():
             self._report.cut_entries += queue.cut(end)
             queue.correct_min(start)
 
@@ -185,7 +191,7 @@ class Recovery:
         records = self._behind(safe, self._walk.run(index, position))
         self._replay(records, partial=True)
         self._end_log(index)
-        for queue in self._queues.all():
+        for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
             self._settle_behind(queue, number)
 
@@ -243,7 +249,7 @@ class Recovery:
             self._look_at_all()
         self._end_log(first)
         start = self._mapped[0].start
-        for queue in self._queues.all():
+        for queue in self._all_queues():
             if (seen := self._seen.get(queue)) is None:
                 self._report.cut_entries += queue.cut(self._mapped[first].start)
             else:
@@ -256,7 +262,7 @@ class Recovery:
         self._replay(self._walk.run(), partial=False)
         self._end_log(0)
         end, start = self._walk.end, self._mapped[0].start
-        for queue in self._queues.all():
+        for queue in self._all_queues():
             self._report.cut_entries += queue.settle(
                 self._seen.get(queue), start, end, damaged=self._walk.damaged > 0
             )
@@ -270,13 +276,14 @@ class Recovery:
             for queue_id, number in rows.items():
                 if number:
                     self._queues.get_or_create(topic, queue_id).reach(number)
-        for queue in self._queues.all():
+        for queue in self._all_queues():
             queue.rewrite(queue.min_offset)
 
     def _end_log(self, first: int) -> None:
         self._cut_log()
         # Readers will see what may be in the page cache alone so far.
         for file in self._mapped[first:]:
+            self._progress.look()
             if self._safe is not None:
                 begin, end = self._safe.synced - file.start, self._walk.end - file.start
                 file.rewrite(max(0, begin), min(end, file.size))
@@ -304,6 +311,11 @@ class Recovery:
             queue.replay_gap(behind, offset)
             # A queue whose topic was deleted and made again begins anew in the same log.
             self._seen[queue] = (first if offset >= behind else min(first, offset), offset + 1)
+
+    def _all_queues(self) -> Iterator[ConsumeQueue]:
+        for queue in self._queues.all():
+            self._progress.look()
+            yield queue
 
     def _cut_log(self) -> None:
         end = self._walk.end

@@ -76,6 +76,39 @@ def test_a_part_that_can_not_start_ends_it_and_those_before_are_stopped() -> Non
     assert events == ["start a", "start b", "stop b", "stop a"]
 
 
+class Slow(Fake):
+    """A part whose start takes for ever."""
+
+    async def start(self) -> None:
+        await super().start()
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.events.append(f"give up {self.name}")
+
+
+def test_a_signal_during_a_start_gives_it_up() -> None:
+    events: list[str] = []
+    parts = [Fake("a", events), Slow("b", events), Fake("c", events)]
+    Serving(parts=parts, echo=events.append).run()
+    assert events == ["start a", "start b", "give up b", "stop b", "stop a"]
+
+
+def test_a_signal_that_comes_with_the_end_of_a_start_is_heard() -> None:
+    class Last(Fake):
+        async def start(self) -> None:
+            await super().start()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    events: list[str] = []
+    parts = [Last("a", events), Slow("b", events)]
+    Serving(parts=parts, echo=events.append).run()
+    assert events[0] == "start a"
+    assert events[-1] == "stop a"
+    assert not any(event.startswith("ready") for event in events)
+
+
 def test_a_part_that_dies_ends_it_with_its_error() -> None:
     events: list[str] = []
     part = Fake("broker", events)

@@ -1,0 +1,107 @@
+"""The broker's store: made of its settings, and opened without holding up the loop.
+
+An opening may take as long as a log is to read. A broker that is told to stop meanwhile does not
+wait for that: the thread ends after the next step, as if the process had been killed there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import structlog
+
+from broker.config import BrokerConfig
+from broker.errors import BrokerError
+from broker.store.errors import StoreError
+from broker.store.files import Files
+from broker.store.message_store import MessageStore, StoreConfig
+from remoting.clock import Clock
+from remoting.protocol.message.hosts import ip_bytes
+
+_log = structlog.get_logger("broker")
+
+
+def make_store(
+    config: BrokerConfig, address: tuple[str, int], files: Files, clock: Clock
+) -> MessageStore:
+    """The store that a broker's settings ask for, not open yet; ``address`` is in its records."""
+    return MessageStore(
+        StoreConfig(
+            root=config.store_path_root_dir,
+            commit_log_path=config.store_path_commit_log,
+            mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+            flush_disk_type="SYNC_FLUSH" if config.sync_flush else "ASYNC_FLUSH",
+            flush_interval_commit_log_ms=config.flush_interval_commit_log_ms,
+            flush_interval_consume_queue_ms=config.flush_interval_consume_queue_ms,
+            sync_flush_timeout_ms=config.sync_flush_timeout_ms,
+            max_message_size=config.max_message_size,
+            store_host=address,
+            check_crc_on_recover=config.check_crc_on_recover,
+            delay_levels_ms=config.delay_levels_ms,
+            retention=config.retention,
+            message_index_enable=config.message_index_enable,
+            max_hash_slots=config.max_hash_slots,
+            max_index_entries=config.max_index_entries,
+        ),
+        files=files,
+        clock=clock,
+    )
+
+
+async def open_store(store: MessageStore) -> None:
+    """Open and start a store.
+
+    When this is cancelled the store is closed.
+
+    Raises:
+        StoreError: it can't be opened.
+    """
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(None, store.open)
+    try:
+        report = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        store.give_up_opening()
+        with contextlib.suppress(StoreError):
+            await opening
+        store.close()
+        _log.warning("told to stop while the store was being opened", store=str(store.paths.root))
+        raise
+    store.start(loop)
+    for note in report.notes:
+        _log.warning("store recovered", note=note)
+    _log.info(
+        "store open",
+        store=str(store.paths.root),
+        clean=report.clean,
+        end_offset=report.end_offset,
+        queues=report.queues,
+        records=report.scanned_records,
+        stepped_over=report.damaged_records,
+        seconds=round(report.seconds, 3),
+    )
+
+
+async def numeric(host: str) -> str:
+    """The address that the store's records carry for the advertised host, IPv4 if it has one.
+
+    Raises:
+        BrokerError: it has none.
+    """
+    try:
+        ip_bytes(host)
+    except ValueError:
+        pass
+    else:
+        return host
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BrokerError(
+            f"the advertised host {host} has no address ({error}): set brokerIP1 to an address "
+            "that clients can reach"
+        ) from error
+    return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
