@@ -9,12 +9,16 @@ import click
 from broker.store.errors import StoreError
 from broker.store.view import StoreView
 from pocketmq import output
+from pocketmq.cli import store_copy
 from pocketmq.cli.options import json_option
 
 
 @click.group(epilog="Example: pocketmq store info ./data")
 def store() -> None:
     """Look at a store's directory: no broker is asked."""
+
+
+store.add_command(store_copy.copy)
 
 
 @store.command(epilog="Example: pocketmq store info /var/lib/pocketmq --json")

@@ -1,0 +1,201 @@
+"""Copying a store, running or stopped, ours or Apache RocketMQ's: an online backup.
+
+Nothing is locked and nothing is written to the source. The steps, in this order:
+
+1.  the state that must not be ahead of the log is read (``state_copy``);
+2.  the log's end is looked up: the copy is true of this moment (``moment``);
+3.  the queues are copied, before the log: retention takes the log first, and a queue whose messages
+    are gone is an everyday thing, while a message without its queue is none (``queue_copy``);
+4.  the log is copied, and every record of the copy is checked (``log_copy``);
+5.  queues get the entries that were not written yet;
+6.  index and the rest follow (``rest_copy``), and a checkpoint and a safe point that say that all
+    of it is on the disk, which it is by then.
+
+So the copy looks as if its broker had been stopped properly: RocketMQ's opens it, and ours finds a
+safe point at the end of the log, behind which there is nothing to be looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from broker.store.copy import rest_copy, state_copy
+from broker.store.copy.file_copy import Tell
+from broker.store.copy.log_copy import Faults, LogCopy, copy_log
+from broker.store.copy.moment import DEFAULT_QUEUE_FILE_BYTES, Moment, config_of, moment_of
+from broker.store.copy.queue_copy import Queues, complete, copy_queues
+from broker.store.copy.target import Target
+from broker.store.errors import StoreError
+from broker.store.files import OsFiles
+from broker.store.paths import StorePaths
+from broker.store.safe_point import SafePoint, SafePointFile
+from broker.store.view import PATH_SEPARATOR
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HEAD_BYTES: Final = 64
+
+
+class Bar(Protocol):
+    """Is told how far something is."""
+
+    def advance(self, count: int) -> None:
+        """So much more is done."""
+        ...
+
+
+ShowProgress = Callable[[str, int], AbstractContextManager[Bar]]
+"""What goes on, and of how much; gives what is told of the progress."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyReport:
+    """What a copy comes to.
+
+    Attributes:
+        source: the store.
+        target: the copy.
+        begin: physical offset where the copy's log begins.
+        end: where it ends: what lies before is in the copy, and nothing else.
+        records: whole records of it.
+        queues: how many it has.
+        topics: how many have a queue.
+        index_files: how many of the index could be copied.
+        faults: what of the log is no whole record; it was copied as it is.
+        notes: what else should be known, in sentences.
+    """
+
+    source: Path
+    target: Path
+    begin: int
+    end: int
+    records: int
+    queues: int
+    topics: int
+    index_files: int
+    faults: Faults
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every record that was copied is whole."""
+        return self.faults.count == 0
+
+
+def copy_store(
+    root: Path,
+    target: Path,
+    *,
+    show: ShowProgress,
+    commit_log: str | None = None,
+    until: int | None = None,
+) -> CopyReport:
+    """Copy a store into a new directory.
+
+    Args:
+        root: the store's.
+        target: is made; it may be there if it is empty.
+        show: gets told how far it is.
+        commit_log: ``storePathCommitLog``, if the log lies elsewhere. The copy has it inside.
+        until: copy messages up to this physical offset only.
+
+    Raises:
+        StoreError: it can't be copied, and nothing was left at the target; the text says why.
+    """
+    try:
+        early = state_copy.read_early(root)
+        moment = moment_of(root, commit_log, until)
+        place = Target(target, _directories(root, commit_log))
+        try:
+            report = _Copying(moment, place, show).run(early)
+            place.finish()
+        except BaseException:
+            place.abandon()
+            raise
+    except OSError as error:
+        raise _cannot_copy(root, target, error) from error
+    return report
+
+
+def _directories(root: Path, commit_log: str | None) -> list[Path]:
+    names = (commit_log or "").split(PATH_SEPARATOR)
+    return [root, *(Path(name.strip()) for name in names if name.strip())]
+
+
+class _Copying:
+    """One copy being made."""
+
+    def __init__(self, moment: Moment, target: Target, show: ShowProgress) -> None:
+        self._moment = moment
+        self._target = target
+        self._show = show
+        self._notes: list[str] = []
+
+    def run(self, early: state_copy.StateFiles) -> CopyReport:
+        """Copy all of it. Raises ``StoreError``, ``OSError``."""
+        moment, target = self._moment, self._target
+        queues = self._copy_queues()
+        log = self._copy_log()
+        self._notes += complete(queues, log, moment.settled, target)
+        self._notes += state_copy.hold_back(
+            early, queues, past_ms=log.last_ms if moment.is_past else None
+        )
+        state_copy.write(early | state_copy.read_late(moment.view.root), target)
+        checkpoint = rest_copy.copy_index(moment, log, target)
+        target.write(target.part / "checkpoint", checkpoint.encode())
+        if left_out := rest_copy.copy_others(moment, target):
+            self._notes.append(
+                f"left out, because it is of one moment only while no broker has the store open:"
+                f" {', '.join(left_out)}"
+            )
+        self._leave_safe_point(queues, log)
+        return CopyReport(
+            source=moment.view.root,
+            target=target.path,
+            begin=log.start,
+            end=log.end,
+            records=log.records,
+            queues=len(queues),
+            topics=len({topic for topic, _ in queues}),
+            index_files=rest_copy.index_files(target),
+            faults=log.faults,
+            notes=self._notes,
+        )
+
+    def _copy_queues(self) -> Queues:
+        view = self._moment.view
+        count = sum(len(view.queues(topic)) for topic in view.topics())
+        with self._show("copying queues", count) as bar:
+            return copy_queues(self._moment, self._target, bar.advance)
+
+    def _copy_log(self) -> LogCopy:
+        view, end = self._moment.view, self._moment.end
+        with self._show("copying the log", max(0, end - view.log.start)) as bar:
+            tell: Tell = bar.advance
+            return copy_log(self._moment, self._target, tell)
+
+    def _leave_safe_point(self, queues: Queues, log: LogCopy) -> None:
+        if log.last < 0 or any(queue.number == queue.first > 0 for queue in queues.values()):
+            # A queue that has nothing but its number is told by its file.
+            return
+        numbers: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), queue in queues.items():
+            if queue.number:
+                numbers.setdefault(topic, {})[queue_id] = queue.number
+        head = memoryview(bytearray(min(_HEAD_BYTES, log.end - log.last)))
+        log.view.read_into(log.last, head)
+        point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
+        queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
+        config = config_of(self._target.part, log.file_bytes, queue_bytes)
+        SafePointFile(OsFiles(), StorePaths.of(config), config).write(point)
+
+
+def _cannot_copy(root: Path, target: Path, error: OSError) -> StoreError:
+    what = f"the store {root} can't be copied to {target} ({error.strerror or error})"
+    if error.errno in _NO_SPACE:
+        return StoreError(f"{what}: make room there, or give a target on another disk")
+    return StoreError(f"{what}: check both disks, and that this user may write there")

@@ -1,0 +1,205 @@
+"""Copying what a store has beside its messages: the state files of ``config/``.
+
+Committed offsets and how far delayed messages are delivered must not be ahead of the copy: who
+goes on behind messages that are not there would miss those that come in their place. These files
+are read before the log's end is looked up, and what is beyond a queue all the same (after a crash,
+or with an end in the past) is set back to its end. Topics and groups are read last, so that none of
+the copied messages is without.
+
+A state file is replaced whole, but Apache's brokers remove the old one first: it may be missing for
+a moment, and is asked for again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from broker.store.copy.limits import DELIVERY_SLACK_MS, MAX_STATE_READS, STATE_PAUSE_SECONDS
+from broker.store.copy.queue_copy import CopiedQueue, Queues
+from broker.store.copy.target import Target
+from broker.store.errors import StoreError
+from broker.store.view_files import FileRow, unreadable
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.errors import BodyError
+from remoting.protocol.names import SCHEDULE_TOPIC
+
+OFFSETS: Final = "consumerOffset.json"
+DELAY_OFFSETS: Final = "delayOffset.json"
+DELIVERY_PROGRESS: Final = "deliveryProgress"
+"""Of our broker; it tells for how long a log it is good, so it needs no change."""
+
+_LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
+_OLD: Final = ".bak"
+_UNFINISHED: Final = ".tmp"
+_TABLE: Final = "offsetTable"
+
+StateFiles = dict[str, bytes]
+"""Name -> content."""
+
+
+def read_early(root: Path) -> StateFiles:
+    """What must not be ahead of the log. Raises ``StoreError``."""
+    return _read(root / "config", lambda name: not _is_late(name))
+
+
+def read_late(root: Path) -> StateFiles:
+    """What must not be behind it. Raises ``StoreError``."""
+    return _read(root / "config", _is_late)
+
+
+def write(files: StateFiles, target: Target) -> None:
+    """Have them in the copy. Raises ``OSError``."""
+    directory = target.directory("config")
+    for name, data in files.items():
+        target.write(directory / name, data)
+
+
+def _is_late(name: str) -> bool:
+    return name.removesuffix(_OLD) in _LATE
+
+
+def _read(directory: Path, wanted: Callable[[str], bool]) -> StateFiles:
+    try:
+        names = {path.name for path in directory.iterdir() if path.is_file()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise unreadable(str(directory), error) from error
+    # One that is being replaced right now has only its other names.
+    names |= {name.removesuffix(_OLD).removesuffix(_UNFINISHED) for name in names}
+    found = {}
+    for name in sorted(names):
+        if not name.endswith(_UNFINISHED) and wanted(name):
+            data = _read_whole(directory / name)
+            if data is not None:
+                found[name] = data
+    return found
+
+
+def _read_whole(path: Path) -> bytes | None:
+    """A file's content: a version of it that can be read, if one comes."""
+    data: bytes | None = None
+    for _ in range(MAX_STATE_READS):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            data = None
+        except OSError as error:
+            raise unreadable(str(path), error) from error
+        if data is not None and (".json" not in path.name or _parses(data)):
+            return data
+        time.sleep(STATE_PAUSE_SECONDS)
+    # Missing or damaged for good; whoever opens the copy takes the backup, as with the source.
+    return data
+
+
+def _parses(data: bytes) -> bool:
+    try:
+        relaxed_json.loads(data)
+    except BodyError:
+        return False
+    return True
+
+
+# --- not beyond the queues
+
+
+def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list[str]:
+    """Set back what is beyond the copied queues; what was done, in sentences.
+
+    Args:
+        files: those that were read early; changed in place.
+        queues: of the copy.
+        past_ms: when the copy ends in the past, the store time of its last message.
+    """
+    delays = _delay_ends(queues, past_ms)
+    offsets = _change(files, OFFSETS, lambda table: _hold_offsets(table, queues))
+    _change(files, OFFSETS + _OLD, lambda table: _hold_offsets(table, queues))
+    levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, delays))
+    _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, delays))
+    if past_ms is not None:
+        files.pop(DELIVERY_PROGRESS, None)
+    notes = []
+    if offsets:
+        notes.append(f"{offsets} committed offsets lay behind the copy's messages: set back")
+    if levels:
+        notes.append(f"{levels} delay levels were further than the copy's messages: set back")
+    return notes
+
+
+def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
+    """Change the table in a file; how many values were."""
+    try:
+        content = relaxed_json.loads(files.get(name, b"{}"))
+    except BodyError:
+        return 0
+    table = content.get(_TABLE) if isinstance(content, dict) else None
+    if not isinstance(table, dict):
+        return 0
+    changed = change(table)
+    if changed:
+        files[name] = relaxed_json.dumps(content, pretty=True)
+    return changed
+
+
+def _hold_offsets(table: dict[Any, Any], queues: Queues) -> int:
+    changed = 0
+    for key, offsets in table.items():
+        topic = str(key).partition("@")[0]
+        if not isinstance(offsets, dict):
+            continue
+        for queue_id, offset in offsets.items():
+            queue = queues.get((topic, _number(queue_id)))
+            if queue is not None and isinstance(offset, int) and offset > queue.number:
+                offsets[queue_id] = queue.number
+                changed += 1
+    return changed
+
+
+def _hold_delays(table: dict[Any, Any], ends: dict[int, int]) -> int:
+    changed = 0
+    for level, offset in table.items():
+        end = ends.get(_number(level))
+        if end is not None and isinstance(offset, int) and offset > end:
+            table[level] = end
+            changed += 1
+    return changed
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return -1
+
+
+def _delay_ends(queues: Queues, past_ms: int | None) -> dict[int, int]:
+    """Of each level of delay, how far it can have been delivered when the copy ends."""
+    ends = {}
+    for (topic, queue_id), queue in queues.items():
+        if topic == SCHEDULE_TOPIC:
+            due = queue.end if past_ms is None else _not_due(queue, past_ms - DELIVERY_SLACK_MS)
+            ends[queue_id + 1] = due
+    return ends
+
+
+def _not_due(queue: CopiedQueue, at_ms: int) -> int:
+    """The first message of a delay level that was to be delivered at a time or later."""
+    row = FileRow([queue.directory], "a copied queue")
+    entry = memoryview(bytearray(ENTRY_BYTES))
+    low, high = queue.first, queue.end
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            row.read_into(middle * ENTRY_BYTES, entry)
+        except StoreError:
+            return low
+        if ENTRY.unpack(entry)[2] >= at_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low
