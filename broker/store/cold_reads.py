@@ -28,8 +28,9 @@ from broker.store.limits import (
     MAX_FETCH_GAP_BYTES,
     READ_AHEAD_BYTES,
 )
-from broker.store.reader import Accept, Reader
+from broker.store.reader import Reader
 from broker.store.results import FileRange, GetResult, GetStatus
+from broker.store.soundness import Accept
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES

@@ -117,6 +117,12 @@ FETCH_BYTES: Final = 256 * 1024
 MAX_FETCH_GAP_BYTES: Final = 16 * 1024
 """Records this near to each other are fetched together, with what lies between them."""
 
+CHECKED_SECONDS: Final = 60.0
+"""How long a record that was found sound is taken to stay so while it seems to stay in memory."""
+
+MAX_NAMED_DAMAGE: Final = 4096
+"""Damaged records that are remembered, so that each is named in the log and counted once."""
+
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What the system is asked to read behind a cold range, for the next pull of a replay."""
 

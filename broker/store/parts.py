@@ -21,6 +21,7 @@ from broker.store.reader import Reader
 from broker.store.retention.retention import Retention
 from broker.store.run_ahead import RunAhead
 from broker.store.safe_point import Marker
+from broker.store.soundness import Soundness
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from broker.store.writer import Writer
@@ -112,7 +113,7 @@ def join_parts(
     )
     retention.followers.append(index.drop_before)
     warmth = Warmth(clock.monotonic)
-    reader = Reader(log, queues, stats, warmth)
+    reader = Reader(log, queues, stats, warmth, Soundness(log, warmth, stats))
     return Parts(
         lock=opened.lock,
         log=log,

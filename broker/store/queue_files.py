@@ -9,6 +9,8 @@ Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken
                      messages wait for the disk in SYNC mode
 ``flushed_offset``   behind the last entry that is on the disk
 ``opened_offset``    behind the last entry when the store was opened
+``checked``          of which messages the records were found sound, and when:
+                     epoch, first one, behind the last one; see ``soundness``
 ===================  ==========================================================
 
 A store may have ten thousand queues that nobody asks for: each costs a few hundred bytes here, and
@@ -28,6 +30,7 @@ from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLE
 from remoting.protocol.disk.file_name import name_of
 
 FILLER_SIZE: Final[int] = ENTRY.unpack(FILLER)[1]
+NEVER_CHECKED: Final = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class QueueFiles:
         "_directory",
         "_ready",
         "_space",
+        "checked",
         "flushed_offset",
         "max_offset",
         "min_offset",
@@ -84,6 +88,7 @@ class QueueFiles:
         self.next_offset = 0
         self.flushed_offset = 0
         self.opened_offset = 0
+        self.checked = NEVER_CHECKED
 
     @property
     def directory(self) -> Path:

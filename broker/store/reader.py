@@ -3,6 +3,7 @@
 A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
 the log; adjacent records come as one. No record is decoded, and an entry that points outside the
 valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage.
+Records from long ago are checked, and left out when they are damaged (``soundness``).
 
 A get that must not wait for the disk says COLD instead, once for entries and once for records that
 are not, or not known to be, in the page cache. What was appended not long ago is not asked about.
@@ -10,7 +11,7 @@ are not, or not known to be, in the page cache. What was appended not long ago i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import add
 from struct import Struct
 from typing import Final
@@ -28,14 +29,13 @@ from broker.store.limits import (
 )
 from broker.store.queue_table import QueueTable
 from broker.store.results import FileRange, GetResult, GetStatus
+from broker.store.soundness import Accept, Run, Soundness
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
-from remoting.protocol.message.record import FIXED_BYTES_V4, Found, examine
+from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.protocol.message.record import FIXED_BYTES_V4
 from remoting.protocol.message.sys_flag import BORN_HOST_V6
-
-Accept = Callable[[int], bool]
-"""Whether a message with this tags code is wanted."""
 
 # Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
 _TIMES: Final = Struct(">28xqi16xq4xq")
@@ -69,12 +69,18 @@ class Reader:
     """
 
     def __init__(
-        self, log: CommitLog, queues: QueueTable, stats: StoreStats, warmth: Warmth
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        stats: StoreStats,
+        warmth: Warmth,
+        soundness: Soundness,
     ) -> None:
         self._log = log
         self._queues = queues
         self._stats = stats
         self._warmth = warmth
+        self._soundness = soundness
         self._opened_end = log.end
         self.memory_only = False
         self._in_memory_bytes = int(memory_bytes() * READ_IN_MEMORY_RATIO)
@@ -129,7 +135,7 @@ class Reader:
         *,
         wait: bool,
     ) -> GetResult | None:
-        """The usual get: no filter, sound entries, and all their records in one file, in memory.
+        """The usual get: no filter, sound entries and records, these in one file, in memory.
 
         None when it isn't like that; ``_collect`` then looks at each entry.
         """
@@ -150,13 +156,16 @@ class Reader:
             or end > file.start + file.size
         ):
             return None
-        if not wait and first < self._hot_from and not self._warmth.is_warm(file, first, end):
+        is_old = first < self._hot_from or offset < queue.opened_offset
+        if is_old and not wait and not self._warmth.is_warm(file, first, end):
             return None
         try:
             view = file.view
         except OSError:
             return None
         base = file.start
+        if is_old and not self._soundness.are_sound(queue, offset, starts, sizes, view, base):
+            return None
         if end - first == total:
             records = [view[first - base : end - base]]
         else:
@@ -188,9 +197,9 @@ class Reader:
         wait: bool,
     ) -> GetResult:
         start, end = self._log.start, self._log.end
-        runs: list[tuple[int, int, int]] = []
+        runs: list[Run] = []
         run_at = run_end = -1
-        total = matched = run_count = scanned = bad = 0
+        total = matched = run_count = scanned = bad = damaged = 0
         for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
             if matched >= count or (matched and total + size > max_bytes):
                 break
@@ -211,21 +220,26 @@ class Reader:
         if run_count:
             runs.append((run_at, run_end, run_count))
         low, high = queue.min_offset, queue.max_offset
-        if runs and not wait and runs[0][0] < self._hot_from and (cold := self._cold(runs)):
-            return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
+        if runs and (runs[0][0] < self._hot_from or offset < queue.opened_offset):
+            if not wait and (cold := self._cold(runs)):
+                return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
+            if not self._soundness.is_known(queue, offset, offset + scanned):
+                looked_at = entries[: scanned * ENTRY_BYTES]
+                runs, damaged = self._soundness.sift(queue, offset, looked_at, accept)
         records, found = self._slices(runs)
-        bad += matched - found
+        bad += matched - found - damaged
         if bad:
             self._stats.bad_entries += bad
         if not records:
-            status = GetStatus.MESSAGE_WAS_REMOVING if bad else GetStatus.NO_MATCHED_MESSAGE
+            removed = bad or damaged
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
             return GetResult(status, offset + scanned, low, high)
-        self._stats.got_messages += found
-        self._stats.got_bytes += total
         size = sum(map(len, records))
+        self._stats.got_messages += found
+        self._stats.got_bytes += size
         return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
 
-    def _slices(self, runs: list[tuple[int, int, int]]) -> tuple[list[memoryview], int]:
+    def _slices(self, runs: list[Run]) -> tuple[list[memoryview], int]:
         records = []
         found = 0
         base = limit = 0
@@ -249,7 +263,7 @@ class Reader:
         """Physical offset from which on records were appended not long ago."""
         return max(self._opened_end, self._log.end - HOT_LOG_BYTES)
 
-    def _cold(self, runs: list[tuple[int, int, int]]) -> list[FileRange]:
+    def _cold(self, runs: list[Run]) -> list[FileRange]:
         """Where the records of runs lie, if some of them may not be in memory."""
         ranges = []
         for start, end, _ in runs:
@@ -266,17 +280,18 @@ class Reader:
         return [] if cold is None or self._warmth.are_warm((cold,)) else [cold]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at a place of the log; None when none does."""
+        """The record that begins at a place of the log; None when none does, or a damaged one."""
         if self.memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
             raise NotInMemory(cold)
         head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
         if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
             return None
         (size,) = _SIZE.unpack_from(head)
+        longest = min(size, MAX_FRAME_BYTES)
+        if self.memory_only and (cold := self.cold_at(physical_offset, longest)):
+            raise NotInMemory(cold)
         record = self._log.slice(physical_offset, size)
-        if record is None or not isinstance(examine(record, 0, check_crc=False), Found):
-            return None
-        return record
+        return record if self._soundness.is_sound(record, head, physical_offset) else None
 
     def cold_at(self, physical_offset: int, length: int) -> list[FileRange]:
         """Where bytes of the log lie that may not be in memory; nothing if they are."""

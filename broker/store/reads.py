@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from broker.store.limits import MAX_PULL_BYTES
 from broker.store.parts import Parts
-from broker.store.reader import Accept
 from broker.store.results import FileRange, GetResult
+from broker.store.soundness import Accept
 
 T = TypeVar("T")
 

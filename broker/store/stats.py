@@ -22,6 +22,7 @@ class StoreStats:
         got_messages: messages they returned.
         got_bytes: bytes of those.
         bad_entries: queue entries that point outside the log.
+        damaged_messages: records that were met and are not what was stored; each counts once.
         cold_gets: calls of ``get`` that had to wait for the disk, in a thread.
         cold_bytes: bytes these threads read.
         syncs: of the commit log.
@@ -38,6 +39,7 @@ class StoreStats:
     got_messages: int = 0
     got_bytes: int = 0
     bad_entries: int = 0
+    damaged_messages: int = 0
     cold_gets: int = 0
     cold_bytes: int = 0
     syncs: int = 0

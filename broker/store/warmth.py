@@ -5,6 +5,9 @@ before a get touches records from long ago, the page cache is asked (``page_cach
 granule, and what it said holds for a second. A get that would ask too much, and a file system that
 can't be asked, count as cold: then a thread fetches what is wanted (``cold_reads``) and tells here.
 
+What left memory may come back from the disk as something else. So whenever something turns out not
+to be there, and each minute, a new **epoch** begins, in which what was read before is not known.
+
 Only the loop's thread comes here.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from broker.store.limits import (
+    CHECKED_SECONDS,
     GRANULE_BYTES,
     MAX_PROBES,
     MAX_SPAN_BYTES,
@@ -30,6 +34,20 @@ class Warmth:
         """``monotonic`` tells the time in seconds."""
         self._monotonic = monotonic
         self._until: dict[tuple[MappedFile, int], float] = {}
+        self._epoch = 1
+        self._epoch_ends = monotonic() + CHECKED_SECONDS
+
+    @property
+    def epoch(self) -> int:
+        """The number of this epoch; above 0."""
+        now = self._monotonic()
+        if now >= self._epoch_ends:
+            self._begin_epoch(now)
+        return self._epoch
+
+    def _begin_epoch(self, now: float) -> None:
+        self._epoch += 1
+        self._epoch_ends = now + CHECKED_SECONDS
 
     def are_warm(self, ranges: Iterable[FileRange]) -> bool:
         """Whether all of the ranges can be touched without waiting for the disk."""
@@ -42,6 +60,7 @@ class Warmth:
                     continue
                 probes += 1
                 if probes > MAX_PROBES or not self._ask(file, granule, start, end, now):
+                    self._begin_epoch(now)
                     return False
         return True
 

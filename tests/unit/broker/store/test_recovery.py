@@ -92,7 +92,7 @@ def test_delayed_messages_get_their_time_of_delivery_back(store: MessageStore) -
     shutil.rmtree(found.paths.consume_queues)
     found.open()
     codes: list[int] = []
-    found.get("SCHEDULE_TOPIC_XXXX", 0, 0, 9, accept=lambda code: not codes.append(code))
+    found.get("SCHEDULE_TOPIC_XXXX", 0, 0, 9, accept=lambda code: bool(codes.append(code)))
     assert codes == [
         0 if delay is None else stamp + delay
         for stamp, delay in zip(stamps, levels.values(), strict=True)

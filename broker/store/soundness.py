@@ -1,0 +1,268 @@
+"""Whether records are what was stored, before they leave the store.
+
+What this process appended not long ago is trusted. All else may have come from a disk: it is
+compared with what its queue says of it (place, size, number, queue, topic) and with its own CRC
+when it is read. Properties, hosts and times are covered by nothing that a record has.
+
+What was found sound in memory need not be looked at again as long as it stays there, which nobody
+tells. So each queue remembers one run of messages that were, and the **epoch** in which they were
+(``warmth``); a new one begins when something else turned out to have left memory, and each minute.
+
+A damaged record is left out, counted and named once; those behind it are served.
+
+Only the loop's thread comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final
+
+import structlog
+
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.limits import MAX_NAMED_DAMAGE
+from broker.store.stats import StoreStats
+from broker.store.warmth import Warmth
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    HEAD_BYTES_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    Buffer,
+    Found,
+    Invalid,
+    examine,
+    locate,
+)
+from remoting.protocol.message.sys_flag import HOSTS_V6_MASK
+
+Accept = Callable[[int], bool]
+"""Whether a message with this tags code is wanted."""
+
+Run = tuple[int, int, int]
+"""Adjacent records: where they begin and end in the log, and how many they are."""
+
+# Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length of a record
+# whose hosts are both IPv4.
+_HEAD: Final = Struct(">IIIi4xqqi44xI")
+_head: Final = _HEAD.unpack_from
+_length: Final = Struct(">h").unpack_from
+_NUMBERS: Final = Struct(">II4xi4xqq")
+
+_LIGHT_PREFIX: Final = "%LMQ%"
+"""Queues of other brokers whose entries point to messages of other topics."""
+
+_log = structlog.get_logger("store")
+
+
+class Soundness:
+    """Tells sound records from damaged ones, for one store."""
+
+    def __init__(self, log: CommitLog, warmth: Warmth, stats: StoreStats) -> None:
+        self._log = log
+        self._warmth = warmth
+        self._stats = stats
+        self._named: set[int] = set()
+
+    def are_sound(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        view: memoryview,
+        base: int,
+    ) -> bool:
+        """Whether all of some consecutive messages are.
+
+        Args:
+            queue: whose messages.
+            offset: number of the first one.
+            starts: physical offset of each.
+            sizes: of each, by its entry.
+            view: a file that holds all of them.
+            base: the file's first physical offset.
+        """
+        epoch, low, high = queue.checked
+        if epoch != (now := self._warmth.epoch) or not low <= offset <= high:
+            epoch, low, high = now, offset, offset
+        end = offset + len(starts)
+        tail = _tail_of(queue)
+        for number in range(high, end):
+            start, size = starts[number - offset], sizes[number - offset]
+            if flaw_of(view, start - base, size, start, queue, number, tail):
+                return False
+        if end > high:
+            queue.checked = (epoch, low, end)
+        return True
+
+    def is_known(self, queue: ConsumeQueue, offset: int, end: int) -> bool:
+        """Whether all messages in ``[offset, end)`` were found sound not long ago."""
+        epoch, low, high = queue.checked
+        return low <= offset and end <= high and epoch == self._warmth.epoch
+
+    def sift(
+        self, queue: ConsumeQueue, offset: int, entries: memoryview, accept: Accept | None
+    ) -> tuple[list[Run], int]:
+        """The records that entries point to, but for the damaged ones; how many those are.
+
+        Entries that point outside the log, or to a file that can't be read, are left out too.
+        """
+        before = queue.checked
+        epoch, low, high = before
+        if epoch != (now := self._warmth.epoch):
+            epoch, low, high = now, offset, offset
+        tail = _tail_of(queue)
+        runs: list[Run] = []
+        view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
+        for number, (start, size, tags_code) in enumerate(ENTRY.iter_unpack(entries), offset):
+            if (accept is not None and not accept(tags_code)) or size < FIXED_BYTES_V4:
+                continue
+            if not (base <= start and start + size <= limit):
+                found = self._bytes_at(start, size)
+                if found is None:
+                    continue
+                view, base, limit = found
+            if not low <= number < high:
+                flaw = flaw_of(view, start - base, size, start, queue, number, tail)
+                if flaw:
+                    damaged += 1
+                    self._damaged(queue.topic, queue.queue_id, number, start, flaw)
+                    continue
+                low, high = (low if number == high else number), number + 1
+            if start == run_end:
+                run_at, _, count = runs[-1]
+                runs[-1] = run_at, start + size, count + 1
+            else:
+                runs.append((start, start + size, 1))
+            run_end = start + size
+        # The few messages that a filter wants shall not push out what is known of all.
+        if accept is None or before[0] != epoch or before[1] == low:
+            queue.checked = (epoch, low, high)
+        return runs, damaged
+
+    def is_sound(self, record: memoryview | None, head: memoryview, place: int) -> bool:
+        """Whether a record is, that begins at ``place`` by its own account.
+
+        Args:
+            record: as long as it says it is; None when the log has not so much there.
+            head: its first bytes, those of the shortest record.
+        """
+        scan = None if record is None else examine(record, 0)
+        if isinstance(scan, Found):
+            return True
+        size, magic, queue_id, number, _ = _NUMBERS.unpack_from(head)
+        # Whatever somebody asks for need not be a record.
+        if magic in {MAGIC_V1, MAGIC_V2}:
+            reason = scan.reason if isinstance(scan, Invalid) else f"it can't have {size} bytes"
+            self._damaged("", queue_id, number, place, reason)
+        return False
+
+    def _bytes_at(self, start: int, size: int) -> tuple[memoryview, int, int] | None:
+        """The file that holds a record, where it begins and where it, or the log, ends."""
+        log = self._log
+        file = log.file_at(start)
+        if file is None or start + size > (limit := min(file.start + file.size, log.end)):
+            return None
+        try:
+            return file.view, file.start, limit
+        except OSError:
+            return None
+
+    def _damaged(self, topic: str, queue_id: int, offset: int, place: int, flaw: str) -> None:
+        """Count a damaged record, and name it, the first time it is met."""
+        named = self._named
+        if place in named:
+            return
+        self._stats.damaged_messages += 1
+        if len(named) >= MAX_NAMED_DAMAGE:
+            return
+        named.add(place)
+        file = self._log.file_at(place)
+        _log.error(
+            "a damaged message is not delivered; check the store with 'pocketmq store verify'",
+            topic=topic,
+            queue=queue_id,
+            offset=offset,
+            place=place,
+            file="" if file is None else str(file.path),
+            reason=flaw,
+        )
+        if len(named) == MAX_NAMED_DAMAGE:
+            _log.error("more damaged messages are counted, but not named", named=len(named))
+
+
+def flaw_of(
+    view: Buffer,
+    at: int,
+    size: int,
+    place: int,
+    queue: ConsumeQueue,
+    number: int,
+    tail: bytes,
+) -> str:
+    """What is wrong with a record; nothing when it is sound.
+
+    Args:
+        view: holds as many bytes from ``at`` on as the record has.
+        at: where it begins.
+        size: its length by its queue.
+        place: its physical offset.
+        queue: the one that it belongs to.
+        number: its own there.
+        tail: what stands behind the body of a usual record: the topic with its length.
+    """
+    said, magic, crc, queue_id, said_number, said_place, sys_flag, body_length = _head(view, at)
+    end = at + size
+    body_at = at + HEAD_BYTES_V4
+    body_end = body_at + body_length
+    topic_end = body_end + len(tail)
+    if (
+        said == size
+        and magic == MAGIC_V1
+        and said_place == place
+        and said_number == number
+        and queue_id == queue.queue_id
+        and not sys_flag & HOSTS_V6_MASK
+        and topic_end + 2 <= end
+        and bytes(view[body_end:topic_end]) == tail
+        and topic_end + 2 + _length(view, topic_end)[0] == end
+        and crc32(view[body_at:body_end]) & 0x7FFFFFFF == crc
+    ):
+        return ""
+    return _look_closer(view, at, size, place, queue, number)
+
+
+def _look_closer(
+    view: Buffer, at: int, size: int, place: int, queue: ConsumeQueue, number: int
+) -> str:
+    """The same for any record."""
+    scan = examine(view, at, limit=at + size)
+    if isinstance(scan, Invalid):
+        return scan.reason
+    if not isinstance(scan, Found):
+        return "there is no record"
+    if scan.size != size:
+        return f"it has {scan.size} bytes, and {size} by its queue"
+    _, _, queue_id, said_number, said_place = _NUMBERS.unpack_from(view, at)
+    if said_place != place:
+        return f"it says that it is at {said_place}"
+    if queue.topic.startswith(_LIGHT_PREFIX):
+        return ""
+    if (queue_id, said_number) != (queue.queue_id, number):
+        return f"it says that it is message {said_number} of queue {queue_id}"
+    _, _, _, topic_at, topic_end, _ = locate(view, at, at + size)
+    topic = bytes(view[topic_at:topic_end])
+    if topic != queue.topic_bytes:
+        return f"it says that its topic is {topic.decode('utf-8', 'replace')}"
+    return ""
+
+
+def _tail_of(queue: ConsumeQueue) -> bytes:
+    """What stands behind the body of a usual record of a queue."""
+    return bytes((len(queue.topic_bytes),)) + queue.topic_bytes
