@@ -53,6 +53,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_delays(state),
         **_disk(state),
         **_retention(state),
+        **_store_files(state),
     }
 
 
@@ -127,9 +128,25 @@ def _retention(state: BrokerState) -> dict[str, str]:
         "pocketmqLogFilesDeleted": str(deleted.log_files),
         "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
         "pocketmqFilesNotDeleted": str(store.retention.failures),
+        "pocketmqDamagedMessages": str(store.stats.damaged_messages),
+        "pocketmqStorePath": str(store.paths.root),
     }
     if store.why_not_writable is not None:
         told["pocketmqWhyNotWritable"] = store.why_not_writable
+    return told
+
+
+def _store_files(state: BrokerState) -> dict[str, str]:
+    """Likewise: the start, and the index."""
+    found, index = state.store.recovery, state.store.index
+    told = {
+        "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
+        "pocketmqRecoverySeconds": f"{found.seconds:.3f}",
+        "pocketmqRecoverySteppedOver": str(found.damaged_records),
+        "pocketmqIndexBacklogBytes": str(index.backlog_bytes),
+    }
+    if index.trouble is not None:
+        told["pocketmqIndexTrouble"] = index.trouble
     return told
 
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker.store.stats import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
+from pocketmq.metrics_store import opening_and_index
 from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -75,6 +76,7 @@ class Page(Collector):
             yield from _messages(broker)
             yield from _delays(broker)
             yield from _store(broker)
+            yield from opening_and_index(broker)
             yield from _tables(broker)
             yield from _consumer_groups(broker)
             yield _registration(broker)
@@ -241,6 +243,11 @@ def _store(broker: Broker) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "pocketmq_cold_read_bytes", "What these threads read.", value=stats.cold_bytes
+    )
+    yield CounterMetricFamily(
+        "pocketmq_damaged_messages",
+        "Messages that are not what was stored, and are not delivered; each counts once.",
+        value=stats.damaged_messages,
     )
     offset = GaugeMetricFamily(
         "pocketmq_commit_log_offset_bytes",

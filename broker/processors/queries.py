@@ -107,7 +107,7 @@ class QueryProcessor:
         record = RecordView(found)
         if store.sync_flush and physical_offset + record.size > store.durable_offset:
             return None
-        return record if record.check_crc() else None
+        return record
 
 
 def _is_wanted(record: RecordView, header: QueryMessageRequestHeader) -> bool:

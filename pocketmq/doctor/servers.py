@@ -9,6 +9,7 @@ from typing import Final
 
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.doctor.stores import store_files
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.tables import KVTable
@@ -87,6 +88,8 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Fin
     yield from _clock(case, name, table)
     yield from _disk(name, table)
     yield from _retention(name, table)
+    yield from store_files(name, table)
+    yield from _damage(name, table)
 
 
 def _advice(address: str) -> str:
@@ -167,4 +170,17 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[Finding]:
             "retention",
             f"{name} could not remove old files {failures} times",
             "check the owner of the store's directories; its log names the files",
+        )
+
+
+def _damage(name: str, table: dict[str, str]) -> Iterator[Finding]:
+    """Messages that a broker of ours has met and keeps to itself."""
+    damaged = table.get("pocketmqDamagedMessages", "0")
+    if damaged != "0":
+        store = table.get("pocketmqStorePath", "DIR")
+        yield failed(
+            "damage",
+            f"{name} does not deliver {damaged} messages: they are not what was stored",
+            f"its log names them; look for more with 'pocketmq store verify {store}', restore the "
+            "store from a copy, and check the disk; see docs/operating.md#messages-are-damaged",
         )

@@ -167,6 +167,43 @@ def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) 
     assert "deleted 3 files of messages before their time" in bad()[1].found
 
 
+def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqDamagedMessages="2", pocketmqStorePath="/data"
+    )
+    (found,) = bad()
+    assert (found.check, found.verdict) == ("damage", Verdict.FAILED)
+    assert found.found == "a does not deliver 2 messages: they are not what was stored"
+    assert "'pocketmq store verify /data', restore the store from a copy" in found.remedy
+
+
+def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> None:
+    asked = BROKER, RequestCode.GET_BROKER_RUNTIME_INFO
+    servers[asked] = runtime(
+        pocketmqOffsetsLost="true",
+        pocketmqRecoverySteppedOver="2",
+        pocketmqIndexBacklogBytes="0",
+        pocketmqIndexTrouble="the index /data/index can't be written",
+    )
+    assert [(f.check, f.verdict) for f in bad()] == [
+        ("offsets", Verdict.FAILED),
+        ("store", Verdict.WARNING),
+        ("index", Verdict.WARNING),
+    ]
+    assert "no config/consumerOffset.json" in bad()[0].found
+    assert "2 damaged places" in bad()[1].found
+    assert "/data/index can't be written" in bad()[2].found
+
+    servers[asked] = runtime(pocketmqIndexBacklogBytes=str(300 << 20))
+    assert ["300 MiB behind" in f.found for f in bad()] == [True]
+    servers[asked] = runtime(
+        pocketmqOffsetsLost="false",
+        pocketmqRecoverySteppedOver="0",
+        pocketmqIndexBacklogBytes=str(40 << 20),
+    )
+    assert bad() == []
+
+
 def test_a_topic_is_looked_at_where_it_is_asked_for(servers: Servers) -> None:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     servers[NAME_SERVER, code] = NoAnswer("code 17", 17)
