@@ -1,0 +1,248 @@
+"""What an acknowledgement that waits for the disk takes beyond what the disk itself takes.
+
+    python -m benchmarks.sync_floor [--rounds 10] [--seconds 2] [--dir DIR] [--json FILE]
+
+In turns, in one run, on one disk:
+
+- ``disk``: a loop that writes a record of 1 KiB behind the last one, into a file whose blocks are
+  all written already, and waits for fdatasync;
+- ``store``: the same by the store's own calls: stored through its map, synced by its ``Region``;
+- ``broker``: SYNC_FLUSH, the load generator with one message of 1 KiB in flight;
+- ``many``: the same with 4 connections and 64 in flight each, to see how many messages share one
+  fdatasync; that number is the broker's own, from its metrics.
+
+What counts is the difference of the p50 of ``broker`` and ``disk`` in the same round. ``store`` can
+take more than ``disk``: a store through a map makes a whole folio dirty, which has many pages on
+newer kernels, while a write makes only its blocks so. The load generator's quantiles are right to
+3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks import machine, report
+from benchmarks.figures import Spread, spread
+from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.servers import directory, ours
+from benchmarks.tools import BenchmarkError, Target, load
+from broker.store.files import OsFiles
+from tests.ports import free_ports
+
+RECORD_BYTES: Final = 1024
+FILE_BYTES: Final = 64 << 20
+CHUNK: Final = bytes(1 << 20)
+MOST_ADDED_US: Final = 200.0
+MOST_SYNCS: Final = 0.1
+"""Of the log, per message at 4 x 64: each message its own would be 1, a perfect share 1/256."""
+
+ONE, MANY = (
+    next(scenario for scenario in SCENARIOS if scenario.name == name)
+    for name in ("sync-1x1", "sync-4x64")
+)
+_SYNCS: Final = re.compile(r"^pocketmq_fsync_seconds_count ([0-9.e+]+)", re.MULTILINE)
+
+Append = Callable[[int], None]
+Row = dict[str, float]
+
+
+@contextmanager
+def by_write(path: Path) -> Iterator[Append]:
+    """write + fdatasync, as plain as can be."""
+    preallocate(path)
+    record = b"x" * RECORD_BYTES
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+
+        def append(position: int) -> None:
+            os.pwrite(descriptor, record, position)
+            os.fdatasync(descriptor)
+
+        yield append
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def by_store(path: Path) -> Iterator[Append]:
+    """What the store does for a small record."""
+    preallocate(path)
+    record = b"x" * RECORD_BYTES
+    region = OsFiles().open_mapped(path, FILE_BYTES, create=False)
+
+    def append(position: int) -> None:
+        region.view[position : position + RECORD_BYTES] = record
+        region.sync()
+
+    yield append
+
+
+def preallocate(path: Path) -> None:
+    """A file whose blocks are all written and on the disk."""
+    with path.open("wb") as file:
+        for _ in range(FILE_BYTES // len(CHUNK)):
+            file.write(CHUNK)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class Appender:
+    """Goes through a file, again and again, a record at a time."""
+
+    def __init__(self, append: Append) -> None:
+        self._append = append
+        self._position = 0
+
+    def run(self, seconds: float) -> Row:
+        """Append for so long; quantiles in us."""
+        took = []
+        stop = time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < stop:
+            self._append(self._position)
+            took.append(time.perf_counter() - begun)
+            self._position = (self._position + RECORD_BYTES) % FILE_BYTES
+        cuts = statistics.quantiles(took, n=100)
+        return {"n": len(took), "p50_us": 1e6 * cuts[49], "p99_us": 1e6 * cuts[98]}
+
+
+def syncs(address: str) -> float:
+    """How often the broker has synced its log."""
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        found = _SYNCS.search(answer.read().decode())
+    if found is None:
+        raise BenchmarkError(f"{address} says nothing of syncs")
+    return float(found[1])
+
+
+class Broker:
+    """Our broker in SYNC mode, and the two loads."""
+
+    def __init__(self, target: Target, metrics: str) -> None:
+        self._target = target
+        self._metrics = metrics
+
+    def one(self, seconds: float) -> Row:
+        """One message in flight."""
+        return self._run(ONE, seconds)
+
+    def many(self, seconds: float) -> Row:
+        """256 in flight."""
+        return self._run(MANY, seconds)
+
+    def _run(self, scenario: Scenario, seconds: float) -> Row:
+        before = syncs(self._metrics)
+        figures = load(scenario, self._target, seconds=seconds, warm=0.0)
+        made = syncs(self._metrics) - before
+        kept = {key: figures[key] for key in ("n", "per_s", "p50_us", "p99_us")}
+        return {**kept, "syncs_per_message": made / figures["n"]}
+
+
+def measure(rounds: int, seconds: float, where: Path | None) -> dict[str, list[Row]]:
+    """All rounds; every other one backward."""
+    with ExitStack() as stack:
+        home = stack.enter_context(directory(where))
+        port = free_ports(1)
+        options = [f"--metrics-port={port}"]
+        target = stack.enter_context(ours(home / "pocketmq", sync_flush=True, options=options))
+        broker = Broker(target, f"http://127.0.0.1:{port}/metrics")
+        lanes: dict[str, Callable[[float], Row]] = {
+            "disk": Appender(stack.enter_context(by_write(home / "written"))).run,
+            "store": Appender(stack.enter_context(by_store(home / "mapped"))).run,
+            "broker": broker.one,
+            "many": broker.many,
+        }
+        for lane in lanes.values():
+            lane(seconds / 4)
+        results: dict[str, list[Row]] = {name: [] for name in lanes}
+        for number in range(rounds):
+            turns = list(lanes.items())
+            for name, lane in turns if number % 2 == 0 else reversed(turns):
+                results[name].append(lane(seconds))
+            print(f"  round {number + 1}: {_last(results)}", file=sys.stderr, flush=True)
+        return results
+
+
+def _last(results: dict[str, list[Row]]) -> str:
+    return "; ".join(f"{name} p50 {rows[-1]['p50_us']:,.0f} us" for name, rows in results.items())
+
+
+def added(results: dict[str, list[Row]], to: str, figure: str = "p50_us") -> Spread:
+    """What the broker with one in flight takes more than another lane of the same round."""
+    pairs = zip(results["broker"], results[to], strict=True)
+    return spread([broker[figure] - floor[figure] for broker, floor in pairs])
+
+
+def shared(results: dict[str, list[Row]], name: str) -> Spread:
+    """Syncs of the log per message."""
+    return spread([row["syncs_per_message"] for row in results[name]])
+
+
+def verdicts(results: dict[str, list[Row]]) -> list[tuple[str, float, float]]:
+    """What is asked for: text, figure, the most it may be."""
+    return [
+        ("broker p50 - disk p50, us", added(results, "disk").median, MOST_ADDED_US),
+        ("syncs per message at 4 x 64", shared(results, "many").median, MOST_SYNCS),
+    ]
+
+
+def text(results: dict[str, list[Row]]) -> str:
+    """The tables and the bars."""
+    rows: list[Sequence[str]] = [("lane", "p50 us", "p99 us", "syncs per message")]
+    for name, lane in results.items():
+        cells = [_spread(spread([row[figure] for row in lane])) for figure in ("p50_us", "p99_us")]
+        each = _spread(shared(results, name), 4) if "syncs_per_message" in lane[0] else "1"
+        rows.append((name, *cells, each))
+    lines = [report.aligned(rows)]
+    for to in ("disk", "store"):
+        for figure in ("p50_us", "p99_us"):
+            what = f"broker - {to}, {figure.removesuffix('_us')}"
+            lines.append(f"{what}: {_spread(added(results, to, figure))} us")
+    lines += [
+        f"{what}: {figure:.4g} <= {bar:g}: {'yes' if figure <= bar else 'NO'}"
+        for what, figure, bar in verdicts(results)
+    ]
+    return "\n".join(lines)
+
+
+def _spread(values: Spread, digits: int = 0) -> str:
+    median, low, high = (f"{value:,.{digits}f}" for value in values)
+    return f"{median} ({low}-{high})"
+
+
+def main() -> int:
+    """Measure, print, and write JSON; 1: something could not be measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--dir", type=Path, help="a directory on the disk to be measured")
+    parser.add_argument("--json", type=Path, help="write everything there as well")
+    arguments = parser.parse_args()
+    if shutil.which("cc") is None:
+        print("not on the PATH: cc; Debian: apt install gcc libc6-dev", file=sys.stderr)
+        return 1
+    try:
+        results = measure(arguments.rounds, arguments.seconds, arguments.dir)
+    except BenchmarkError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    print(text(results))
+    if arguments.json:
+        content = {"machine": machine.facts(), "seconds": arguments.seconds, "lanes": results}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The benchmarks of the store, as small as they go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import before_after, sync_floor
+from benchmarks.before_after import LOADS, ROOT, Plan
+
+pytestmark = pytest.mark.bench
+
+
+def test_messages_that_wait_together_share_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_floor, "FILE_BYTES", 1 << 20)
+    results = sync_floor.measure(rounds=1, seconds=0.4, where=tmp_path)
+    assert set(results) == {"disk", "store", "broker", "many"}
+    assert sync_floor.shared(results, "broker").median == pytest.approx(1, abs=0.2)
+    assert sync_floor.shared(results, "many").median < 0.5
+
+
+def test_both_trees_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before_after, "REST_SECONDS", 0.0)
+    plan = Plan(pairs=1, seconds=0.3, warm_up=0.1, prefill=2000, where=tmp_path)
+    made = before_after.compare(LOADS["pull-1"], {"before": ROOT, "after": ROOT}, plan)
+    assert len(made.before) == len(made.after) == 1
+    assert made.ratio("rate").median > 0
+    assert made.ratio("cpu").median > 0
+    assert not list(tmp_path.iterdir())
