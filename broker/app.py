@@ -238,7 +238,8 @@ class Broker:
 
     def _check_offsets(self) -> None:
         if self._tables.lost_offsets and self.store.end_offset > 0:
-            _log.warning(
+            self.state.offsets_lost = True
+            _log.error(
                 "the store has messages but no consumer offsets: config/consumerOffset.json is "
                 "missing, so every group starts over by the rule for new groups; if that is not "
                 "intended, stop this broker and put the file back",

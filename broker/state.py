@@ -100,6 +100,8 @@ class BrokerState:
     """Of each delay level that has delivered some the next message; a view of what is true now."""
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
+    offsets_lost: bool = False
+    """Whether there were messages at the start, but no file of consumer offsets."""
     stopping: bool = False
 
     def pulled(self, group: str, topic: str, queue_id: int, connection: Connection) -> None:

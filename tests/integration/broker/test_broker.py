@@ -208,9 +208,13 @@ async def test_lost_offsets_are_told_loudly_if_there_are_messages(make_broker, c
     second = make_broker()
     with capture_logs() as logs:
         await second.start()
-    assert any("consumerOffset.json" in entry["event"] for entry in logs)
+    (told,) = [entry for entry in logs if "consumerOffset.json" in entry["event"]]
+    assert told["log_level"] == "error"
+    assert "stop this broker and put the file back" in told["event"]
+    assert second.state.offsets_lost
     await second.stop()
     third = make_broker()
     with capture_logs() as logs:
         await third.start()
     assert not any("consumerOffset.json" in entry["event"] for entry in logs)
+    assert not third.state.offsets_lost

@@ -117,6 +117,10 @@ def test_metrics_tell_what_happened(tmp_path: Path) -> None:
     assert found[f'pocketmq_registered{{nameserver="{server.nameserver}"}}'] == 1
     assert found['pocketmq_commit_log_offset_bytes{place="end"}'] > 0
     assert found["pocketmq_store_writable"] == 1
+    assert found["pocketmq_recovery_seconds"] > 0
+    assert found["pocketmq_recovery_stepped_over"] == found["pocketmq_index_broken"] == 0
+    assert found["pocketmq_offsets_lost"] == 0
+    assert found["pocketmq_index_backlog_bytes"] >= 0
     assert found["pocketmq_topics"] > 1
     assert found['pocketmq_peers_dropped_total{reason="bad_frame",server="broker"}'] == 0
 
