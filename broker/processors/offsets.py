@@ -1,4 +1,4 @@
-"""Consumer offsets and the bounds of queues: codes 14, 15, 29, 30, 31, 32, 43."""
+"""Consumer offsets and the bounds of queues: codes 14, 15, 29, 31, 32, 43."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
@@ -89,12 +87,6 @@ class OffsetProcessor:
         header = command.read(SearchOffsetRequestHeader)
         offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return command.reply(header=SearchOffsetResponseHeader(offset=offset))
-
-    def maximum(self, command: Command, _: Connection) -> Command:
-        """GET_MAX_OFFSET: the offset of the next message to come."""
-        header = command.read(GetMaxOffsetRequestHeader)
-        offset = self._state.store.max_offset(header.topic, header.queue_id)
-        return command.reply(header=GetMaxOffsetResponseHeader(offset=offset))
 
     def minimum(self, command: Command, _: Connection) -> Command:
         """GET_MIN_OFFSET: the first offset that is still there."""

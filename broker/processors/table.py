@@ -25,6 +25,7 @@ from broker.processors.patience import Answer, Handler, patient
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
 from broker.processors.queue_looks import QueueLookProcessor
+from broker.processors.ranges import RangeProcessor
 from broker.processors.relays import RelayProcessor
 from broker.processors.resets import ResetProcessor
 from broker.processors.retention import RetentionProcessor
@@ -67,6 +68,7 @@ class Processors:
     queries: QueryProcessor
     queue_looks: QueueLookProcessor
     retention: RetentionProcessor
+    ranges: RangeProcessor
     watch: GroupWatch
 
     @classmethod
@@ -91,6 +93,7 @@ class Processors:
             QueryProcessor(state),
             QueueLookProcessor(state),
             RetentionProcessor(state),
+            RangeProcessor(state),
             watch,
         )
 
@@ -110,7 +113,7 @@ class Processors:
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: patient(self.store, self.offsets.search),
-            RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
+            RequestCode.GET_MAX_OFFSET: self.ranges.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
             RequestCode.GET_EARLIEST_MSG_STORETIME: patient(self.store, self.offsets.earliest),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,

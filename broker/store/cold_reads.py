@@ -16,7 +16,7 @@ import contextlib
 from collections import deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreBusy, StoreError
@@ -36,6 +36,8 @@ from broker.store.warmth import Warmth
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
+
+_NO_ENTRIES: Final = memoryview(b"")
 
 
 class Job(NamedTuple):
@@ -98,22 +100,28 @@ class ColdReads:
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
         """See ``MessageStore.entries``."""
+        return list(ENTRY.iter_unpack(await self.packed_entries(owner, queue, offset, max_count)))
+
+    async def packed_entries(
+        self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
+    ) -> memoryview:
+        """The same as they are on the disk."""
         longest = max_count * ENTRY_BYTES
         if not queue.min_offset <= offset < queue.max_offset:
-            return []
+            return _NO_ENTRIES
         if offset < max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
             cold = queue.range_of(offset, longest)
             if cold is not None and not self._warmth.are_warm((cold,)):
                 await self._fetch(rounded((cold,)), owner)
                 if offset < queue.min_offset:
                     # They have been deleted meanwhile.
-                    return []
+                    return _NO_ENTRIES
         entries = queue.entries(offset, longest)
         if entries is None:
             raise StoreError(
                 f"the consume queue {queue.directory} can't be read at message {offset}"
             )
-        return list(ENTRY.iter_unpack(entries))
+        return entries
 
     async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
         """See ``MessageStore.record_patiently``."""

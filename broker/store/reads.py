@@ -12,8 +12,10 @@ from typing import TypeVar
 
 from broker.store.limits import MAX_PULL_BYTES
 from broker.store.parts import Parts
+from broker.store.range_bytes import measure
 from broker.store.results import FileRange, GetResult
 from broker.store.soundness import Accept
+from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 
 T = TypeVar("T")
 
@@ -112,6 +114,19 @@ class StoreReads(ABC):
         if queue is None:
             return []
         return await parts.cold_reads.entries(owner, queue, offset, max_count)
+
+    async def bytes_of(
+        self, owner: Hashable, topic: str, queue_id: int, question: ByteQuestion
+    ) -> ByteAnswer:
+        """How many bytes of the log a range of messages takes, and how far a limit reaches.
+
+        Raises as ``entries``; a queue that isn't there has no messages.
+        """
+        parts = self._opened()
+        queue = parts.queues.get((topic, queue_id))
+        if queue is None:
+            return ByteAnswer(0, question.begin)
+        return await measure(parts.cold_reads, owner, queue, question)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """What a question about single messages gives, as long as it need not wait for the disk.
