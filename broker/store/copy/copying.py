@@ -140,7 +140,7 @@ class _Copying:
         moment, target = self._moment, self._target
         queues = self._copy_queues()
         log = self._copy_log()
-        self._notes += complete(queues, log, moment.settled, target)
+        self._notes += complete(moment, queues, log, target)
         self._notes += state_copy.hold_back(
             early, queues, past_ms=log.last_ms if moment.is_past else None
         )

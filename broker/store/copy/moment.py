@@ -19,7 +19,7 @@ from broker.store.config import StoreConfig
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from broker.store.paths import StorePaths
-from broker.store.safe_point import SafePoint, SafePointFile
+from broker.store.safe_point import Numbers, SafePoint, SafePointFile
 from broker.store.view import StoreView, ViewFile
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.errors import RecordError
@@ -38,6 +38,8 @@ class Moment:
         is_past: whether the end was asked for and lies before the log's.
         settled: physical offset before which all entries are there.
         checkpoint: the source's.
+        numbers: of each queue the number that the next message had some time before, as far as
+            that is known.
     """
 
     view: StoreView
@@ -46,6 +48,7 @@ class Moment:
     is_past: bool
     settled: int
     checkpoint: Checkpoint
+    numbers: Numbers
 
     def log_files(self) -> list[ViewFile]:
         """The files of the log as they are now. Raises ``StoreError``."""
@@ -62,8 +65,11 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> Moment:
     log_end = view.log_end().position
     end = log_end if until is None else _place(view, until, log_end)
     checkpoint = read_checkpoint(root)
-    settled = min(max(_settled(view, checkpoint), view.log.start), end)
-    return Moment(view, commit_log, end, end < log_end, settled, checkpoint)
+    point = _safe_point(view) if view.log.files else None
+    settled = _settled(view, checkpoint) if point is None else point.end
+    numbers = point.numbers if point is not None and point.end <= end else {}
+    settled = min(max(settled, view.log.start), end)
+    return Moment(view, commit_log, end, end < log_end, settled, checkpoint, numbers)
 
 
 def is_clean(root: Path) -> bool:
@@ -99,11 +105,6 @@ def _place(view: StoreView, until: int, log_end: int) -> int:
 
 def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
     """See ``Moment``; at any rate not too late."""
-    if not view.log.files:
-        return 0
-    point = _safe_point(view)
-    if point is not None:
-        return point.end
     if is_clean(view.root):
         # Entries are made in the order of the log.
         return _last_with_entry(view)

@@ -48,6 +48,7 @@ class CopiedQueue:
         end: number of the next message.
         number: the same by the log; more than ``end`` when entries are missing.
         added: entries that the source did not have yet.
+        first_position: physical offset that the first copied entry tells; -1 when there is none.
     """
 
     directory: Path
@@ -56,15 +57,7 @@ class CopiedQueue:
     end: int = 0
     number: int = 0
     added: bytearray = field(default_factory=bytearray)
-
-    def first_position(self) -> int:
-        """Physical offset that the first entry tells; -1 when there is none."""
-        if self.end == self.first:
-            return -1
-        path = self.directory / name_of(self.first * ENTRY_BYTES)
-        with path.open("rb") as file:
-            position, size, _ = ENTRY.unpack(file.read(ENTRY_BYTES))
-        return -1 if size == FILLER_SIZE else int(position)
+    first_position: int = -1
 
     def write_added(self) -> None:
         """Bring the added entries to the disk. Raises ``OSError``."""
@@ -146,7 +139,12 @@ def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
         path = directory / name_of(file.start)
         copy_beginning(file.path, path, end=used, size=file.size, tell=_nobody)
     first = row.files[0]
-    return CopiedQueue(directory, first.size, first.start // ENTRY_BYTES, cut, cut)
+    queue = CopiedQueue(directory, first.size, first.start // ENTRY_BYTES, cut, cut)
+    if queue.end > queue.first:
+        with (directory / name_of(first.start)).open("rb") as copied:
+            position, size, _ = ENTRY.unpack(copied.read(ENTRY_BYTES))
+        queue.first_position = -1 if size == FILLER_SIZE else position
+    return queue
 
 
 def cut_of(row: FileRow, log_end: int) -> int:
@@ -206,16 +204,16 @@ def _first_behind(entries: memoryview, log_end: int) -> int:
 # --- what the source did not have yet
 
 
-def complete(queues: Queues, log: LogCopy, settled: int, target: Target) -> list[str]:
-    """Add the entries of messages behind ``settled``; what can't be put right, in sentences.
+def complete(moment: Moment, queues: Queues, log: LogCopy, target: Target) -> list[str]:
+    """Add the entries that came late; what can't be put right, in sentences.
 
     Raises:
         StoreError: the copied log can't be read.
         OSError: the target can't be written.
     """
     file_bytes = next((queue.file_bytes for queue in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
-    lacking: dict[tuple[str, int], CopiedQueue] = {}
-    for entry in _entries(log.view, max(settled, log.start), log.end):
+    lacking = _lacking(moment, queues, target)
+    for entry in _entries(log.view, max(moment.settled, log.start), log.end):
         key = entry.topic, entry.queue_id
         queue = queues.get(key)
         if queue is None:
@@ -228,23 +226,41 @@ def complete(queues: Queues, log: LogCopy, settled: int, target: Target) -> list
             # The topic was deleted and made again, and nothing of that was written yet.
             queue.added.clear()
             queue.end = queue.number = 0
-        if entry.queue_offset == queue.end and queue.number == queue.end:
+        if entry.queue_offset < queue.end or entry.physical_offset < queue.first_position:
+            # It has that one, or it is of a topic that was deleted and made again since.
+            continue
+        if entry.queue_offset == queue.end == queue.number:
             queue.added += ENTRY.pack(entry.physical_offset, entry.size, entry.tags_code)
             queue.end = queue.number = entry.queue_offset + 1
-        elif entry.queue_offset >= queue.end and not _is_of_former(queue, entry):
+        else:
             queue.number = entry.queue_offset + 1
             lacking[key] = queue
     _write_added(queue for queue in queues.values() if queue.added)
     return [
-        f"queue {queue_id} of topic {topic} lacks entries from message {queue.end} on: `pocketmq"
-        " store verify` with --repair builds it anew, and our broker does when it starts"
+        f"queue {queue_id} of topic {topic} lacks entries from message {queue.end} on, and so does"
+        " the source's: `pocketmq store verify --repair` builds it anew, and so does PocketMQ's"
+        " broker when it starts"
         for (topic, queue_id), queue in lacking.items()
     ]
 
 
-def _is_of_former(queue: CopiedQueue, entry: QueueEntry) -> bool:
-    """Whether a message is of a topic that was deleted and made again since."""
-    return not queue.added and entry.physical_offset < queue.first_position()
+def _lacking(moment: Moment, queues: Queues, target: Target) -> Queues:
+    """Queues that have fewer entries than they once had; they get the number that they had."""
+    found = {}
+    for topic, rows in moment.numbers.items():
+        for queue_id, number in rows.items():
+            key = topic, queue_id
+            names = ("consumequeue", topic, str(queue_id))
+            if key not in queues and not moment.view.root.joinpath(*names[:2]).is_dir():
+                # The topic has been deleted since.
+                continue
+            queue = queues.get(key) or CopiedQueue(
+                target.part.joinpath(*names), DEFAULT_QUEUE_FILE_BYTES
+            )
+            if queue.number < number:
+                queue.number = number
+                queues[key] = found[key] = queue
+    return found
 
 
 def _is_name(topic: str) -> bool:

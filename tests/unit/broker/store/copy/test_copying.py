@@ -1,0 +1,242 @@
+"""A copy is the store of one moment, whatever happens to it meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.message_store import MessageStore
+from broker.store.view import StoreView
+from remoting.protocol.disk.checkpoint import Checkpoint
+from tests.unit.broker.store.copy.copies import check, copied
+from tests.unit.broker.store.stores import (
+    LOG_FILE,
+    QUEUE_FILE,
+    bodies,
+    message,
+    opened,
+    small_config,
+)
+
+COUNT = 400
+
+
+def fill(store: MessageStore, begin: int = 0, end: int = COUNT, topic: str = "TopicTest") -> None:
+    for number in range(begin, end):
+        properties = b"TAGS\x01t\x02KEYS\x01k%d" % number
+        body = b"%04d" % number + bytes(range(100))
+        store.put(message(body, topic=topic, queue_id=number % 2, properties=properties))
+
+
+def numbers(store: MessageStore, topic: str = "TopicTest") -> list[int]:
+    return sorted(int(body[:4]) for queue in (0, 1) for body in bodies(store, topic, queue))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    """Several log and queue files, still open."""
+    store = opened(tmp_path / "store")
+    fill(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def root(store: MessageStore) -> Path:
+    return store.paths.root
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "copy"
+
+
+def test_a_copy_of_an_open_store_has_what_was_put_before(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    end = store.end_offset
+
+    def put_more(_what: str, _done: int) -> None:
+        fill(store, COUNT, COUNT + 20)
+
+    report = copied(root, target, put_more)
+
+    records = check(target, report)
+    assert [int(record.body[:4]) for record in records] == list(range(COUNT))
+    assert (report.end, report.queues, report.topics, report.sound) == (end, 2, 1, True)
+    assert store.end_offset > end
+    sizes = {path.stat().st_size for path in (target / "commitlog").iterdir()}
+    assert sizes == {LOG_FILE}
+    sizes = {path.stat().st_size for path in (target / "consumequeue").glob("*/*/*")}
+    assert sizes == {QUEUE_FILE}
+
+
+def test_a_copy_opens_without_looking_into_its_log_and_goes_on(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    fill(store, 0, 1, topic="Other")
+    copied(root, target)
+    copy = MessageStore(small_config(target))
+
+    report = copy.open()
+
+    assert report.clean
+    assert (report.scanned_records, report.damaged_records, report.notes) == (1, 0, [])
+    assert (report.cut_bytes, report.cut_entries, report.rebuilt_entries) == (0, 0, 0)
+    fill(copy, COUNT, COUNT + 10)
+    assert numbers(copy) == list(range(COUNT + 10))
+    copy.close()
+
+
+def test_a_copy_of_a_stopped_store_has_its_index(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    assert copied(root, target.with_name("running")).index_files == 0
+    store.close()
+    report = copied(root, target)
+    check(target, report)
+    names = {path.name for path in (root / "index").iterdir()}
+    assert report.index_files == len(names) > 0
+    assert {path.name for path in (target / "index").iterdir()} == names
+    for name in names:
+        assert (target / "index" / name).read_bytes() == (root / "index" / name).read_bytes()
+
+
+def test_messages_that_are_not_visible_yet_are_in_the_copy(tmp_path: Path, target: Path) -> None:
+    store = opened(tmp_path / "sync", flush_disk_type="SYNC_FLUSH")
+    fill(store, 0, 150)
+    assert numbers(store) == []
+
+    report = copied(tmp_path / "sync", target)
+
+    check(target, report)
+    copy = opened(target)
+    assert numbers(copy) == list(range(150))
+    copy.close()
+    store.close()
+
+
+def test_entries_that_a_crash_took_are_made_anew(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    crashed = target.with_name("crashed")
+    shutil.copytree(root, crashed)
+    # As another broker leaves it: no safe point, and the checkpoint of some time ago.
+    (crashed / "pocketmq-safe-point").unlink(missing_ok=True)
+    (crashed / "checkpoint").write_bytes(Checkpoint().encode())
+    assert (crashed / "abort").exists()
+    for path in sorted((crashed / "consumequeue" / "TopicTest" / "1").iterdir())[2:]:
+        path.write_bytes(bytes(QUEUE_FILE))
+
+    report = copied(crashed, target)
+
+    records = check(target, report)
+    assert len(records) == COUNT
+
+
+def test_a_queue_that_lost_earlier_entries_is_told_and_healed_when_the_copy_opens(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    store.close()
+    for path in sorted((root / "consumequeue" / "TopicTest" / "0").iterdir())[1:]:
+        path.unlink()
+
+    report = copied(root, target)
+
+    (note,) = report.notes
+    assert "queue 0 of topic TopicTest lacks entries from message 50 on" in note
+    copy = opened(target)
+    assert numbers(copy) == list(range(COUNT))
+    copy.close()
+
+
+def test_a_queue_that_was_lost_is_told_and_healed_when_the_copy_opens(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    store.close()
+    shutil.rmtree(root / "consumequeue" / "TopicTest" / "0")
+    assert "lacks entries from message 0 on" in copied(root, target).notes[0]
+    copy = opened(target)
+    assert numbers(copy) == list(range(COUNT))
+    copy.close()
+
+
+def test_retention_may_take_files_meanwhile(store: MessageStore, root: Path, target: Path) -> None:
+    files = sorted((root / "commitlog").iterdir())
+
+    def take(what: str, done: int) -> None:
+        if what == "copying the log" and done and files[0].exists():
+            for path in files[:3]:
+                path.unlink()
+
+    report = copied(root, target, take)
+
+    assert report.begin == 3 * LOG_FILE
+    records = check(target, report)
+    assert [path.name for path in sorted((target / "commitlog").iterdir())] == [
+        path.name for path in files[3 : 3 + len(list((target / "commitlog").iterdir()))]
+    ]
+    copy = opened(target)
+    assert numbers(copy) == [int(record.body[:4]) for record in records]
+    copy.close()
+
+
+def test_a_topic_that_was_deleted_and_made_again_has_its_new_messages(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    fill(store, 0, 30, topic="Again")
+    store.delete_topic("Again")
+    fill(store, 30, 40, topic="Again")
+    copied(root, target)
+    copy = opened(target)
+    assert numbers(copy, "Again") == list(range(30, 40))
+    assert numbers(copy) == list(range(COUNT))
+    copy.close()
+
+
+def test_a_store_without_a_message_is_copied(tmp_path: Path, target: Path) -> None:
+    opened(tmp_path / "empty").close()
+    report = copied(tmp_path / "empty", target)
+    assert (report.records, report.begin, report.end) == (0, 0, 0)
+    copy = opened(target)
+    fill(copy, 0, 5)
+    assert numbers(copy) == list(range(5))
+    copy.close()
+
+
+def test_a_log_on_other_disks_comes_together(store: MessageStore, root: Path, target: Path) -> None:
+    store.close()
+    disks = [target.with_name("disk-0"), target.with_name("disk-1")]
+    for number, path in enumerate(sorted((root / "commitlog").iterdir())):
+        disks[number % 2].mkdir(exist_ok=True)
+        path.rename(disks[number % 2] / path.name)
+    (root / "commitlog").rmdir()
+    report = copied(root, target, commit_log=",".join(map(str, disks)))
+    assert len(check(target, report)) == COUNT
+
+
+def test_what_lies_before_an_offset_is_copied(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    records = [record for chunk in [StoreView(root)] for record in _positions(chunk)]
+    border = records[123]
+    report = copied(root, target, until=border)
+    assert report.end == border
+    assert len(check(target, report)) == 123
+    inside = copied(root, target.with_name("inside"), until=border + 1)
+    assert inside.end == records[124]
+    whole = copied(root, target.with_name("whole"), until=store.end_offset)
+    assert whole.records == COUNT
+    copy = opened(target)
+    assert numbers(copy) == list(range(123))
+    copy.close()
+
+
+def _positions(view: StoreView) -> list[int]:
+    found: list[int] = []
+    for part in view.log.walk(0, view.log_end().position):
+        found += [part.position + start for start in part.starts]  # type: ignore[union-attr] # no damage here
+    return found
