@@ -22,14 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from broker.store import page_cache
-
-# fdatasync is not to be had everywhere (macOS); fsync does the same and more.
-_datasync = getattr(os, "fdatasync", os.fsync)
+from broker.store.limits import SMALL_FILE_BYTES
+from broker.store.regions import OsRegion, SmallRegion, datasync
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
-
 
 Stamp = list[int]
 """Length, inode and time of the last change in ns: a list, as JSON gives it back."""
@@ -186,93 +182,9 @@ class Files(Protocol):
         ...
 
 
-def shortened(found: int | None, size: int) -> OSError:
-    """The error for a file in use that somebody cut off."""
-    return OSError(errno.EIO, f"it was shortened to {found} bytes of {size} while it was in use")
-
-
 def is_no_space(error: OSError) -> bool:
     """Whether an error says that the disk, or the user's share of it, is full."""
     return error.errno in _NO_SPACE
-
-
-class OsRegion:
-    """A region of the operating system's: a descriptor and a shared map."""
-
-    __slots__ = ("_descriptor", "_size", "view")
-
-    def __init__(self, descriptor: int, view: memoryview) -> None:
-        self._descriptor = descriptor
-        self._size = len(view)
-        self.view = view
-
-    def write(self, position: int, data: bytes | memoryview) -> None:
-        """Write all of ``data`` at ``position``."""
-        written = os.pwrite(self._descriptor, data, position)
-        while written < len(data):
-            # A disk that runs full may take a part first; the next call says ENOSPC.
-            more = os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
-            if more == 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            written += more
-
-    def allocate(self, position: int, length: int) -> bool:
-        """Give a range blocks."""
-        if not hasattr(os, "posix_fallocate"):
-            return False
-        try:
-            os.posix_fallocate(self._descriptor, position, length)
-        except OSError as error:
-            if error.errno in _NOT_SERVED:
-                return False
-            raise
-        return True
-
-    def extents(self, position: int) -> Iterator[tuple[int, int]]:
-        """Ranges that the file system has blocks for; all of it where that can't be asked."""
-        if not hasattr(os, "SEEK_DATA"):
-            yield position, self._size
-            return
-        while position < self._size:
-            try:
-                start = os.lseek(self._descriptor, position, os.SEEK_DATA)
-                end = min(os.lseek(self._descriptor, start, os.SEEK_HOLE), self._size)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                return
-            yield start, end
-            position = end
-
-    def sync(self) -> None:
-        """Wait for the disk."""
-        # Never mmap.flush: it holds the GIL for as long as the disk takes.
-        _datasync(self._descriptor)
-        status = os.fstat(self._descriptor)
-        if not status.st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while it was in use")
-        if status.st_size < self._size:
-            raise shortened(status.st_size, self._size)
-
-    def is_whole(self) -> bool:
-        """Ask for the length, in the cheapest way there is."""
-        return os.lseek(self._descriptor, 0, os.SEEK_END) >= self._size
-
-    def is_cached(self, position: int, length: int) -> bool | None:
-        """Ask the page cache."""
-        return page_cache.is_cached(self._descriptor, position, length)
-
-    def fetch(self, position: int, length: int) -> None:
-        """Read into the page cache."""
-        page_cache.fetch(self._descriptor, position, length)
-
-    def read_ahead(self, position: int, length: int) -> None:
-        """Have the system read ahead."""
-        page_cache.read_ahead(self._descriptor, position, min(length, self._size - position))
-
-    def __del__(self) -> None:
-        """Close the descriptor; the map goes with its last slice."""
-        os.close(self._descriptor)
 
 
 class OsLock:
@@ -372,7 +284,7 @@ class OsFiles:
             file.write(data)
             file.truncate()
             file.flush()
-            _datasync(file.fileno())
+            datasync(file.fileno())
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
         """Write a small file atomically."""
@@ -416,11 +328,15 @@ class OsFiles:
             if create and os.fstat(descriptor).st_size == 0:
                 os.ftruncate(descriptor, size)
             _check_length(descriptor, size, path)
-            view = memoryview(mmap.mmap(descriptor, size))
+            file = mmap.mmap(descriptor, size)
+            small = SmallRegion(path, descriptor, file) if size < SMALL_FILE_BYTES else None
         except BaseException:
             os.close(descriptor)
             raise
-        return OsRegion(descriptor, view)
+        if small is None:
+            return OsRegion(descriptor, memoryview(file))
+        os.close(descriptor)
+        return small
 
     def lock(self, path: Path, text: bytes) -> OsLock | None:
         """Lock the first byte of a file."""

@@ -50,8 +50,11 @@ NO_SPACE_RETRY_SECONDS: Final = 1.0
 """How often a store that ran out of space tries whether there is space again."""
 
 MAX_OPEN_MAPS: Final = 16_384
-"""Mapped files open at once, whatever the process may open: each costs two descriptors and half a
-KiB, and one of the 65,530 maps that Linux gives a process."""
+"""Mapped files open at once, whatever the process may open: each costs a descriptor and half a KiB,
+and one of the 65,530 maps that Linux gives a process."""
+
+SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
+"""Files below it keep one descriptor instead of two: those of queues, by the thousands."""
 
 MIN_OPEN_MAPS: Final = 16
 """Below this a pull over a few queues would map a file for each entry."""
@@ -145,7 +148,7 @@ MAX_RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024
 def open_maps(wanted: int) -> int:
     """How many mapped files may be open at once, so that sockets keep their descriptors."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft // 4
+    affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft // 2
     return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
 
 

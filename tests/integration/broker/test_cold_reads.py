@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.store.files import OsFiles, OsRegion, Region
+from broker.store.files import OsFiles, Region
 from tests.integration.broker.client import Client, bodies
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.stores import FailingRegion
@@ -44,7 +44,6 @@ class HeldFiles(OsFiles):
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         region = super().open_mapped(path, size, create=create)
-        assert isinstance(region, OsRegion)
         return HeldRegion(region, path, self)
 
     # What a region asks before it writes or syncs.
@@ -99,7 +98,6 @@ async def test_a_replay_from_the_disk_gives_every_message(make_broker, connect, 
     client = await connect(broker)
     assert await replay(client) == [body_of(number) for number in range(MESSAGES)]
     assert broker.store.stats.cold_gets > 0
-    assert broker.store.stats.cold_bytes > 0
 
 
 async def test_the_loop_turns_while_the_disk_is_read(make_broker, connect, tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.store.files import OsFiles, OsRegion, Region
+from broker.store.files import OsFiles, Region
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from remoting.clock import Clock
 from remoting.protocol.message.tags import tags_code
@@ -92,7 +92,7 @@ def thread_names() -> list[str]:
 class FailingRegion:
     """A region that asks the disk's owner before it writes and syncs."""
 
-    def __init__(self, region: OsRegion, path: Path, disk: FailingFiles) -> None:
+    def __init__(self, region: Region, path: Path, disk: FailingFiles) -> None:
         self._region = region
         self._path = path
         self._disk = disk

@@ -12,7 +12,7 @@ import pytest
 
 from broker.store import cold_reads, reader, warmth
 from broker.store.errors import StoreBusy
-from broker.store.files import OsFiles, OsRegion, Region
+from broker.store.files import OsFiles, Region
 from broker.store.limits import COLD_READERS, GRANULE_BYTES, WARM_SECONDS
 from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.results import FileRange
@@ -57,7 +57,6 @@ class SlowFiles(OsFiles):
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         region = super().open_mapped(path, size, create=create)
-        assert isinstance(region, OsRegion)
         return SlowRegion(region, path, self)
 
     # What a region asks before it writes or syncs.

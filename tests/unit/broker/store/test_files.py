@@ -173,10 +173,11 @@ def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("soft", "wanted", "expected"),
     [
-        (1024, 1024, 256),
+        (1024, 1024, 512),
         (1024, 100, 100),
         (65536, 10**6, 16_384),
         (20, 1000, 16),
+        (20_000, 10**6, 10_000),
         (-1, 10**6, 16_384),
         (65536, 1, 16),
     ],
@@ -186,3 +187,37 @@ def test_open_maps_leave_descriptors_to_sockets(
 ) -> None:
     monkeypatch.setattr(limits.resource, "getrlimit", lambda _: (soft, -1))
     assert limits.open_maps(wanted) == expected
+
+
+@pytest.mark.parametrize("size", [4096, limits.SMALL_FILE_BYTES])
+def test_a_small_file_keeps_one_descriptor_and_a_large_one_two(tmp_path: Path, size: int) -> None:
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    region = OsFiles().open_mapped(tmp_path / "file", size, create=True)
+    region.write(7, b"written")
+    assert bytes(region.view[7:14]) == b"written"
+    assert region.allocate(0, 4096)
+    region.sync()
+    assert next(region.extents(0))[0] == 0
+    assert region.is_whole()
+    taken = len(list(descriptors.iterdir())) - before
+    assert taken == (1 if size < limits.SMALL_FILE_BYTES else 2)
+    del region
+    assert len(list(descriptors.iterdir())) == before
+
+
+@pytest.mark.parametrize("size", [4096, limits.SMALL_FILE_BYTES])
+def test_a_file_that_was_taken_away_is_not_written_to_by_its_name(
+    tmp_path: Path, size: int
+) -> None:
+    path = tmp_path / "file"
+    region = OsFiles().open_mapped(path, size, create=True)
+    path.rename(tmp_path / "other")
+    path.write_bytes(b"another one")
+    if size < limits.SMALL_FILE_BYTES:
+        with pytest.raises(FileNotFoundError, match="removed while it was in use"):
+            region.write(0, b"mine")
+    else:
+        region.write(0, b"mine")
+    assert path.read_bytes() == b"another one"
+    assert region.is_whole()

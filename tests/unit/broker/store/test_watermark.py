@@ -12,8 +12,9 @@ import pytest
 from broker.store import run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.disk_state import DiskState
-from broker.store.files import OsFiles, OsRegion
+from broker.store.files import OsFiles
 from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.regions import OsRegion
 from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock
 from tests.unit.broker.store.stores import FailingFiles
