@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import before_after, sync_floor
+from benchmarks import before_after, store_scale, sync_floor
 from benchmarks.before_after import LOADS, ROOT, Plan
 
 pytestmark = pytest.mark.bench
@@ -30,3 +30,15 @@ def test_both_trees_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.Mo
     assert made.ratio("rate").median > 0
     assert made.ratio("cpu").median > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_store_is_filled_and_read_as_it_was_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_scale, "SMALL_BYTES", 1 << 20)
+    size = 4 << 20
+    result = store_scale.measure(tmp_path, size, queues=8, in_a_row=32, rounds=1)
+    assert size * 0.9 < result["log_bytes"] < size * 1.5
+    assert result["pulls"]["big"][0]["pulls"] == 8
+    assert result["memory"]["after start"]["private_mb"] > 5
+    assert "big/small" in store_scale.text(result)

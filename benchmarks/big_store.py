@@ -1,0 +1,175 @@
+"""Stores of any size to measure with: filled in this process, opened by a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from benchmarks import startup
+from benchmarks.growth import QUEUES_OF_A_TOPIC, frames_for
+from benchmarks.pump import send_each
+from benchmarks.tools import BenchmarkError
+from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+from pocketmq.memory import private_bytes
+from tests.ports import free_ports
+
+TOPIC: Final = "scale"
+PULL_MESSAGES: Final = 32
+BODY: Final = b"x" * 1024
+TAG: Final = b"\x02TAGS\x01t"
+TAGS_CODE: Final = ord("t")
+RECORD_BYTES: Final = 1200
+"""About: with topic, unique key and tag."""
+
+ANSWER_WITHIN: Final = 60.0
+STOP_WITHIN: Final = 300.0
+_COLD: Final = re.compile(r"^pocketmq_cold_pulls_total ([0-9.e+]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a store is filled: ``rounds`` times ``in_a_row`` messages to each queue."""
+
+    root: Path
+    queues: int
+    in_a_row: int
+    rounds: int
+
+    @classmethod
+    def of(cls, root: Path, size: int, queues: int, in_a_row: int) -> Shape:
+        """For at least so many bytes of log, and enough messages for a pull."""
+        each = queues * in_a_row * RECORD_BYTES
+        least = 2 * PULL_MESSAGES // in_a_row + 1
+        return cls(root=root, queues=queues, in_a_row=in_a_row, rounds=max(-(-size // each), least))
+
+    @property
+    def max_offset(self) -> int:
+        """Of each queue, which has one more from the broker that made its topic."""
+        return 1 + self.rounds * self.in_a_row
+
+    def places(self, pulls: int, rounds: int) -> Iterator[list[tuple[int, int]]]:
+        """Queue and offset of so many pulls in each round: all queues in turns, each forward.
+
+        No place comes twice soon, because a broker remembers which records it found sound last.
+        Half of what a pull gets came in one turn of the queues when they were filled, half in the
+        next.
+        """
+        order = list(range(self.queues))
+        random.Random(7).shuffle(order)
+        last = self.max_offset - PULL_MESSAGES - min(self.in_a_row, PULL_MESSAGES) // 2
+        steps = min(last // PULL_MESSAGES, -(-pulls * rounds // self.queues))
+        first = last - (steps - 1) * PULL_MESSAGES
+        for begin in range(0, pulls * rounds, pulls):
+            yield [
+                (order[at % self.queues], first + at // self.queues % steps * PULL_MESSAGES)
+                for at in range(begin, begin + pulls)
+            ]
+
+
+# --- filling
+
+
+def build(shape: Shape) -> float:
+    """Make a store; the seconds it took."""
+    begun = time.monotonic()
+    with serving(shape.root) as running:
+        send_each(running.address, frames_for(shape.queues, len(BODY), prefix=TOPIC))
+    asyncio.run(_fill(shape))
+    return time.monotonic() - begun
+
+
+async def _fill(shape: Shape) -> None:
+    store = MessageStore(StoreConfig(root=shape.root))
+    store.open()
+    store.start(asyncio.get_running_loop())
+    try:
+        numbers = count()
+        for _ in range(shape.rounds):
+            for number in range(shape.queues):
+                put = store.put_batch(_messages(number, shape.in_a_row, numbers))
+                if put.status is not PutStatus.OK:
+                    raise BenchmarkError(f"{shape.root} can't be filled: {put.message}")
+                if number % 16 == 0:
+                    await asyncio.sleep(0)
+    finally:
+        store.close()
+
+
+def _messages(queue: int, messages: int, numbers: Iterator[int]) -> list[PendingMessage]:
+    topic, queue_id = topic_of(queue)
+    born = int(time.time() * 1000)
+    return [
+        PendingMessage(
+            topic,
+            queue_id,
+            BODY,
+            b"UNIQ_KEY\x017F00000100018B4AAC2%013X" % next(numbers) + TAG,
+            TAGS_CODE,
+            born_timestamp_ms=born,
+        )
+        for _ in range(messages)
+    ]
+
+
+def topic_of(queue: int) -> tuple[str, int]:
+    """Of the queue with this number."""
+    return f"{TOPIC}-{queue // QUEUES_OF_A_TOPIC}", queue % QUEUES_OF_A_TOPIC
+
+
+# --- a broker, and what it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A broker under test."""
+
+    pid: int
+    address: str
+    metrics: str
+    start_seconds: float
+
+    def memory(self) -> dict[str, float]:
+        """In MB of 1,000,000 bytes."""
+        rollup = sum(
+            1024 * int(line.split()[1])
+            for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
+            if line.startswith(("Private_Clean:", "Private_Dirty:"))
+        )
+        return {
+            "private_mb": round(private_bytes(self.pid) / 1e6, 1),
+            "rollup_mb": round(rollup / 1e6, 1),
+        }
+
+    def cold_pulls(self) -> float:
+        """How many pulls have had to wait for the disk."""
+        with urllib.request.urlopen(self.metrics, timeout=ANSWER_WITHIN) as answer:
+            found = _COLD.search(answer.read().decode())
+        if found is None:
+            raise BenchmarkError(f"{self.metrics} says nothing of cold pulls")
+        return float(found[1])
+
+
+@contextmanager
+def serving(store: Path) -> Iterator[Running]:
+    """A broker with default settings; stopped cleanly in the end."""
+    port, metrics = free_ports(3), free_ports(1)
+    command = [*startup.ours(port, store), f"--metrics-port={metrics}"]
+    started = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        seconds = startup.seconds_until_acknowledged(port, started)
+        address = f"127.0.0.1:{metrics}/metrics"
+        yield Running(process.pid, f"127.0.0.1:{port}", f"http://{address}", seconds)
+    finally:
+        process.terminate()
+        process.wait(STOP_WITHIN)

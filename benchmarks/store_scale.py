@@ -1,0 +1,261 @@
+"""A store of 20 GiB with 10,000 queues: memory, start, pulls beside a small store's, verifying.
+
+    python -m benchmarks.store_scale [--gigabytes 20] [--queues 10000] [--in-a-row 32]
+        [--rounds 5] [--dir DIR] [--json FILE]
+    python -m benchmarks.store_scale --gigabytes 1 --queues 1000     to see that it works
+
+A broker makes the topics, four queues each; then the store is filled in this process,
+``--in-a-row`` messages of 1 KiB with a unique key to one queue after the other. The broker that
+opens it next is the one measured, and beside it, in turns, one with 64 MiB and 16 queues.
+
+A pull asks for 32 messages near the end of its queue, half of which came in one turn of the queues
+and half in the next: at 10,000 queues they lie 0.4 GB apart. All that is pulled was pulled once
+before it counts, so that it is in memory; how many pulls had to wait for the disk all the same is
+the broker's own number.
+
+A queue that is read needs its file mapped, which takes two descriptors, and the broker leaves half
+of what ``ulimit -n`` allows to its sockets. With fewer than 40,000 a round over 10,000 queues maps
+each anew, so the limit is printed.
+
+Two figures for memory: ``private`` is what the process has for itself, as everywhere in these
+benchmarks. ``rollup`` is Private_Clean + Private_Dirty of smaps_rollup, which counts pages of the
+page cache as well, those of the store's files that no other process maps at the moment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machine, report
+from benchmarks.big_store import (
+    ANSWER_WITHIN,
+    PULL_MESSAGES,
+    Running,
+    Shape,
+    build,
+    serving,
+    topic_of,
+)
+from benchmarks.figures import Spread, spread
+from benchmarks.pump import address_of, pull_frame
+from benchmarks.servers import directory
+from benchmarks.store_verify import log_bytes, verify
+from benchmarks.tools import BenchmarkError
+from broker.store.limits import MAX_OPEN_MAPS, open_maps
+from remoting.protocol.frame import cut, decode
+from remoting.protocol.message.record import QUEUE_OFFSET_AT
+
+SMALL_BYTES: Final = 64 << 20
+SMALL_QUEUES: Final = 16
+SPARE_BYTES: Final = 4 << 30
+BARS: Final = {"private_mb": 150.0, "p99_ratio": 2.0, "verify_mb_per_s": 500.0}
+
+
+def run(running: Running, places: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """Pull from each place, one after the other, and see that it gives what it has; us."""
+    requests = [
+        (pull_frame(*topic_of(queue), offset, count=PULL_MESSAGES), offset)
+        for queue, offset in places
+    ]
+    before = running.cold_pulls()
+    took = []
+    with socket.create_connection(address_of(running.address), ANSWER_WITHIN) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for request, offset in requests:
+            begun = time.perf_counter()
+            peer.sendall(request)
+            answer = _receive(peer)
+            took.append(time.perf_counter() - begun)
+            check(answer, offset)
+    cuts = statistics.quantiles(took, n=100)
+    return {
+        "pulls": len(took),
+        "p50_us": round(1e6 * cuts[49], 1),
+        "p99_us": round(1e6 * cuts[98], 1),
+        "cold": running.cold_pulls() - before,
+    }
+
+
+def _receive(peer: socket.socket) -> bytearray:
+    data = bytearray()
+    wanted = 4
+    while len(data) < wanted:
+        more = peer.recv(1 << 18)
+        if not more:
+            raise BenchmarkError("the broker closed the connection")
+        data += more
+        wanted = 4 + int.from_bytes(data[:4], "big")
+    return data
+
+
+def check(answer: bytearray, offset: int) -> None:
+    """See that an answer has the messages that were asked for.
+
+    Raises:
+        BenchmarkError: it has others.
+    """
+    found = cut(bytes(answer))
+    assert found is not None
+    command = decode(found)
+    body = memoryview(command.body)
+    numbers = []
+    while body:
+        numbers.append(int.from_bytes(body[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big"))
+        body = body[int.from_bytes(body[:4], "big") :]
+    if numbers != list(range(offset, offset + PULL_MESSAGES)):
+        raise BenchmarkError(
+            f"a pull at {offset} was answered with {command.code} and the messages {numbers}"
+        )
+
+
+def pull(shapes: dict[str, Shape], rounds: int) -> dict[str, Any]:
+    """Both brokers, memory, and pulls in turns A B B A."""
+    pulls = shapes["big"].queues
+    places = {name: list(shape.places(pulls, rounds)) for name, shape in shapes.items()}
+    with serving(shapes["big"].root) as big, serving(shapes["small"].root) as small:
+        brokers = {"big": big, "small": small}
+        memory = {"after start": big.memory()}
+        for name, running in brokers.items():
+            for portion in places[name]:
+                run(running, portion)
+        memory["after reading from all queues"] = big.memory()
+        made: dict[str, list[dict[str, float]]] = {name: [] for name in brokers}
+        for number in range(rounds):
+            for name in list(brokers)[:: 1 if number % 2 == 0 else -1]:
+                made[name].append(run(brokers[name], places[name][number]))
+            last = ", ".join(f"{name} p99 {rows[-1]['p99_us']} us" for name, rows in made.items())
+            say(f"  round {number + 1}: {last}")
+        memory["in the end"] = big.memory()
+        return {
+            "start_s": {name: running.start_seconds for name, running in brokers.items()},
+            "memory": memory,
+            "small_memory": small.memory(),
+            "pulls": made,
+        }
+
+
+def ratio(result: dict[str, Any], figure: str) -> Spread:
+    """The big store's over the small one's, of each round."""
+    pairs = zip(result["pulls"]["big"], result["pulls"]["small"], strict=True)
+    return spread([big[figure] / small[figure] for big, small in pairs])
+
+
+def text(result: dict[str, Any]) -> str:
+    """What is printed."""
+    lines = [
+        f"{result['log_bytes'] / 2**30:.2f} GiB of log, {result['queues']:,} queues, filled in "
+        f"{result['fill_s']:.0f} s",
+        f"{result['descriptors']:,} descriptors (ulimit -n): at most {result['maps']:,} files mapped"
+        + (", fewer than there are queues" if result["maps"] < result["queues"] else ""),
+    ]
+    rows: list[Sequence[str]] = [("memory", "private MB", "rollup MB")]
+    memory = {**result["memory"], "the small store's": result["small_memory"]}
+    rows += [(when, f"{m['private_mb']:,}", f"{m['rollup_mb']:,}") for when, m in memory.items()]
+    lines.append(report.aligned(rows))
+    rows = [("store", "start s", "pull p50 us", "p99 us", "cold pulls")]
+    for name, runs in result["pulls"].items():
+        cells = [_spread(spread([row[f] for row in runs]), 0) for f in ("p50_us", "p99_us")]
+        cold = sum(row["cold"] for row in runs)
+        rows.append((name, f"{result['start_s'][name]:.3f}", *cells, f"{cold:,.0f}"))
+    lines.append(report.aligned(rows))
+    lines.append(f"big/small: p50 {_spread(ratio(result, 'p50_us'), 2)}")
+    most = max(memory["private_mb"] for memory in result["memory"].values())
+    bar = BARS["private_mb"]
+    lines.append(f"private memory at most {most:,} MB <= {bar:g}: {_yes(most <= bar)}")
+    p99, bar = ratio(result, "p99_us"), BARS["p99_ratio"]
+    lines.append(f"pull p99 big/small {_spread(p99, 2)} <= {bar:g}: {_yes(p99.median <= bar)}")
+    return "\n".join(lines + _verify_lines(result["verify"]))
+
+
+def _verify_lines(verified: dict[str, Any] | None) -> list[str]:
+    if verified is None:
+        return ["store verify: there is no such command"]
+    bar = BARS["verify_mb_per_s"]
+    return [
+        f"store verify, {name} ({100 * run['in_memory_before']:.0f} % of the log was in memory): "
+        f"{run['seconds']} s, {run['cpu_s']} s of CPU time, "
+        f"{run['mb_per_s']:,} MB/s >= {bar:g}: {_yes(run['mb_per_s'] >= bar)}"
+        for name, run in (("cold", verified["cold"]), ("warm", verified["warm"]))
+    ] + [f"the disk alone, read from the beginning: {verified['disk_mb_per_s']:,} MB/s"]
+
+
+def _spread(values: Spread, digits: int) -> str:
+    median, low, high = (f"{value:,.{digits}f}" for value in values)
+    return f"{median} ({low}-{high})"
+
+
+def _yes(kept: bool) -> str:
+    return "yes" if kept else "NO"
+
+
+def say(words: str) -> None:
+    """Progress; the result goes to stdout."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def measure(home: Path, size: int, queues: int, in_a_row: int, rounds: int) -> dict[str, Any]:
+    """Everything.
+
+    Raises:
+        BenchmarkError: the disk is too small, or something failed.
+    """
+    if shutil.disk_usage(home).free < size + SPARE_BYTES:
+        raise BenchmarkError(f"{home} has no room for {size / 2**30:.0f} GiB: give another --dir")
+    shapes = {
+        "small": Shape.of(home / "small", SMALL_BYTES, SMALL_QUEUES, in_a_row),
+        "big": Shape.of(home / "big", size, queues, in_a_row),
+    }
+    filled = {}
+    for name, shape in shapes.items():
+        filled[name] = build(shape)
+        say(f"  {name}: filled in {filled[name]:.1f} s")
+    pulled = pull(shapes, rounds)
+    stored = log_bytes(shapes["big"].root)
+    return {
+        "log_bytes": stored,
+        "queues": queues,
+        "in_a_row": in_a_row,
+        "fill_s": filled["big"],
+        "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "maps": open_maps(MAX_OPEN_MAPS),
+        **pulled,
+        "verify": verify(shapes["big"].root, stored),
+    }
+
+
+def main() -> int:
+    """Measure, print, and write JSON; 1: something could not be measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gigabytes", type=float, default=20.0, help="GiB of log")
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--in-a-row", type=int, default=32, help="messages to a queue")
+    parser.add_argument("--rounds", type=int, default=5, help="of pulls from each store")
+    parser.add_argument("--dir", type=Path, help="where the stores lie [temporary files]")
+    parser.add_argument("--json", type=Path, help="write everything there as well")
+    given = parser.parse_args()
+    try:
+        with directory(given.dir) as home:
+            size = int(given.gigabytes * 2**30)
+            result = measure(home, size, given.queues, given.in_a_row, given.rounds)
+    except (BenchmarkError, TimeoutError) as problem:
+        say(str(problem))
+        return 1
+    print(text(result))
+    if given.json:
+        content = {"machine": machine.facts(), **result}
+        given.json.write_text(json.dumps(content, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
