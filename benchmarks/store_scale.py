@@ -155,7 +155,7 @@ def text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['log_bytes'] / 2**30:.2f} GiB of log, {result['queues']:,} queues, filled in "
         f"{result['fill_s']:.0f} s",
-        f"{result['descriptors']:,} descriptors (ulimit -n): at most {result['maps']:,} files mapped"
+        f"{result['descriptors']:,} descriptors allowed: at most {result['maps']:,} files mapped"
         + (", fewer than there are queues" if result["maps"] < result["queues"] else ""),
     ]
     rows: list[Sequence[str]] = [("memory", "private MB", "rollup MB")]
