@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -11,15 +12,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 import client
 from pocketmq.testing import ServerError, ServerProcess
 from tests.chaos.cluster import BACK_WITHIN, Cluster, Load, cluster, stored_numbers
-from tests.chaos.flood import Place, Reader, copies_of, flooded
+from tests.chaos.flood import Flood, Place, Reader, copies_of, flooded
 from tests.chaos.stored import Stored
 from tests.sizes import size
 
@@ -57,59 +60,93 @@ async def loaded(running: Cluster) -> AsyncIterator[Load]:
             await asyncio.gather(task, return_exceptions=True)
 
 
+@dataclass
+class Siege:
+    """A broker that is killed again and again while messages come and go.
+
+    Attributes:
+        moments: draws when.
+        stored: what is on its disk.
+        places: of all acknowledged messages queue and number there.
+        paces: messages a second, as they were acknowledged before each kill.
+        restarts: seconds until the broker was ready, after each kill.
+    """
+
+    running: Cluster
+    moments: random.Random
+    stored: Stored
+    kills: int = 0
+    places: set[tuple[int, int]] = field(default_factory=set)
+    paces: list[float] = field(default_factory=list)
+    restarts: list[float] = field(default_factory=list)
+
+    async def round(self, flood: Flood, reader: Reader) -> None:
+        """Kill and start it, then look at all that it had acknowledged, and that all go on."""
+        wanted, begun = self.moments.randrange(200, 4000), time.monotonic()
+        await flood.wait_for(wanted)
+        self.paces.append(wanted / (time.monotonic() - begun))
+        await self.kill()
+        before = flood.take()
+        self.restarts.append(await seconds_to_start(self.running.broker))
+        await asyncio.to_thread(self.look, before)
+        async with asyncio.timeout(BACK_WITHIN):
+            await flood.wait_for(1)
+        after = flood.take()
+        async with asyncio.timeout(BACK_WITHIN):
+            await reader.reach(after[-1])
+        self.look(after)
+
+    async def kill(self) -> None:
+        broker, moments = self.running.broker, self.moments
+        await asyncio.sleep(moments.random() * 0.02)
+        await asyncio.to_thread(broker.kill)
+        self.kills += 1
+        if moments.random() < KILLED_AT_THE_START:
+            await kill_at_the_start(broker, moments.random() * 0.5)
+            self.kills += 1
+
+    def look(self, acknowledged: list[Place]) -> None:
+        """All of these are stored, and none of them where another one was."""
+        self.stored.read_on()
+        self.stored.check(acknowledged)
+        told = [(place.queue_id, place.offset) for place in acknowledged]
+        assert self.places.isdisjoint(told)
+        self.places.update(told)
+
+    def figures(self) -> dict[str, object]:
+        """What to tell of it."""
+        lines = [json.loads(line) for line in self.running.broker.log.splitlines()]
+        recoveries = [line["seconds"] for line in lines if line["event"] == "store open"]
+        return {
+            "rounds": ROUNDS,
+            "kills": self.kills,
+            "acknowledged": len(self.places),
+            "messages_per_second": round(median(self.paces)),
+            "longest_restart_seconds": round(max(self.restarts), 2),
+            "longest_recovery_seconds": max(recoveries),
+        }
+
+
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_killing_the_broker_loses_nothing_acknowledged(
     tmp_path: Path, flush: str, record_property: Callable[[str, object], None]
 ) -> None:
     seed = int(os.environ.get("POCKETMQ_KILL_SEED") or random.randrange(2**32))
     print(f"POCKETMQ_KILL_SEED={seed} draws these moments again")  # noqa: T201 - if it fails
-    moments = random.Random(seed)
-    kills, restarts = 0, [0.0]
     stored = Stored(tmp_path / "broker", TOPIC, QUEUES)
-    places: set[tuple[int, int]] = set()
     with cluster(tmp_path, settings={**ROLLING, "flushDiskType": flush}) as running:
+        siege = Siege(running, random.Random(seed), stored)
         async with flooded(running.address, TOPIC, QUEUES) as (flood, reader):
             for _ in range(ROUNDS):
-                await flood.wait_for(moments.randrange(200, 4000))
-                await asyncio.sleep(moments.random() * 0.02)
-                await asyncio.to_thread(running.broker.kill)
-                kills += 1
-                if moments.random() < KILLED_AT_THE_START:
-                    await kill_at_the_start(running.broker, moments.random() * 0.5)
-                    kills += 1
-                before = flood.take()
-                restarts.append(await seconds_to_start(running.broker))
-                await asyncio.to_thread(stored.read_on)
-                stored.check(before)
-                async with asyncio.timeout(BACK_WITHIN):
-                    await flood.wait_for(1)
-                after = flood.take()
-                async with asyncio.timeout(BACK_WITHIN):
-                    await reader.reach(after[-1])
-                told = [(place.queue_id, place.offset) for place in before + after]
-                assert places.isdisjoint(told)
-                places.update(told)
-                stored.read_on()
-                stored.check(after)
-        last = flood.take()
-        stored.read_on()
-        stored.check(last)
+                await siege.round(flood, reader)
+        siege.look(flood.take())
         assert await read_again(running.address) == stored.rows
     for number, copies in Counter(chain.from_iterable(stored.rows)).items():
         assert copies <= copies_of(number)
     for row, seen in zip(stored.rows, reader.rows, strict=True):
         assert seen == row[: len(seen)]
-
-    figures = {
-        "rounds": ROUNDS,
-        "kills": kills,
-        "acknowledged": flood.acknowledged,
-        "stored": sum(map(len, stored.rows)),
-        "failed": flood.failed,
-        "longest_restart_seconds": round(max(restarts), 2),
-    }
-    print(flush, figures)  # noqa: T201 - for a soak with -s
-    for name, value in figures.items():
+    print(flush, siege.figures())  # noqa: T201 - for a soak with -s
+    for name, value in siege.figures().items():
         record_property(name, value)
 
 

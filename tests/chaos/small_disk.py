@@ -1,0 +1,140 @@
+"""A disk with little room, and what a store in this process takes of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from broker.store.files import DiskUse, OsFiles, Region
+
+CAPACITY: Final = 96 << 20
+
+_COUNT_SECONDS: Final = 0.02
+"""How long a count of all files is good for; what is written meanwhile is added to it."""
+
+
+class SmallRegion:
+    """A region of a small disk, little of which is ever known to be in memory."""
+
+    def __init__(self, region: Region, disk: SmallDisk) -> None:
+        self._region = region
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._region, name)
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        self._disk.take(len(data))
+        self._region.write(position, data)
+
+    def allocate(self, position: int, length: int) -> bool:
+        self._disk.take(length)
+        return self._region.allocate(position, length)
+
+    def is_cached(self, position: int, length: int) -> bool | None:
+        return random.random() < 0.5 and self._region.is_cached(position, length)
+
+
+class SmallDisk(OsFiles):
+    """A disk of 96 MiB; what was deleted takes its place as long as somebody holds it.
+
+    Attributes:
+        most: the most that was ever taken of it.
+        most_held: the most of that by files that were deleted.
+        most_kept: the most of that by files that were not.
+        refusals: how often there was no room.
+    """
+
+    __slots__ = ("_counted", "_held", "_kept", "most", "most_held", "most_kept", "refusals", "root")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.most = self.most_held = self.most_kept = self.refusals = 0
+        self._kept = self._held = 0
+        self._counted = 0.0
+
+    def take(self, length: int) -> None:
+        """Use so much more. Raises ``OSError`` when there is not so much room."""
+        if self.used() + length > CAPACITY:
+            self.refusals += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._kept += length
+        self.most = max(self.most, self._kept + self._held)
+        self.most_kept = max(self.most_kept, self._kept)
+
+    def used(self) -> int:
+        """Bytes that are taken, to a moment's growth."""
+        now = time.monotonic()
+        if now - self._counted >= _COUNT_SECONDS:
+            self._held = deleted_bytes(self.root)
+            self._kept = sum(_blocks(path) for path in self.root.rglob("*"))
+            self._counted = now
+            self.most_held = max(self.most_held, self._held)
+        return self._kept + self._held
+
+    def disk_use(self, path: Path) -> DiskUse:
+        used = self.used()
+        return DiskUse(used, max(0, CAPACITY - used))
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        return SmallRegion(super().open_mapped(path, size, create=create), self)
+
+
+def _blocks(path: Path) -> int:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_blocks * 512 if path.is_file() else 0
+
+
+def deleted_bytes(root: Path) -> int:
+    """What files of the store take that are deleted and still mapped."""
+    found: dict[str, int] = {}
+    for line in _maps(root):
+        if line.endswith("(deleted)"):
+            begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+            found[line.split(maxsplit=5)[5]] = end - begin
+    return sum(found.values())
+
+
+def _maps(root: Path) -> list[str]:
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
+
+
+def open_files(root: Path) -> Iterable[str]:
+    """What this process's descriptors into the store point to."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = str(path.readlink())
+            if target.startswith(str(root)):
+                yield target
+
+
+@dataclass
+class Held:
+    """What a store holds at a moment."""
+
+    files: int
+    directories: int
+    descriptors: int
+    maps: int
+
+    @classmethod
+    def of(cls, root: Path) -> Held:
+        """Of the store in this process; files may come and go meanwhile."""
+        paths = list(root.rglob("*"))
+        directories = sum(path.is_dir() for path in paths)
+        return cls(
+            files=len(paths) - directories,
+            directories=directories,
+            descriptors=sum(1 for _ in open_files(root)),
+            maps=len(_maps(root)),
+        )
