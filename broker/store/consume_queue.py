@@ -300,10 +300,13 @@ class ConsumeQueue(QueueFiles):
         """Find the first entry whose message the log still has (cf. correctMinOffset)."""
         if not self._all:
             return
-        first = self._all[0].start // ENTRY_BYTES
-        found = first + _first_true(
-            self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
-        )
+        found = self._all[0].start // ENTRY_BYTES
+        # Most begin with their first file; then no damaged entry behind it is asked.
+        if not self._is_alive(found, log_start):
+            first = found
+            found += _first_true(
+                self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
+            )
         self.min_offset = self._next_real(found)
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
