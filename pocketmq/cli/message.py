@@ -8,7 +8,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli import message_find
+from pocketmq.cli import message_export, message_find
 from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
 from pocketmq.cli.running import run
 from pocketmq.cli.times import iso
@@ -23,6 +23,7 @@ def message() -> None:
 message.add_command(message_find.get)
 message.add_command(message_find.find)
 message.add_command(message_find.tail)
+message.add_command(message_export.export)
 
 
 @message.group(epilog="Example: pocketmq message dlq redrive billing --dry-run")

@@ -1,0 +1,209 @@
+"""``pocketmq message export``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Final
+
+import click
+
+import client
+from broker.store.errors import StoreError
+from pocketmq import output
+from pocketmq.cli.options import nameserver_option
+from pocketmq.cli.places import PLACE_METAVAR, parse_place
+from pocketmq.cli.running import run, stop_signal
+from pocketmq.export.from_cluster import ClusterSource
+from pocketmq.export.from_store import StoreSource
+from pocketmq.export.output_file import STDOUT, output_file
+from pocketmq.export.portions import ExportError, Portion, Selection, Where
+from pocketmq.export.writers import BODIES, JsonLines, Parquet, Writer
+from remoting.protocol.message.tags import TagExpression
+
+MAX_COMPLAINTS: Final = 20
+"""Damaged messages that are named; the others are counted."""
+
+
+def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpression:
+    try:
+        return TagExpression.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(epilog="Example: pocketmq message export orders --out orders.jsonl --from -1d")
+@click.argument("topic")
+@click.option(
+    "--out",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to; - for stdout. Replaced when the export is whole.",
+)
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Read this store's directory, without a broker.",
+)
+@click.option("--commit-log", metavar="PATH", help="Where the store's log is, if not in it.")
+@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@click.option(
+    "--from",
+    "begin",
+    callback=parse_place,
+    default="begin",
+    show_default=True,
+    metavar=PLACE_METAVAR,
+    help="In each queue: begin, an offset, a time (2026-01-31T12:00) or how long ago (-1h).",
+)
+@click.option(
+    "--to",
+    "end",
+    callback=parse_place,
+    default="end",
+    show_default=True,
+    metavar=PLACE_METAVAR,
+    help="Likewise: what is stored there or then is the first that is left out.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "parquet"]),
+    help="[default: parquet for FILE.parquet, else jsonl]",
+)
+@click.option(
+    "--tag", "tags", default="*", show_default=True, callback=_parse_tags, help="Like 'A || B'."
+)
+@click.option("--key", help="Only messages with this key or id.")
+@click.option(
+    "--body",
+    type=click.Choice(list(BODIES)),
+    help="How bodies stand in JSON; auto is text if it is UTF-8, else base64.  [default: auto]",
+)
+@nameserver_option
+def export(
+    topic: str,
+    path: Path,
+    store: Path | None,
+    commit_log: str | None,
+    queues: tuple[str, ...],
+    begin: Where,
+    end: Where,
+    form: str | None,
+    tags: TagExpression,
+    key: str | None,
+    body: str | None,
+    nameserver: str,
+) -> None:
+    """Write the messages of TOPIC to a file: each once, queue by queue, with all its fields.
+
+    Messages that come meanwhile are not waited for. One that is damaged is named and left out, and
+    the exit code is 1 then.
+    """
+    form = form or ("parquet" if path.suffix == ".parquet" else "jsonl")
+    _check_options(path, store, commit_log, form, body)
+    selection = Selection(topic=topic, queues=queues, begin=begin, end=end, tags=tags, key=key)
+    exporting = _Exporting(selection, shown=path != STDOUT)
+    try:
+        with output_file(path) as stream:
+            writer = _writer(stream, form, body, of_store=store is not None)
+            try:
+                if store is None:
+                    run(exporting.from_cluster(nameserver, writer))
+                else:
+                    run(exporting.from_store(store, commit_log, writer))
+            except BaseException:
+                writer.abandon()
+                raise
+    except (ExportError, StoreError) as problem:
+        raise click.ClickException(str(problem)) from problem
+    except BrokenPipeError:
+        # Who read our output has seen enough; Python must not complain again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    except OSError as problem:
+        raise click.ClickException(f"{path}: {problem.strerror or problem}") from problem
+    exporting.report(path)
+
+
+def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -> Writer:
+    if form == "parquet":
+        return Parquet(stream, of_store=of_store)
+    return JsonLines(stream, body or "auto")
+
+
+def _check_options(
+    path: Path, store: Path | None, commit_log: str | None, form: str, body: str | None
+) -> None:
+    if form == "parquet" and path == STDOUT:
+        raise click.UsageError("a Parquet file can't be written to stdout: give --out a name")
+    if form == "parquet" and body is not None:
+        raise click.UsageError("in Parquet bodies are bytes: --body is for --format jsonl")
+    if commit_log is not None and store is None:
+        raise click.UsageError("--commit-log is for --store")
+
+
+class _Exporting:
+    """Brings messages from a source to a writer, and counts."""
+
+    def __init__(self, selection: Selection, *, shown: bool) -> None:
+        self._selection = selection
+        self._shown = shown
+        self._messages = 0
+        self._damaged = 0
+
+    async def from_cluster(self, nameserver: str, writer: Writer) -> None:
+        async with client.Instance(nameserver) as instance:
+            source = ClusterSource(instance, self._selection, _complain)
+            await source.open()
+            await self._write(source.portions(), source.total, writer)
+
+    async def from_store(self, root: Path, commit_log: str | None, writer: Writer) -> None:
+        source = StoreSource(root, commit_log, self._selection)
+
+        async def portions() -> AsyncIterator[Portion]:
+            for portion in source.portions():
+                yield portion
+                # So that a signal is heard.
+                await asyncio.sleep(0)
+
+        await self._write(portions(), source.total, writer)
+
+    async def _write(self, portions: AsyncIterator[Portion], total: int, writer: Writer) -> None:
+        stop = stop_signal()
+        label = f"exporting {self._selection.topic}"
+        with output.progress(label, total, shown=self._shown) as bar:
+            async for portion in portions:
+                if stop.is_set():
+                    raise click.Abort
+                writer.write(portion)
+                self._count(portion)
+                bar.advance(portion.passed)
+        writer.close()
+
+    def _count(self, portion: Portion) -> None:
+        self._messages += len(portion.messages)
+        for sentence in portion.damage:
+            self._damaged += 1
+            if self._damaged <= MAX_COMPLAINTS:
+                _complain(sentence)
+
+    def report(self, path: Path) -> None:
+        """Say what was done; the exit code is 1 when something was left out."""
+        if self._damaged > MAX_COMPLAINTS:
+            _complain(f"and {self._damaged - MAX_COMPLAINTS} more are left out")
+        where = "" if path == STDOUT else f" to {path}"
+        if path != STDOUT or sys.stderr.isatty():
+            _complain(f"exported {self._messages} messages{where}")
+        if self._damaged:
+            raise click.exceptions.Exit(1)
+
+
+def _complain(text: str) -> None:
+    click.echo(text, err=True)

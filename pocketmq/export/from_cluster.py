@@ -1,0 +1,130 @@
+"""Messages of a topic from a cluster, read by our client.
+
+Queue after queue is read from its place to where it ended when the export began. When messages are
+deleted before they were read, the export ends with an error: a file with a hole is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import Final
+
+import client
+from pocketmq.cli.places import choose_queues
+from pocketmq.export.portions import (
+    PORTION,
+    ExportError,
+    Message,
+    Portion,
+    Selection,
+    Where,
+    fault_of,
+)
+
+GROUP: Final = "pocketmq-export"
+"""The group that reads; nothing is ever committed for it."""
+
+LOOK_SECONDS: Final = 0.1
+"""How often an empty portion is given while nothing comes, so that a signal is noticed."""
+
+
+class ClusterSource:
+    """A cluster's messages.
+
+    Args:
+        instance: the client, open.
+        selection: what is wanted.
+        tell: gets a sentence when a queue can't be read for a while.
+    """
+
+    def __init__(
+        self, instance: client.Instance[bytes], selection: Selection, tell: Callable[[str], None]
+    ) -> None:
+        self._admin = instance.admin()
+        self._consumer = instance.pull_consumer(group=GROUP, on_event=self._hear)
+        self._selection = selection
+        self._tell = tell
+        self._moved: client.OffsetMoved | None = None
+        self._ranges: list[tuple[client.MessageQueue, int, int]] = []
+
+    @property
+    def total(self) -> int:
+        """How many numbers the wanted parts of the queues have."""
+        return sum(max(0, end - begin) for _, begin, end in self._ranges)
+
+    async def open(self) -> None:
+        """Find out which queues there are, and where they begin and end now.
+
+        Raises:
+            PocketMQError: the topic or a queue is not there, or nobody answers.
+        """
+        selection = self._selection
+        queues = choose_queues(
+            await self._consumer.queues(selection.topic), selection.queues, selection.topic
+        )
+        for queue in queues:
+            begin = await self._place(queue, selection.begin)
+            end = await self._place(queue, selection.end)
+            self._ranges.append((queue, begin, end))
+
+    async def portions(self) -> AsyncIterator[Portion]:
+        """All of it; an empty portion now and then while nothing comes.
+
+        Raises:
+            ExportError: messages were deleted before they were read.
+            PocketMQError: a broker refuses.
+        """
+        for queue, begin, end in self._ranges:
+            if begin < end:
+                async for portion in self._queue(queue, begin, end):
+                    yield portion
+
+    async def _queue(
+        self, queue: client.MessageQueue, begin: int, end: int
+    ) -> AsyncIterator[Portion]:
+        self._consumer.assign([queue], tags=self._selection.tags.text)
+        await self._consumer.seek(queue, begin)
+        self._moved = None
+        position = begin
+        while position < end:
+            messages = await self._consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            self._check_kept(queue, end)
+            # What was read ahead before the queue was set to its place is of another one.
+            messages = [one for one in messages if one.queue == queue and one.offset >= position]
+            before, position = position, max(position, await self._consumer.position(queue))
+            yield self._portion([one for one in messages if one.offset < end], position - before)
+
+    def _portion(self, messages: list[Message], passed: int) -> Portion:
+        wanted, damage = [], []
+        for message in messages:
+            if reason := fault_of(message):
+                damage.append(reason)
+            elif self._selection.wants(message):
+                wanted.append(message)
+        return Portion(wanted, passed, damage)
+
+    def _check_kept(self, queue: client.MessageQueue, end: int) -> None:
+        moved = self._moved
+        if moved is not None and moved.queue == queue and moved.wanted < end:
+            raise ExportError(
+                f"messages {moved.wanted} to {moved.new - 1} of {queue} were deleted before they"
+                " could be read: start again, the export begins with what is left then"
+            )
+
+    def _hear(self, event: client.Event) -> None:
+        if isinstance(event, client.OffsetMoved):
+            self._moved = event
+        elif isinstance(event, client.QueueWaiting):
+            self._tell(f"waiting: {event.error}")
+
+    async def _place(self, queue: client.MessageQueue, where: Where) -> int:
+        least = await self._admin.min_offset(queue)
+        most = await self._admin.max_offset(queue)
+        if isinstance(where, datetime):
+            self._consumer.assign([queue])
+            await self._consumer.seek(queue, where)
+            return min(max(await self._consumer.position(queue), least), most)
+        if isinstance(where, int):
+            return min(max(where, least), most)
+        return least if where is client.BEGIN else most

@@ -1,0 +1,200 @@
+"""Messages of a topic from a store's directory, without a broker.
+
+Queue after queue, entries lead to the records. Records that lie near each other are read together;
+each has to be the one that its entry says, with a right CRC. What is not is damage, and is told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import client
+from broker.store.queue_files import FILLER_SIZE
+from broker.store.view import EntryRun, QueueView, StoreView, ViewFile
+from client.serde import raw
+from pocketmq.export.portions import (
+    PORTION,
+    ExportError,
+    Message,
+    Portion,
+    Selection,
+    Where,
+    fault_of,
+)
+from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import FIXED_BYTES_V4
+from remoting.protocol.names import SCHEDULE_TOPIC
+
+MAX_GAP_BYTES: Final = 4096
+"""Bytes of others between two messages that are read along: about what one more call costs."""
+
+READ_BYTES: Final = 4 * 1024 * 1024
+"""Read at once, unless a single message is larger."""
+
+MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
+"""An entry that says more is not believed: its message would have to be held in memory."""
+
+
+class _Entry(NamedTuple):
+    offset: int
+    position: int
+    size: int
+
+
+class _Range(NamedTuple):
+    queue: QueueView
+    begin: int
+    end: int
+
+
+class StoreSource:
+    """A store's messages.
+
+    Args:
+        root: its directory.
+        commit_log: where the log lies, if not in it.
+        selection: what is wanted.
+
+    Raises:
+        ExportError: it has no such topic or queue.
+        StoreError: it can't be read.
+    """
+
+    def __init__(self, root: Path, commit_log: str | None, selection: Selection) -> None:
+        self._view = StoreView(root, commit_log=commit_log)
+        self._selection = selection
+        self._name = str(root)
+        self._ranges = [self._range(queue_id) for queue_id in self._queues()]
+        self._skips_by_hash = not selection.tags.is_all and selection.topic != SCHEDULE_TOPIC
+
+    @property
+    def total(self) -> int:
+        """How many numbers the wanted parts of the queues have."""
+        return sum(max(0, part.end - part.begin) for part in self._ranges)
+
+    def portions(self) -> Iterator[Portion]:
+        """All of it. Raises ``StoreError``."""
+        for part in self._ranges:
+            for run in part.queue.entries(part.begin, part.end, max_entries=PORTION):
+                yield from self._run(part.queue, run)
+
+    # --- what there is
+
+    def _queues(self) -> list[int]:
+        topic, view = self._selection.topic, self._view
+        topics = view.topics()
+        if topic not in topics:
+            known = ", ".join(topics[:20]) + (" …" if len(topics) > 20 else "")
+            raise ExportError(
+                f"the store {self._name} has no queue of topic {topic!r}: it has {known or 'none'}"
+            )
+        there = view.queues(topic)
+        wanted = [text.rpartition("/")[2] for text in self._selection.queues]
+        for text in wanted:
+            if text not in map(str, there):
+                raise ExportError(
+                    f"topic {topic} in the store {self._name} has no queue {text!r}: it has"
+                    f" {', '.join(map(str, there))}"
+                )
+        return [queue_id for queue_id in there if not wanted or str(queue_id) in wanted]
+
+    def _range(self, queue_id: int) -> _Range:
+        queue = self._view.queue(self._selection.topic, queue_id)
+        least, most, _ = queue.range()
+
+        def place(where: Where) -> int:
+            if isinstance(where, datetime):
+                return queue.offset_of_time(int(where.timestamp() * 1000))
+            if isinstance(where, int):
+                return min(max(where, least), most)
+            return least if where is client.BEGIN else most
+
+        return _Range(queue, place(self._selection.begin), place(self._selection.end))
+
+    # --- reading
+
+    def _run(self, queue: QueueView, run: EntryRun) -> Iterator[Portion]:
+        files = self._view.log.files
+        group: list[_Entry] = []
+        damage: list[str] = []
+        passed = 0
+        file: ViewFile | None = None
+        for number, (position, size, code) in enumerate(ENTRY.iter_unpack(run.entries)):
+            entry = _Entry(run.offset + number, position, size)
+            passed += 1
+            if self._skips_by_hash and code not in self._selection.tags.codes:
+                continue
+            its_file = _file_of(files, entry)
+            if its_file is None:
+                damage.append(
+                    self._lost(queue, entry.offset, "there is no record of it in the log")
+                )
+                continue
+            if group and not (its_file is file and _is_near(group, entry)):
+                yield self._read(queue, group, passed - 1, damage, file)
+                group, damage, passed = [], [], 1
+            group.append(entry)
+            file = its_file
+        yield self._read(queue, group, passed, damage, file)
+
+    def _read(
+        self,
+        queue: QueueView,
+        group: list[_Entry],
+        passed: int,
+        damage: list[str],
+        file: ViewFile | None,
+    ) -> Portion:
+        if not group:
+            return Portion([], passed, damage)
+        begin, last = group[0].position, group[-1]
+        data = bytearray(last.position + last.size - begin)
+        self._view.log.read_into(begin, memoryview(data))
+        buffer = bytes(data)
+        where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
+        messages = []
+        for entry in group:
+            try:
+                message = Message(buffer, entry.position - begin, where, raw)
+            except RecordError as error:
+                damage.append(self._lost(queue, entry.offset, str(error)))
+                continue
+            if not _is_it(message, entry):
+                reason = "the record that its queue points at is not it"
+                damage.append(self._lost(queue, entry.offset, reason))
+            elif fault := fault_of(message):
+                damage.append(fault)
+            elif self._selection.wants(message):
+                messages.append(message)
+        return Portion(messages, passed, damage, None if file is None else file.path)
+
+    def _lost(self, queue: QueueView, offset: int, reason: str) -> str:
+        where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
+        return f"message {offset} of {where} is left out: {reason}"
+
+
+def _is_near(group: Sequence[_Entry], entry: _Entry) -> bool:
+    first, last = group[0], group[-1]
+    gap = entry.position - (last.position + last.size)
+    return 0 <= gap <= MAX_GAP_BYTES and entry.position + entry.size - first.position <= READ_BYTES
+
+
+def _is_it(message: Message, entry: _Entry) -> bool:
+    told = (message.queue_offset, message.physical_offset, message.size)
+    queue = message.queue
+    return told == entry and (message.topic, message.queue_id) == (queue.topic, queue.queue_id)
+
+
+def _file_of(files: Sequence[ViewFile], entry: _Entry) -> ViewFile | None:
+    """The log file that an entry points into; None for an entry that points nowhere."""
+    if not FIXED_BYTES_V4 <= entry.size <= MAX_SIZE_BYTES or entry.size == FILLER_SIZE:
+        return None
+    index = bisect_right(files, entry.position, key=lambda file: file.start) - 1
+    if index < 0 or entry.position + entry.size > files[index].end:
+        return None
+    return files[index]

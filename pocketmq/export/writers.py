@@ -1,0 +1,192 @@
+"""What exported messages become: JSON lines, or a Parquet file.
+
+A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
+batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
+``format("rocketmq.store")`` for a store's.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import IO, Any, Final, Protocol
+
+from pocketmq.cli.times import iso
+from pocketmq.export.portions import ExportError, Message, Portion
+from pocketmq.sinks import body_text
+from remoting.protocol.accelerated import json_dumps, json_loads
+
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+"""Of a Parquet file: what is held in memory before it is written."""
+
+Body = tuple[object, str]
+"""A body as it stands in a JSON line, and what it is called there."""
+
+
+class Writer(Protocol):
+    """Takes messages and writes them."""
+
+    def write(self, portion: Portion) -> None:
+        """The messages of a portion. Raises ``ExportError``, ``OSError``."""
+        ...
+
+    def close(self) -> None:
+        """There are no more. Raises ``OSError``."""
+        ...
+
+    def abandon(self) -> None:
+        """Nothing of it is wanted any more."""
+        ...
+
+
+def _text(message: Message) -> Body:
+    try:
+        return message.body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        raise ExportError(
+            f"the body of message {message.offset} of {message.queue} is not UTF-8: use --body auto"
+            " or --body base64"
+        ) from None
+
+
+def _base64(message: Message) -> Body:
+    return base64.b64encode(message.body).decode(), "base64"
+
+
+def _json(message: Message) -> Body:
+    try:
+        return json_loads(message.body), "json"
+    except ValueError:
+        return body_text(message.body)
+
+
+BODIES: Final[dict[str, Callable[[Message], Body]]] = {
+    "auto": lambda message: body_text(message.body),
+    "text": _text,
+    "base64": _base64,
+    "json": _json,
+}
+"""How bodies may stand in a JSON line; the field ``encoding`` tells which way was taken."""
+
+
+class JsonLines:
+    """One JSON object a line."""
+
+    def __init__(self, stream: IO[bytes], body: str) -> None:
+        self._stream = stream
+        self._body = BODIES[body]
+
+    def write(self, portion: Portion) -> None:
+        """See ``Writer``."""
+        lines = [json_dumps(self._line(message)) + b"\n" for message in portion.messages]
+        self._stream.write(b"".join(lines))
+
+    def close(self) -> None:
+        """See ``Writer``."""
+        self._stream.flush()
+
+    def abandon(self) -> None:
+        """See ``Writer``."""
+
+    def _line(self, message: Message) -> dict[str, object]:
+        body, encoding = self._body(message)
+        return {
+            "topic": message.topic,
+            "broker": message.queue.broker_name,
+            "queue": message.queue_id,
+            "offset": message.offset,
+            "id": message.id,
+            "offset_id": message.offset_id,
+            "tag": message.tag,
+            "keys": message.keys,
+            "born_at": _time(lambda: iso(message.born_at)),
+            "stored_at": _time(lambda: iso(message.stored_at)),
+            "born_host": _host(message.born_host),
+            "store_host": _host(message.store_host),
+            "retries": message.reconsume_times,
+            "flag": message.flag,
+            "sys_flag": message.sys_flag,
+            "physical_offset": message.physical_offset,
+            "size": message.size,
+            "prepared_transaction_offset": message.prepared_transaction_offset,
+            "properties": message.properties,
+            "body": body,
+            "encoding": encoding,
+        }
+
+
+def _time(text: Callable[[], str | None]) -> str | None:
+    try:
+        return text()
+    except (ValueError, OverflowError, OSError):
+        # A producer may say any number.
+        return None
+
+
+def _host(host: tuple[str, int]) -> str:
+    ip, port = host
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+class Parquet:
+    """A Parquet file, compressed with zstd.
+
+    Args:
+        stream: where to.
+        of_store: whether it has the columns of a store's messages.
+
+    Raises:
+        ExportError: what it takes is not installed.
+    """
+
+    def __init__(self, stream: IO[bytes], *, of_store: bool) -> None:
+        try:
+            import pyarrow as pa  # noqa: PLC0415 - an optional extra
+            from pyarrow import parquet  # noqa: PLC0415 - as above
+
+            from spark_connector import decode, schema  # noqa: PLC0415 - it needs numpy too
+        except ImportError as error:
+            raise ExportError(
+                f"Parquet needs pyarrow and numpy, and {error.name} is not installed: pip install"
+                " pyarrow numpy, or use --format jsonl"
+            ) from error
+        columns = schema.STORE_COLUMNS if of_store else schema.COLUMNS
+        self._columns = tuple(columns.values())
+        self._schema = schema.arrow_schema(self._columns)
+        self._make_decoder = decode.Decoder
+        self._decoders: dict[str, Any] = {}
+        self._make_table = pa.Table.from_batches
+        self._writer = parquet.ParquetWriter(stream, self._schema, compression="zstd")
+        self._waiting: list[Any] = []
+        self._waiting_bytes = 0
+
+    def write(self, portion: Portion) -> None:
+        """See ``Writer``."""
+        if not portion.messages:
+            return
+        broker = portion.messages[0].queue.broker_name
+        decoder = self._decoders.get(broker)
+        if decoder is None:
+            decoder = self._make_decoder(self._columns, broker_name=broker)
+            self._decoders[broker] = decoder
+        records = b"".join(message.raw for message in portion.messages)
+        for decoded in decoder.batches(records, file=portion.file):
+            self._waiting.append(decoded.batch)
+            self._waiting_bytes += decoded.batch.nbytes
+            if self._waiting_bytes >= ROW_GROUP_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(self._make_table(self._waiting, schema=self._schema))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        """See ``Writer``."""
+        self._flush()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """See ``Writer``."""
+        # Else it would write its end when it is collected, to a stream that is closed by then.
+        self._writer.is_open = False
