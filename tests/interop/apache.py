@@ -99,14 +99,14 @@ class JavaClient:
             *arguments,
         ]
 
-    def run(self, *arguments: str) -> list[list[str]]:
+    def run(self, *arguments: str, program: str = "Interop") -> list[list[str]]:
         """Run to the end; the facts it printed among its log lines.
 
         Raises:
             AssertionError: It failed; the text is what it said.
         """
         done = subprocess.run(
-            self.command(*arguments),
+            self.command(*arguments, program=program),
             capture_output=True,
             text=True,
             timeout=JAVA_TIMEOUT,
@@ -133,10 +133,15 @@ class JavaClient:
 
 @dataclass(frozen=True)
 class Apache:
-    """A running Apache name server and broker."""
+    """A running Apache name server and broker.
+
+    Attributes:
+        process: the broker's; to be stopped cleanly, or in its tracks.
+    """
 
     nameserver: str
     broker: str
+    process: subprocess.Popen[bytes]
 
 
 def _command(version: str, home: Path, main_class: str, config: Path, heap: str) -> list[str]:
@@ -220,7 +225,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         processes.append(_start(command, home, home / "broker.log"))
         wait_until_listening(broker_port)
         _wait_until_registered(nameserver, broker_port)
-        yield Apache(nameserver, f"127.0.0.1:{broker_port}")
+        yield Apache(nameserver, f"127.0.0.1:{broker_port}", processes[-1])
     finally:
         # Their clean stop takes ten seconds and tells us nothing.
         for process in processes:

@@ -1,0 +1,168 @@
+"""What is in a store that is carried between brokers, as our client and the Java client see it.
+
+Both say the same of each message, field by field, so that what one reads at one broker can be
+compared with what the other reads at the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import client
+from broker.store.view import LogChunk, StoreView
+from remoting.protocol import bodies
+from remoting.protocol.bodies.offsets import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+)
+from remoting.protocol.message.view import RecordView
+
+PATIENCE = 60.0
+
+
+class Fact(NamedTuple):
+    """A message with everything that a client can see of it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    retries: int
+    born_ms: int
+    born_host: str
+    stored_ms: int
+    store_host: str
+    prepared_offset: int
+    properties: tuple[tuple[str, str], ...]
+    body_sha256: str
+
+
+def said_by_java(lines: Iterable[list[str]]) -> set[Fact]:
+    """What ``Stores.java`` says of the messages it has read."""
+    return {_from_line(fields) for kind, *fields in lines if kind == "message"}
+
+
+def _from_line(fields: Sequence[str]) -> Fact:
+    topic, *numbers, text, body = fields
+    pairs = (pair.split("\1", 1) for pair in bytes.fromhex(text).decode().split("\2")[:-1])
+    values: list[Any] = [part if ":" in part else int(part) for part in numbers]
+    properties = tuple(sorted((name, value) for name, value in pairs))
+    return Fact._make([topic, *values, properties, body])
+
+
+def fact_of(record: RecordView) -> Fact:
+    """What our client sees of a message."""
+    return Fact(
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.physical_offset,
+        record.flag,
+        record.sys_flag & ~1,
+        record.reconsume_times,
+        record.born_timestamp_ms,
+        _host(record.born_host),
+        record.store_timestamp_ms,
+        _host(record.store_host),
+        record.prepared_transaction_offset,
+        tuple(sorted(record.properties.items())),
+        hashlib.sha256(record.body).hexdigest(),
+    )
+
+
+def _host(host: tuple[str, int]) -> str:
+    return f"{ipaddress.ip_address(host[0]).packed.hex()}:{host[1]}"
+
+
+def body_sha256(*bodies: bytes) -> list[str]:
+    """How facts name bodies."""
+    return sorted(hashlib.sha256(body).hexdigest() for body in bodies)
+
+
+async def read(nameserver: str, *topics: str) -> set[Fact]:
+    """Everything that is in the topics' queues now; every message has a right checksum."""
+    found: set[Fact] = set()
+    for topic in topics:
+        found |= {fact_of(message) for message in await _messages(nameserver, topic)}
+    return found
+
+
+async def _messages(nameserver: str, topic: str) -> list[client.ReceivedMessage[bytes]]:
+    messages: list[client.ReceivedMessage[bytes]] = []
+    async with (
+        client.Admin(nameserver) as admin,
+        client.PullConsumer(nameserver, group="reader") as consumer,
+        asyncio.timeout(PATIENCE),
+    ):
+        stats = await admin.topic_stats(topic)
+        count = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
+        consumer.assign(stats)
+        for queue in stats:
+            await consumer.seek(queue, client.BEGIN)
+        while len(messages) < count:
+            messages += await consumer.get_many(1000, timeout=1.0)
+    assert len(messages) == count
+    assert all(message.check_crc() for message in messages)
+    return messages
+
+
+def assert_dense(facts: Iterable[Fact]) -> None:
+    """No queue lacks a number, and none has a message twice."""
+    queues: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for fact in facts:
+        queues[fact.topic, fact.queue_id].append(fact.queue_offset)
+    for queue, offsets in queues.items():
+        assert sorted(offsets) == list(range(len(offsets))), queue
+
+
+def of(facts: Iterable[Fact], topic: str) -> list[Fact]:
+    """The messages of one topic."""
+    return [fact for fact in facts if fact.topic == topic]
+
+
+def number(facts: Iterable[Fact], topic: str) -> int:
+    """How many messages of a topic there are."""
+    return sum(fact.topic == topic for fact in facts)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that tells nobody."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def committed(store: Path) -> dict[str, dict[int, int]]:
+    """What ``consumerOffset.json`` says; it changes hands as a whole."""
+    file = store / "config" / "consumerOffset.json"
+    text = file.read_bytes() if file.exists() else b""
+    return bodies.decode(ConsumerOffsetSerializeWrapper, text).offset_table if text else {}
+
+
+def delivered(store: Path) -> dict[int, int]:
+    """How many messages of each delay level are delivered by ``delayOffset.json``."""
+    file = store / "config" / "delayOffset.json"
+    text = file.read_bytes() if file.exists() else b"{}"
+    counts = bodies.decode(DelayOffsetSerializeWrapper, text).offset_table
+    return {level: count for level, count in counts.items() if count}
+
+
+def raw(store: Path, *topics: str) -> list[bytes]:
+    """The topics' records as they lie in the log, read without a broker."""
+    view = StoreView(store)
+    found: list[bytes] = []
+    for chunk in view.log.walk(view.log.start, view.log_end().position):
+        assert isinstance(chunk, LogChunk), chunk
+        records = (RecordView(chunk.data, start) for start in chunk.starts)
+        found += [bytes(record.raw) for record in records if record.topic in topics]
+    return found

@@ -1,0 +1,203 @@
+"""Ours takes over a store that Apache's broker filled for the Java client, stopped or killed.
+
+Beside what is in the stores that go the other way, it has transactions: some committed, some rolled
+back, and some that nobody has ended. Ours leaves their halves as they are, and Apache's broker asks
+about them when the store is its own again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import client
+from pocketmq import testing
+from tests.interop import carried
+from tests.interop.apache import Apache, JavaClient, apache
+from tests.interop.carried import Fact, body_sha256
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+KINDS, WORK, DEALS, LATE = "kinds", "work", "deals", "late"
+GROUP, DEALERS = "workers", "dealers"
+RETRIES, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+TOPICS = (KINDS, WORK, DEALS, LATE, RETRIES, DEAD)
+HALF, ENDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+LEVELS = "1s 3s 12s"
+HERE = {"brokerName": "broker-a", "messageDelayLevel": LEVELS, "flushDiskType": "SYNC_FLUSH"}
+THERE = [
+    f"messageDelayLevel={LEVELS}",
+    "flushConsumerOffsetInterval=200",
+    "flushDelayOffsetInterval=200",
+]
+ASKING = ["transactionTimeOut=100", "transactionCheckInterval=500"]
+AT_ONCE, LATER = 1, 3
+"""Delayed messages that theirs delivers, and such that wait when it ends."""
+
+
+@dataclass
+class Left:
+    """What Apache's broker left.
+
+    Attributes:
+        facts: what the Java client read there in the end.
+        killed: the store as a kill of the broker leaves it.
+        stopped: the store itself, once ``process`` has ended.
+    """
+
+    version: str
+    facts: set[Fact]
+    killed: Path
+    stopped: Path
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+def left(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Left]:
+    home: Path = tmp_path_factory.mktemp("apache")
+    with apache(request.param, home, settings=THERE) as theirs:
+        facts = filled(JavaClient(request.param, "JSON", home), theirs, home / "store")
+        theirs.process.send_signal(signal.SIGSTOP)
+        # Of their 420 MB of index next to nothing is on the disk.
+        subprocess.run(["cp", "-a", "--sparse=always", home / "store", home / "killed"], check=True)
+        theirs.process.send_signal(signal.SIGCONT)
+        theirs.process.terminate()
+        yield Left(request.param, facts, home / "killed", home / "store", theirs.process)
+
+
+def filled(java: JavaClient, theirs: Apache, store: Path) -> set[Fact]:
+    """Have the Java client do everything, and the broker write down what it writes now and then."""
+    asyncio.run(create(theirs.nameserver))
+    lines = java.run(
+        theirs.nameserver,
+        *("late", LATE, "1", str(AT_ONCE), "/", "write", KINDS, "/", "deal", DEALS, DEALERS),
+        *("/", "work", WORK, GROUP, "/", "await", LATE, str(AT_ONCE)),
+        *("/", "late", LATE, "3", str(LATER), "/", "read", *TOPICS),
+        program="Stores",
+    )
+    carried.until(lambda: carried.delivered(store).items() >= {1: AT_ONCE + 1, 2: 1}.items(), "1")
+    carried.until(lambda: committed_work(store) == 6, "offsets aren't written")
+    return carried.said_by_java(lines)
+
+
+async def create(nameserver: str) -> None:
+    async with client.Admin(nameserver) as admin:
+        for topic in (KINDS, WORK, DEALS, LATE):
+            await admin.create_topic(topic, queues=4 if topic == KINDS else 2)
+        await admin.create_group(GROUP)
+        # The Java client would look for it 20 seconds after it has made its broker create it.
+        await admin.create_topic(RETRIES, queues=1)
+
+
+def committed_work(store: Path) -> int:
+    return sum(carried.committed(store).get(f"{WORK}@{GROUP}", {}).values())
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_ours_goes_on_with_apaches(left: Left, end: str, tmp_path: Path) -> None:
+    store = left.killed
+    if end == "stopped":
+        left.process.wait(60)
+        store = left.stopped
+    assert (store / "abort").exists() is (end == "killed")
+    halves = carried.raw(store, HALF, ENDED)
+    assert len(halves) >= 6
+    places = {queue: at for queue, at in carried.committed(store).items() if "CID_RMQ" in queue}
+
+    waiting = AT_ONCE + LATER - len(carried.raw(store, LATE))
+    opened_ms = time.time_ns() // 1_000_000
+    with testing.broker(store=store, settings=HERE) as ours:
+        here = asyncio.run(check_here(ours.nameserver, left.facts))
+    late = [fact for fact in carried.of(here, LATE) if fact.stored_ms >= opened_ms]
+    assert len(late) == waiting
+    assert carried.raw(store, HALF, ENDED) == halves
+    assert carried.committed(store).items() >= places.items()
+
+    if (left.version, end) == ("4.9.7", "killed"):
+        check_there(left.version, store, tmp_path, here)
+
+
+async def check_here(nameserver: str, facts: set[Fact]) -> set[Fact]:
+    """All is as it was, what waited comes once, the group goes on; what is to be read then."""
+    assert await consumed(nameserver) == sorted(
+        [
+            *((b"later work %d" % n, 0) for n in range(4)),
+            *((b"work %d" % n, retries) for n, retries in ((1, 2), (3, 1), (4, 1))),
+        ]
+    )
+    here = await carried.read(nameserver, *TOPICS)
+    while carried.number(here, LATE) < AT_ONCE + LATER:
+        await asyncio.sleep(0.1)
+        here = await carried.read(nameserver, *TOPICS)
+    assert facts <= here
+    assert sorted(fact.body_sha256 for fact in carried.of(here, LATE)) == body_sha256(
+        *(b"late %d %d" % (level, n) for level, count in ((1, 1), (3, 3)) for n in range(count))
+    )
+    deals = [fact.body_sha256 for fact in carried.of(here, DEALS)]
+    assert sorted(deals) == body_sha256(b"COMMIT_MESSAGE 0", b"COMMIT_MESSAGE 1")
+    (dead,) = carried.of(here, DEAD)
+    assert (dead.body_sha256, dead.retries) == (body_sha256(b"work 2")[0], 1)
+    return here | await sent(nameserver)
+
+
+async def consumed(nameserver: str) -> list[tuple[bytes, int]]:
+    """What the group gets: what came when nobody was there, and its retries."""
+    got: list[tuple[bytes, int]] = []
+    enough = asyncio.Event()
+
+    async def handle(message: client.ReceivedMessage[bytes]) -> None:
+        got.append((message.body, message.retries))
+        assert message.topic == WORK
+        if len(got) == 7:
+            enough.set()
+
+    async with client.PushConsumer(
+        nameserver, group=GROUP, subscribe={WORK: "*"}, handler=handle, start_from=client.FIRST
+    ):
+        await asyncio.wait_for(enough.wait(), carried.PATIENCE)
+    async with client.Admin(nameserver) as admin:
+        assert (await admin.lag(GROUP)).total == 0
+    return sorted(got)
+
+
+async def sent(nameserver: str) -> set[Fact]:
+    """A message more in each queue, with the next number; what is found by keys."""
+    async with client.Admin(nameserver) as admin, client.Producer(nameserver) as producer:
+        for queue, offsets in (await admin.topic_stats(KINDS)).items():
+            receipt = await producer.send(client.Message(KINDS, b"here", queue=queue))
+            assert receipt.offset == offsets.max_offset
+        for key, count in (("key-3", 1), ("shared", 8), ("batch-4", 1), ("nothing", 0)):
+            assert len(await admin.find_messages(KINDS, key)) == count
+    facts = await carried.read(nameserver, KINDS)
+    carried.assert_dense(facts)
+    return facts
+
+
+def check_there(version: str, store: Path, home: Path, here: set[Fact]) -> None:
+    """Apache's broker reads all again, and asks about the transactions that nobody has ended."""
+    places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]
+    with apache(version, home, settings=[*THERE, *ASKING, *places]) as theirs:
+        lines = JavaClient(version, "JSON", home).run(
+            theirs.nameserver,
+            *("settle", DEALERS, "/", "await", DEALS, "4", "/", "read", *TOPICS),
+            program="Stores",
+        )
+    there = carried.said_by_java(lines)
+    assert here <= there
+    assert len(there) == len(here) + 2
+    asked = {fields[1] for fields in lines if fields[0] == "asked"}
+    assert asked == {"UNKNOW 0", "UNKNOW 1"}
+    committed = [fact.body_sha256 for fact in carried.of(there, DEALS)]
+    assert sorted(committed) == body_sha256(
+        *(b"%s %d" % (state, n) for state in (b"COMMIT_MESSAGE", b"UNKNOW") for n in range(2))
+    )
+    carried.assert_dense(there)
