@@ -17,6 +17,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+import structlog
+
 from broker.store.files import Files
 from broker.store.index import batch
 from broker.store.index.limits import PLAIN_SLICE_BYTES, SLICE_BYTES, WORTH_NUMPY_BYTES
@@ -25,6 +27,8 @@ from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+
+_log = structlog.get_logger("store")
 
 FORMAT: Final = 1
 
@@ -78,9 +82,15 @@ class IndexBuilder:
         self.loaded = False
 
     def load(self, log_end: int) -> None:
-        """Find out how far the index is, unless that is known. Raises ``OSError``."""
+        """Find out how far the index is, unless that is known. Raises ``OSError``.
+
+        It is not known any more when somebody has removed or shortened a file.
+        """
         if self.loaded:
-            return
+            if self._row.is_whole():
+                return
+            _log.warning("an index file was removed or shortened: messages are indexed anew")
+            self.loaded = False
         self._row.load(log_end, safe_ms=self._safe_ms)
         told = self._disk.read(self._note)
         last = self._row.last

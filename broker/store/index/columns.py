@@ -94,13 +94,13 @@ class _Records:
         self.sizes = np.diff(starts, append=end)
         flags = self.column(">i4", starts + SYS_FLAG_AT)
         self.times_ms = self.column(">i8", starts + STORE_TIMESTAMP_AT_V4)
-        self.rolled_back = flags & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+        rolled_back = flags & TRANSACTION_MASK == TRANSACTION_ROLLBACK
         elsewhere = flags & BORN_HOST_V6 != 0
         if elsewhere.any():
             far = self.column(">i8", starts[elsewhere] + _STORE_TIMESTAMP_AT_V6)
             self.times_ms[elsewhere] = far
         usual = (flags & HOSTS_V6_MASK == 0) & (self.bytes[starts + _MAGIC_END_AT] == _MAGIC_END)
-        self.usual: NDArray[np.bool_] = usual & ~self.rolled_back
+        self.usual: NDArray[np.bool_] = usual & ~rolled_back
         self._find_tails(self.column(">u4", starts + _BODY_LENGTH_AT))
 
     def column(self, kind: str, at: _Ints) -> _Ints:
@@ -253,7 +253,8 @@ def walk(data: memoryview, base: int) -> Walked:
 
 
 def _keys_of(records: _Records) -> Iterator[_Found]:
-    single = [np.flatnonzero(~records.usual & ~records.rolled_back)]
+    # Those that were rolled back too: they have no keys, but their lengths must agree.
+    single = [np.flatnonzero(~records.usual)]
     for length, group in records.alike():
         left = group
         for _ in range(MAX_MODELS):

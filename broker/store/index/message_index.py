@@ -212,7 +212,7 @@ class MessageIndex:
 
     def _advance_to(self, end: int, go_on: Callable[[], bool]) -> None:
         """Index up to ``end``, without pauses, as long as ``go_on``."""
-        if self._enabled and (not self._builder.loaded or self._builder.position < end):
+        if self._enabled:
             try:
                 self._builder.catch_up(end, go_on)
             except Exception as error:  # noqa: BLE001 - the thread tries again, and reports it

@@ -53,6 +53,13 @@ class IndexRow:
         """The one that takes entries."""
         return self._files[-1] if self._files else None
 
+    def is_whole(self) -> bool:
+        """Whether each file is still there in its full length. Raises ``OSError``.
+
+        A look into the map of one that was shortened would end the process.
+        """
+        return all(self._disk.size(file.path) == self._shape.bytes for file in self._files)
+
     def load(self, log_end: int, *, safe_ms: int | None) -> None:
         """Find the files.
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from broker.store.index import batch, columns
 from remoting.protocol.disk.index_file import IndexTable, file_bytes
 from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import MAGIC_V2, encode_record
-from remoting.protocol.message.sys_flag import TRANSACTION_ROLLBACK
+from remoting.protocol.message.record import MAGIC_V2, SYS_FLAG_AT, encode_record
+from remoting.protocol.message.sys_flag import BORN_HOST_V6, TRANSACTION_ROLLBACK
 
 HOST = host_bytes("10.9.8.7", 10911)
 HOST_V6 = host_bytes("fe80::1", 10911)
@@ -170,3 +170,11 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
         for walk, table in zip((batch.walk, columns.walk), tables, strict=True)
     ]
     assert links[0].pages(64) == links[1].pages(64)
+
+
+def test_flags_that_a_flipped_bit_made_are_not_taken_for_a_rolled_back_message() -> None:
+    log = bytearray(log_of(SERIES["ids"][:2]))
+    second = int.from_bytes(log[:4], "big")
+    log[second + SYS_FLAG_AT + 3] ^= TRANSACTION_ROLLBACK | BORN_HOST_V6
+    assert batch.walk(bytes(log), BASE).used == second
+    assert columns.walk(memoryview(bytes(log)), BASE).used <= second
