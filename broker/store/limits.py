@@ -123,7 +123,7 @@ MAX_FETCH_GAP_BYTES: Final = 16 * 1024
 CHECKED_SECONDS: Final = 60.0
 """How long a record that was found sound is taken to stay so while it seems to stay in memory."""
 
-MAX_NAMED_DAMAGE: Final = 4096
+MAX_NAMED_DAMAGE: Final = 1024
 """Damaged records that are remembered, so that each is named in the log and counted once."""
 
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024

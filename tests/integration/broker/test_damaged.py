@@ -1,0 +1,286 @@
+"""Damaged messages are never delivered; clients of ours get all others once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from structlog.testing import capture_logs
+
+import client
+from broker.app import Broker
+from broker.delivery.deliverer import RETRY_MS
+from broker.store import reader
+from pocketmq.doctor import Case, examine
+from pocketmq.loop_monitor import LoopMonitor
+from pocketmq.metrics_page import Page
+from pocketmq.request_times import RequestTimes
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from remoting.protocol.message.record import HEAD_BYTES_V4
+from remoting.protocol.names import SCHEDULE_TOPIC
+from tests.integration.broker.client import Client, bodies
+from tests.integration.broker.test_cold_reads import HeldFiles, drop_from_page_cache
+from tests.integration.client.conftest import Cluster, eventually
+from tests.unit.broker.store.damage import flip_in
+
+QUEUES = 3
+MESSAGES = 900
+DAMAGED = {
+    0: {0, 7, 8, 31, 32, 150, 299},
+    1: set(range(100, 260)),
+    2: set(range(MESSAGES // QUEUES)),
+}
+"""Of each queue, by number: some, more in a row than a pull takes, all."""
+
+PARTS = (3, 5, 10, 14, 27, 35, HEAD_BYTES_V4 - 1, HEAD_BYTES_V4, HEAD_BYTES_V4 + 5)
+"""Size, magic, CRC, queue, number, place, length of the body, body twice."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A name server, and a broker with the topic T."""
+    made = Cluster(tmp_path)
+    await made.name_server.start()
+    try:
+        await made.add()
+        async with client.Admin(made.nameserver) as admin:
+            await admin.create_topic("T", queues=QUEUES)
+        yield made
+    finally:
+        await made.close()
+
+
+def body_of(queue_id: int, number: int) -> bytes:
+    return b"%d-%03d " % (queue_id, number) * 20
+
+
+async def fill(cluster: Cluster) -> None:
+    async with client.Producer(cluster.nameserver) as producer:
+        for number in range(MESSAGES // QUEUES):
+            for queue_id in range(QUEUES):
+                queue = client.MessageQueue("T", "broker-a", queue_id)
+                await producer.send("T", body_of(queue_id, number), queue=queue)
+        # A start that finds the last record damaged believes the log alone, not the queues.
+        await producer.send("Other", b"the last one")
+
+
+def place_of(broker: Broker, queue_id: int, number: int, topic: str = "T") -> int:
+    queue = broker.store.queues.get((topic, queue_id))
+    assert queue is not None
+    entry = queue.entry(number)
+    assert entry is not None
+    return entry[0]
+
+
+def log_file(broker: Broker) -> Path:
+    return broker.store.paths.commit_log / ("0" * 20)
+
+
+def positions(broker: Broker) -> list[int]:
+    """Where to flip a byte of each message that shall be damaged."""
+    return [
+        place_of(broker, queue_id, number) + PARTS[number % len(PARTS)]
+        for queue_id, numbers in DAMAGED.items()
+        for number in sorted(numbers)
+    ]
+
+
+def expected() -> dict[int, list[bytes]]:
+    return {
+        queue_id: [
+            body_of(queue_id, number)
+            for number in range(MESSAGES // QUEUES)
+            if number not in damaged
+        ]
+        for queue_id, damaged in DAMAGED.items()
+    }
+
+
+async def pull_all(cluster: Cluster, **options: Any) -> dict[int, list[bytes]]:
+    """What a pull consumer gets until nothing lags."""
+    got: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUES)}
+    async with client.PullConsumer(cluster.nameserver, group="pull", **options) as consumer:
+        consumer.assign(await consumer.queues("T"))
+        wanted = sum(map(len, expected().values()))
+        while sum(map(len, got.values())) < wanted:
+            batch = await consumer.get_many(77, timeout=10)
+            assert batch
+            for message in batch:
+                got[message.queue.queue_id].append(message.body)
+        assert await consumer.get_many(10, timeout=0.1) == []
+    return got
+
+
+async def push_all(cluster: Cluster, group: str = "push", new: int = 0) -> dict[int, list[bytes]]:
+    """What a push consumer gets in order, and that it ends with nothing to do."""
+    got: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUES)}
+
+    async def handle(message: Any) -> None:
+        got[message.queue.queue_id].append(message.body)
+
+    async with client.PushConsumer(
+        cluster.nameserver,
+        group=group,
+        subscribe={"T": "*"},
+        handler=handle,
+        start_from=client.FIRST,
+        order=client.Orderly(),
+    ):
+        wanted = sum(map(len, expected().values())) + new
+        await eventually(lambda: sum(map(len, got.values())) >= wanted)
+    # Its stop has handed out what was there, and committed.
+    return got
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "running", "cold"])
+async def test_consumers_get_everything_else_once_and_in_order(
+    cluster: Cluster, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(cluster)
+    broker = cluster.brokers["broker-a"]
+    where = positions(broker)
+    killed = tmp_path / "killed"
+    broker.store.flush()
+    shutil.copytree(broker.store.paths.root, killed)
+    file = log_file(broker)
+    if how in {"stopped", "killed"}:
+        await cluster.stop()
+    if how == "killed":
+        shutil.rmtree(broker.store.paths.root)
+        shutil.copytree(killed, broker.store.paths.root)
+    for position in where:
+        flip_in(file, position)
+    if how in {"stopped", "killed"}:
+        broker = await cluster.add()
+    else:
+        monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+    if how == "cold":
+        drop_all(broker)
+    assert await pull_all(cluster) == expected()
+    assert await push_all(cluster) == expected()
+    assert broker.store.stats.damaged_messages == len(where)
+    # What comes behind damaged ones comes.
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send("T", b"new", queue=client.MessageQueue("T", "broker-a", 2))
+    assert (await push_all(cluster, "another", 1))[2] == [b"new"]
+    async with client.Admin(cluster.nameserver) as admin:
+        assert (await admin.lag("another")).total == 0
+
+
+def drop_all(broker: Broker) -> None:
+    """Have the disk alone hold the log."""
+    log = broker.store._opened().log
+    files = log._all
+    # The helper spares the last file.
+    log._all = [*files, files[-1]]
+    try:
+        drop_from_page_cache(broker)
+    finally:
+        log._all = files
+
+
+async def test_what_a_thread_reads_from_the_disk_is_checked(make_broker: Any, connect: Any) -> None:
+    broker = make_broker()
+    await broker.start()
+    sender = await connect(broker)
+    for number in range(50):
+        await sender.send(body=b"%02d" % number * 500)
+    place = place_of(broker, 0, 3)
+    await broker.stop()
+    flip_in(log_file(broker), place + HEAD_BYTES_V4)
+    async with Broker(broker.config, files=HeldFiles()) as again:
+        reply = await (await connect(again)).pull(max_msg_nums=10)
+        assert bodies(reply) == [b"%02d" % number * 500 for number in range(10) if number != 3]
+        assert reply.fields["nextBeginOffset"] == "10"
+        assert again.store.stats.cold_gets == 1
+
+
+async def test_neither_query_nor_view_nor_retry_finds_it(make_broker: Any, connect: Any) -> None:
+    broker = make_broker()
+    await broker.start()
+    sender = await connect(broker)
+    for number in range(4):
+        await sender.send(body=b"body %d" % number, properties="KEYS\x01k")
+    places = [place_of(broker, 0, number) for number in range(4)]
+    await broker.stop()
+    flip_in(log_file(broker), places[1] + HEAD_BYTES_V4)
+    async with make_broker() as again:
+        asker: Client = await connect(again)
+        query = QueryMessageRequestHeader(
+            topic="T", key="k", max_num=32, begin_timestamp=0, end_timestamp=2**62
+        )
+        found = await asker.ask(Command.request(RequestCode.QUERY_MESSAGE, query))
+        assert bodies(found) == [b"body 0", b"body 2", b"body 3"]
+        for number, place in enumerate(places):
+            view = ViewMessageRequestHeader(offset=place)
+            seen = await asker.ask(Command.request(RequestCode.VIEW_MESSAGE_BY_ID, view))
+            retry = ConsumerSendMsgBackRequestHeader(offset=place, group="g", delay_level=1)
+            sent = await asker.ask(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, retry))
+            if number == 1:
+                assert (seen.code, sent.code) == (1, 1)
+                assert sent.remark == f"look message by offset failed, {place}"
+            else:
+                assert (seen.code, bodies(seen)) == (0, [b"body %d" % number])
+                assert sent.code == 0
+        assert again.store.stats.damaged_messages == 1
+
+
+async def test_a_delayed_message_that_is_damaged_keeps_no_other_waiting(
+    make_broker: Any, connect: Any
+) -> None:
+    broker = make_broker(message_delay_level="1s")
+    await broker.start()
+    sender = await connect(broker)
+    for number in range(5):
+        await sender.send(body=b"%d" % number, properties="DELAY\x011")
+    place = place_of(broker, 0, 2, SCHEDULE_TOPIC)
+    await broker.stop()
+    flip_in(log_file(broker), place + HEAD_BYTES_V4)
+    async with make_broker(message_delay_level="1s") as again:
+        asker = await connect(again)
+        got: list[bytes] = []
+        async with asyncio.timeout(5 + 2 * RETRY_MS / 1000):
+            while len(got) < 4:
+                reply = await asker.pull(
+                    queue_offset=len(got), sys_flag=6, suspend_timeout_millis=3000
+                )
+                got += bodies(reply) if reply.code == 0 else []
+        assert got == [b"0", b"1", b"3", b"4"]
+        assert again.store.max_offset("T", 0) == 4
+
+
+async def test_operators_are_told(cluster: Cluster) -> None:
+    await fill(cluster)
+    broker = cluster.brokers["broker-a"]
+    place = place_of(broker, 1, 5)
+    await cluster.stop()
+    flip_in(log_file(broker), place + HEAD_BYTES_V4)
+    broker = await cluster.add()
+    registry = CollectorRegistry()
+    registry.register(Page([], [broker], RequestTimes(), LoopMonitor().stalls))
+    assert b"pocketmq_damaged_messages_total 0.0" in generate_latest(registry)
+    asker = Client()
+    try:
+        asker.connection = await asker.pool.get(f"127.0.0.1:{broker.port}")
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert len(bodies(await asker.pull(queue_id=1, max_msg_nums=10))) == 9
+    finally:
+        await asker.pool.close()
+    (told,) = [log for log in logs if log["log_level"] == "error"]
+    assert (told["topic"], told["queue"], told["offset"], told["place"]) == ("T", 1, 5, place)
+    assert "has CRC" in told["reason"]
+    assert b"pocketmq_damaged_messages_total 1.0" in generate_latest(registry)
+    case = Case(name_servers=[cluster.nameserver])
+    findings = await asyncio.to_thread(lambda: list(examine(case)))
+    (finding,) = [finding for finding in findings if finding.check == "damage"]
+    assert "broker-a does not deliver 1 messages" in finding.found
+    assert f"pocketmq store verify {broker.store.paths.root}" in finding.remedy
