@@ -4,19 +4,20 @@ A state machine without I/O: facts about the queues and the time come in, the ba
 Spark knows one limit at a time, so all of ours are applied here.
 
 Without ``maxOffsetsPerTrigger`` a batch takes at most a million messages until the query has once
-come to the end of its queues: the first batch on a long backlog must not fill memory. Bytes are
-estimated from samples of stored sizes (see ``learn_size``).
+come to the end of its queues: the first batch on a long backlog must not fill memory. A limit in
+bytes is applied to what the other limits allow (``byte_shares``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError
 from spark_connector.options.source import Limits
+from spark_connector.planning.byte_shares import ByteShares, Sizes
 from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
 from spark_connector.planning.ranges import OnDataLoss
@@ -24,9 +25,6 @@ from spark_connector.planning.shares import share
 
 CATCH_UP_OFFSETS: Final = 1_000_000
 """Messages of one batch at most while a query without a limit works off its backlog."""
-
-SIZE_WEIGHT: Final = 0.3
-"""Weight of the newest sample in the average of stored sizes."""
 
 UNLIMITED: Final = 2**62
 
@@ -77,7 +75,7 @@ class Admission:
         started: when the query began, or last had a batch; seconds of a monotonic clock.
         target: with the trigger AvailableNow: where the query ends.
         caught_up: it has once come to the end of all queues.
-        mean_bytes: the average stored size of a message; 0: not known yet.
+        byte_shares: divides the limit in bytes; None: there is none.
         lost: offsets that were passed over because they are gone.
     """
 
@@ -86,8 +84,12 @@ class Admission:
     started: float
     target: Offsets | None = None
     caught_up: bool = False
-    mean_bytes: float = 0.0
+    byte_shares: ByteShares | None = field(init=False)
     lost: int = 0
+
+    def __post_init__(self) -> None:
+        limit = self.limits.max_bytes
+        self.byte_shares = None if limit is None else ByteShares(limit)
 
     @property
     def max_rows(self) -> int:
@@ -100,6 +102,7 @@ class Admission:
         facts: Mapping[MessageQueue, QueueFacts],
         now: float,
         *,
+        sizes: Sizes | None = None,
         take_all: bool = False,
     ) -> Offsets:
         """Where the next batch ends; ``start`` itself when there is none yet.
@@ -108,6 +111,7 @@ class Admission:
             start: the end of the batch before.
             facts: of all queues that can be reached; the others stay where they are.
             now: seconds of the clock that ``started`` is of.
+            sizes: are asked when there is a limit in bytes.
             take_all: leave the limits aside (trigger Once).
 
         Raises:
@@ -128,18 +132,14 @@ class Admission:
                 }
             else:
                 self.caught_up = True
+            if self.byte_shares is not None:
+                assert sizes is not None
+                ends |= self.byte_shares.ends(begins, ends, sizes)
         after = {**start, **ends}
         if after != start:
             self.started = now
             self._count_loss(start, begins)
         return after
-
-    def learn_size(self, mean_bytes: float) -> None:
-        """A sample of stored sizes was taken."""
-        if self.mean_bytes:
-            self.mean_bytes += SIZE_WEIGHT * (mean_bytes - self.mean_bytes)
-        else:
-            self.mean_bytes = mean_bytes
 
     def _window(
         self, start: Offsets, facts: Mapping[MessageQueue, QueueFacts]
@@ -174,7 +174,5 @@ class Admission:
     def _limit(self) -> int:
         limit = self.limits.max_offsets
         if limit is None:
-            limit = UNLIMITED if self.caught_up or self.limits.max_bytes else CATCH_UP_OFFSETS
-        if self.limits.max_bytes is not None and self.mean_bytes:
-            limit = min(limit, max(1, int(self.limits.max_bytes / self.mean_bytes)))
+            limit = UNLIMITED if self.caught_up or self.byte_shares else CATCH_UP_OFFSETS
         return limit

@@ -16,7 +16,7 @@ from client.remote import name_of
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import Body, decode
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Extra
 from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers.base import Header
 from spark_connector.errors import BrokerError
@@ -36,9 +36,9 @@ Request = Callable[[], Command]
 """Makes a request anew for each attempt: a command is sent once."""
 
 
-def request(code: RequestCode, header: Header | None = None) -> Request:
+def request(code: RequestCode, header: Header | None = None, *, extra: Extra = ()) -> Request:
     """A request that can be sent several times."""
-    return lambda: Command.request(code, header)
+    return lambda: Command.request(code, header, extra=extra)
 
 
 class Calls:

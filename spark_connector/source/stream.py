@@ -31,9 +31,7 @@ from spark_connector.source.commits import Commits
 from spark_connector.source.horizon import Horizon
 from spark_connector.source.partitions import ranges_of, read, tasks
 from spark_connector.source.places import Places
-
-SAMPLED_QUEUES = 3
-"""Queues whose messages are sampled for the limit in bytes; those with most to read."""
+from spark_connector.source.sizes import StoredSizes
 
 _log = Log("spark")
 
@@ -52,6 +50,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._brokers = Brokers(options.connection)
         self._horizon = Horizon(options, self._brokers)
         self._commits = Commits(self._brokers, options.group) if options.commit else None
+        self._sizes = StoredSizes(self._brokers, options.group)
         self._admission = Admission(options.limits, options.read.on_data_loss, time.monotonic())
         self._initial: dict[str, Any] | None = None
         self._idle = False
@@ -94,9 +93,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._commits is not None:
             ends_by_itself = self._admission.target is not None
             self._commits.store(begun, self._horizon.routes, facts, impatient=ends_by_itself)
-        self._sample(begun)
+        self._sizes.routes = self._horizon.routes
+        # What is left out because its broker is down would end a query that ends by itself.
+        self._sizes.strict = self._admission.target is not None
         end = self._admission.end(
-            begun, facts, time.monotonic(), take_all=isinstance(limit, ReadAllAvailable)
+            begun,
+            facts,
+            time.monotonic(),
+            sizes=self._sizes,
+            take_all=isinstance(limit, ReadAllAvailable),
         )
         self._idle = end == begun
         self._report_loss()
@@ -158,21 +163,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{target[behind[0]]}",
                 "start its broker again and then the query: it goes on from its checkpoint",
             )
-
-    def _sample(self, begun: Offsets) -> None:
-        """Learn how large the next messages are, if that matters."""
-        if self._options.limits.max_bytes is None:
-            return
-        waiting = {
-            queue: ends.maximum - begun.get(queue, ends.minimum)
-            for queue, ends in self._horizon.facts.items()
-        }
-        largest = sorted(waiting, key=lambda queue: -waiting[queue])[:SAMPLED_QUEUES]
-        for queue in largest:
-            if waiting[queue] > 0:
-                size = self._places().mean_size(queue, begun.get(queue, 0))
-                if size is not None:
-                    self._admission.learn_size(size)
 
     def _report_loss(self) -> None:
         if self._admission.lost > self._lost:

@@ -13,6 +13,7 @@ from spark_connector.planning.admission import CATCH_UP_OFFSETS, Admission
 from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
 from spark_connector.planning.ranges import OnDataLoss
+from tests.unit.spark_connector.planning.test_byte_shares import Stored
 
 
 def queue(number: int) -> MessageQueue:
@@ -71,19 +72,34 @@ def test_a_minimum_is_no_limit_for_a_query_that_ends_by_itself():
     assert ending.end(offsets(0), facts((0, 99)), 0.0) == offsets(7)
 
 
-def test_bytes_are_a_limit_once_sizes_are_known():
-    limited = admission(max_bytes=1000)
-    limited.learn_size(100.0)
-    assert limited.end(offsets(0), facts((0, 99)), 1.0) == offsets(10)
-    limited.learn_size(200.0)
-    assert limited.mean_bytes == pytest.approx(130.0)
-    assert limited.end(offsets(0), facts((0, 99)), 1.0) == offsets(7)
+def test_limits_of_bytes_and_of_offsets_hold_together():
+    stored = Stored([100] * 50, [1] * 50)
+    limited = admission(max_bytes=1000, max_offsets=30)
+    assert limited.end(stored.begins, facts((0, 50), (0, 50)), 1.0, sizes=stored) == offsets(9, 15)
+    limited = admission(max_bytes=10_000, max_offsets=30)
+    assert limited.end(stored.begins, facts((0, 50), (0, 50)), 1.0, sizes=stored) == offsets(15, 15)
 
 
-def test_a_message_larger_than_the_limit_is_taken_alone():
+def test_a_limit_of_bytes_alone_is_limit_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("spark_connector.planning.admission.CATCH_UP_OFFSETS", 100)
+    limited = admission(max_bytes=2000)
+    assert limited.end(offsets(0), facts((0, 500)), 1.0, sizes=Stored([1] * 500)) == offsets(500)
+
+
+def test_bytes_are_no_limit_for_a_trigger_that_takes_all():
     limited = admission(max_bytes=10)
-    limited.learn_size(1000.0)
-    assert limited.end(offsets(0), facts((0, 99)), 1.0) == offsets(1)
+    assert limited.end(offsets(0), facts((0, 99)), 1.0, take_all=True) == offsets(99)
+
+
+def test_a_query_with_a_limit_of_bytes_comes_to_its_target():
+    stored = Stored([700] * 9, [70] * 9)
+    ending = admission(max_bytes=1000)
+    ending.target = offsets(7, 9)
+    at, steps = stored.begins, 0
+    while (following := ending.end(at, facts((0, 9), (0, 9)), 1.0, sizes=stored)) != at:
+        at, steps = following, steps + 1
+    assert at == offsets(7, 9)
+    assert steps == 8
 
 
 def test_a_target_holds_whatever_comes_later():
