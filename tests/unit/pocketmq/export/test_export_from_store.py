@@ -118,7 +118,9 @@ words = st.text(
 maps = st.dictionaries(words.filter(lambda name: name not in {"TAGS", "KEYS"}), words, max_size=5)
 
 
-@settings(max_examples=size(ci=15, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=size(ci=15, soak=300), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(sent=st.lists(st.tuples(bodies, maps, st.integers(0, 2)), max_size=30))
 def test_both_forms_give_back_every_body_and_property(
     sent: list[tuple[bytes, dict[str, str], int]],
