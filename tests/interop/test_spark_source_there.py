@@ -152,6 +152,14 @@ def test_a_stream_reads_each_message_once_and_its_lag_ends_at_0(
     assert "a commit failed" not in caplog.text
 
 
+def test_a_limit_in_bytes_is_estimated_where_brokers_can_not_tell(topic: str, running: Any):
+    query = running(topic, maxBytesPerTrigger=10_000)
+    sizes = [len(batch) for batch in query.available_now()]
+    assert numbers(query.found) == list(range(200))
+    # A message takes some 200 bytes.
+    assert 30 < max(sizes) < 70
+
+
 def test_a_group_that_committed_nothing_is_told_from_one_at_0(
     admin: Admin, topic: str, running: Any
 ):
