@@ -11,6 +11,7 @@ from tests.unit.broker.store.stores import LOG_FILE, message
 BODY = b"body %03d"
 BODY_BYTES = 8
 TOPIC = "TopicTest"
+COUNT = 40
 
 PARTS = {
     "size": 3,
@@ -54,3 +55,8 @@ def fill(store: MessageStore, count: int, *, others: bool = False) -> list[int]:
         if others:
             store.put(message(b"other", queue_id=1))
     return places
+
+
+def all_but(*damaged: int) -> list[bytes]:
+    """The bodies of ``COUNT`` messages but for some."""
+    return [BODY % number for number in range(COUNT) if number not in damaged]

@@ -1,0 +1,87 @@
+"""A single record that is not what was stored is not found, and is told from no record at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.store import reader
+from broker.store.message_store import MessageStore
+from broker.store.reader import NotInMemory
+from tests.unit.broker.store.damage import COUNT, PARTS, all_but, fill, flip, flip_in
+from tests.unit.broker.store.stores import bodies, message, opened
+from tests.unit.broker.store.test_cold_reads import SlowFiles
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended counts as old from the next record on."""
+    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MessageStore]:
+    store = opened(tmp_path / "store")
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("part", ["size", "body length", "body", "crc", "topic length"])
+async def test_a_single_damaged_record_is_not_found(store: MessageStore, part: str) -> None:
+    places = fill(store, COUNT)
+    flip(store, places[3] + PARTS[part])
+    with capture_logs() as logs:
+        assert store.record_at(places[3]) is None
+        assert await store.record_patiently("me", places[3]) is None
+    assert [(log["offset"], log["place"]) for log in logs] == [(3, places[3])]
+    assert store.stats.damaged_messages == 1
+    assert bodies(store) == all_but(3)
+    assert store.stats.damaged_messages == 1
+
+
+@pytest.mark.parametrize("size", [0, 90, 2**31])
+def test_a_record_that_can_not_be_so_long_is_a_damaged_one(store: MessageStore, size: int) -> None:
+    places = fill(store, COUNT)
+    name = store.paths.commit_log / ("0" * 20)
+    with name.open("r+b") as file:
+        file.seek(places[3])
+        file.write(size.to_bytes(4, "big"))
+    assert store.from_memory(lambda: store.record_at(places[3])) is None
+    assert store.stats.damaged_messages == 1
+    assert bodies(store) == all_but(3)
+
+
+@pytest.mark.parametrize("part", ["magic", "physical offset"])
+def test_what_does_not_say_that_it_is_a_record_is_none(store: MessageStore, part: str) -> None:
+    places = fill(store, COUNT)
+    flip(store, places[3] + PARTS[part])
+    for place in (places[3], places[3] + 1, store.end_offset, -1):
+        assert store.record_at(place) is None
+    assert store.stats.damaged_messages == 0
+
+
+def test_all_of_a_single_record_has_to_be_in_memory(tmp_path: Path) -> None:
+    disk = SlowFiles()
+    store = opened(tmp_path, files=disk)
+    place = store.put(message(b"x" * 5000)).physical_offset
+    store.put(message())
+    disk.cold = True
+    path = store.paths.commit_log / ("0" * 20)
+    disk.fetched.append((path, 0, 91))
+    with pytest.raises(NotInMemory) as problem:
+        store.from_memory(lambda: store.record_at(place))
+    assert [end for _, _, end in problem.value.ranges] > [5000]
+    store.close()
+
+
+def test_a_flip_that_is_taken_back_is_no_damage(store: MessageStore) -> None:
+    """What a broken cable did once, and the next read does not see."""
+    places = fill(store, COUNT)
+    path = store.paths.commit_log / ("0" * 20)
+    flip_in(path, places[3] + PARTS["body"])
+    assert bodies(store) == all_but(3)
+    flip_in(path, places[3] + PARTS["body"])
+    assert bodies(store) == all_but()
