@@ -21,7 +21,13 @@ from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.files import Files
-from broker.store.limits import PAGE_BYTES, SAFE_POINT_BYTES, SAFE_POINT_QUEUE_SECONDS
+from broker.store.limits import (
+    FIRST_TURN_SECONDS,
+    FIRST_TURNS,
+    PAGE_BYTES,
+    SAFE_POINT_BYTES,
+    SAFE_POINT_QUEUE_SECONDS,
+)
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of
@@ -335,7 +341,14 @@ class QueueFlusher:
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
-        while not self._worker.stopping.wait(interval):
+        stopping = self._worker.stopping
+        # What the start walked over shall not be walked over again, and ever more of it, when one
+        # life after the other ends before an interval does.
+        for _ in range(FIRST_TURNS):
+            if not self._is_due() or stopping.wait(min(FIRST_TURN_SECONDS, interval)):
+                break
+            self.turn()
+        while not stopping.wait(interval):
             self.turn()
 
 

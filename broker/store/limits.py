@@ -46,6 +46,12 @@ SAFE_POINT_QUEUE_SECONDS: Final = 0.005
 """What a safe point puts the next one off for each queue that it had to sync: each is a write to
 the disk, and ten thousand of them shall not come every second."""
 
+FIRST_TURN_SECONDS: Final = 0.05
+"""Between looks whether a safe point can be made, after a start that had much to walk over."""
+
+FIRST_TURNS: Final = 20
+"""So many such looks, for it may be the disk that holds it up; then the usual interval begins."""
+
 NO_SPACE_RETRY_SECONDS: Final = 1.0
 """How often a store that ran out of space tries whether there is space again."""
 
