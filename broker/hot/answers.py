@@ -15,6 +15,10 @@ from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.send import SendMessageResponseHeader
 
 PREFIX: Final = Struct(">II")
+
+MAX_TEMPLATES: Final = 1_024
+"""Kinds of answers to sends that are kept, of some 400 bytes each."""
+
 _OPAQUE: Final = 1_912_345_678
 _TEXT: Final = "\ue000"
 _NUMBER: Final = 8_123_456_789_012_345_678
@@ -60,10 +64,11 @@ class SendAnswers:
         extra: the fields that every answer to a send carries.
     """
 
-    __slots__ = ("_extra", "_id")
+    __slots__ = ("_extra", "_id", "_known")
 
     def __init__(self, packed_host: bytes, extra: tuple[tuple[str, str], ...]) -> None:
         self._extra = extra
+        self._known: dict[tuple[int, bytes], bytes] = {}
         self._id = packed_host.hex().upper().encode() + b"%016X"
 
     def one(self, queue_id: int) -> bytes:
@@ -79,6 +84,15 @@ class SendAnswers:
         return b",".join([self._id] * count)
 
     def _template(self, queue_id: int, message_id: bytes) -> bytes:
+        # Topics by the thousands have the same few numbers of queues.
+        found = self._known.get((queue_id, message_id))
+        if found is None:
+            if len(self._known) >= MAX_TEMPLATES:
+                self._known.clear()
+            found = self._known[queue_id, message_id] = self._make(queue_id, message_id)
+        return found
+
+    def _make(self, queue_id: int, message_id: bytes) -> bytes:
         header = SendMessageResponseHeader(msg_id=_TEXT, queue_id=queue_id, queue_offset=_NUMBER)
         return template(
             ResponseCode.SUCCESS,

@@ -21,8 +21,9 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.message.sys_flag import HOSTS_V6_MASK, TRANSACTION_MASK
 
-MAX_TARGETS: Final = 4_096
-"""Kinds of sends remembered: more are a stream of odd headers, for which it starts anew."""
+MAX_TARGETS: Final = 16_384
+"""Kinds of sends remembered, of about 1 KiB each: a producer's to ten thousand queues. More are a
+stream of odd headers, for which it starts anew."""
 
 Key: TypeAlias = tuple[str, ...]
 
