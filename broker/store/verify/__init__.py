@@ -1,0 +1,1 @@
+"""Checking a store's directory, and building anew what can be built from its log."""

@@ -1,0 +1,314 @@
+"""Checking a whole store: the files, the log with all that it calls for, and what is beside it.
+
+Nothing is written and no lock is taken. Of a running store it is true of the moment at which the
+check began: of the log, up to where it ended then. Retention may take files meanwhile; then the
+check begins again.
+
+First the small files are read and the index's, which are behind the log, then where the log ends.
+Each of the log's files is a part, which can be walked by a process of its own. What the parts give
+is put together in the log's order, and then the queues are judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from broker.store.verify import fast, side_files
+from broker.store.verify.entries import QueueKey
+from broker.store.verify.findings import Findings
+from broker.store.verify.index_files import IndexFiles, load_index
+from broker.store.verify.index_scan import Place, Scan
+from broker.store.verify.log_part import LogPart, PartPlan, PartResult, Tell
+from broker.store.verify.queue_judge import Judge, Situation
+from broker.store.verify.queue_walk import QueueReader, QueueWalk
+from broker.store.verify.ranges import Ranges
+from broker.store.verify.running import is_open
+from broker.store.view import LogEnd, StoreChanged, StoreView, ViewFile
+
+MAX_TRIES: Final = 5
+"""How often a check begins again when retention takes what it looks at."""
+
+_WORTH_PROCESSES: Final = 256 * 1024 * 1024
+_PAUSE_SECONDS: Final = 0.1
+
+
+class CheckOptions(NamedTuple):
+    """How to check.
+
+    Attributes:
+        commit_log: ``storePathCommitLog`` if it is elsewhere.
+        levels_ms: ``messageDelayLevel``.
+        jobs: processes that walk the log.
+        plain: do without numpy.
+    """
+
+    commit_log: str | None = None
+    levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    jobs: int = 1
+    plain: bool = False
+
+
+class Report(NamedTuple):
+    """What came of a check.
+
+    Attributes:
+        log_start, log_end: physical offsets.
+        running: a broker has the store open.
+        clean: it was closed properly.
+        bad_queues: what ``repair`` has to build anew.
+        last_ms: the greatest store time.
+    """
+
+    findings: Findings
+    log_start: int
+    log_end: int
+    records: int
+    queues: int
+    entries: int
+    keys: int
+    index_entries: int
+    running: bool
+    clean: bool
+    bad_queues: frozenset[QueueKey]
+    last_ms: int
+    seconds: float
+
+
+def _no_progress(_: int) -> None:
+    """Nobody looks."""
+
+
+def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Report:
+    """Check a store.
+
+    Args:
+        root: its directory.
+        options: how.
+        tell: told how many bytes of the log have been walked, negative to begin again.
+
+    Raises:
+        StoreError: there is none, or it can't be read.
+    """
+    for _ in range(MAX_TRIES - 1):
+        done = Counter[str]()
+
+        def count(walked: int, done: Counter[str] = done) -> None:
+            done["bytes"] += walked
+            tell(walked)
+
+        try:
+            return Check(root, options, count).run()
+        except StoreChanged:
+            if not is_open(root):
+                raise
+            tell(-done["bytes"])
+    return Check(root, options, tell).run()
+
+
+class Check:
+    """One check."""
+
+    def __init__(self, root: Path, options: CheckOptions, tell: Tell) -> None:
+        self._root = root
+        self._options = options
+        self._tell = tell
+        self._findings = Findings()
+        self._damaged = Ranges()
+        self._log_findings = Findings()
+
+    def run(self) -> Report:
+        """Do it. Raises ``StoreError``."""
+        begun = time.monotonic()
+        root, findings = self._root, self._findings
+        running = is_open(root)
+        clean = not running and not (root / "abort").exists()
+        if not clean and not running:
+            findings.note(
+                "abort",
+                str(root / "abort"),
+                None,
+                "the broker did not stop cleanly, or runs elsewhere: its next start recovers",
+            )
+        tables = side_files.read_tables(root, findings)
+        checkpoint = side_files.read_checkpoint(root)
+        view = StoreView(root, commit_log=self._options.commit_log)
+        index = load_index(root / "index", findings)
+        end = view.log_end()
+        told = side_files.read_told(root, view, end.position, findings)
+        self._log_end(view, end, clean=clean)
+        files = self._used(view, end.position)
+        index.check_headers(view, end.position, findings)
+        scan = Scan(
+            findings,
+            [file.start for file in files],
+            None if self._options.plain else fast.load(),
+        )
+        scan.run(index.parts)
+        queues, results = self._walk(view, files, end.position, index, scan.places)
+        unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
+        keys = sum(result.keys for result in results)
+        index.judge(root, keys, unindexed, findings, clean=clean)
+        situation = Situation(
+            log_start=view.log.start,
+            log_end=end.position,
+            settled=end.position if clean or running else (told.end if told is not None else 0),
+            running=running,
+            clean=clean,
+            topics=_all_topics(tables, queues),
+            numbers=None if told is None else told.numbers,
+            told_end=0 if told is None else told.end,
+        )
+        judge = Judge(view, root / "consumequeue", situation, self._damaged, findings, _pause)
+        judge.run(queues.states)
+        last_ms = max((result.last_ms for result in results), default=0)
+        side_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
+        side_files.check_offsets(root, view, tables, findings)
+        if last_ms and not tables.has_offsets:
+            findings.note(
+                "no-offsets",
+                str(root / "config" / "consumerOffset.json"),
+                None,
+                "there are messages, but no committed offsets: groups start as if they were new",
+            )
+        return Report(
+            findings,
+            view.log.start,
+            end.position,
+            sum(result.records for result in results),
+            judge.queues,
+            sum(result.entries for result in results),
+            keys,
+            scan.entries,
+            running,
+            clean,
+            frozenset(judge.bad),
+            last_ms,
+            time.monotonic() - begun,
+        )
+
+    # --- the log
+
+    def _log_end(self, view: StoreView, end: LogEnd, *, clean: bool) -> None:
+        files = view.log.files
+        if end.torn is None or not files:
+            return
+        path = view.log.file_name(min(end.position, files[-1].end - 1))
+        if clean:
+            self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
+        else:
+            sentence = f"the log is torn at its end, which the next start cuts off: {end.torn}"
+            self._findings.note("torn-tail", path, end.position, sentence)
+
+    def _used(self, view: StoreView, end: int) -> list[ViewFile]:
+        """The files with records; they have to go with one another."""
+        files = [file for file in view.log.files if file.start < end or file is view.log.files[0]]
+        if not files:
+            return []
+        usual = Counter(file.size for file in view.log.files).most_common(1)[0][0]
+        if len(files) == 1 and len(view.log.files) == 1:
+            usual = max(usual, 0)
+        for file, following in zip(files, [*files[1:], None], strict=True):
+            if file.size != usual:
+                self._findings.damage(
+                    "file-size",
+                    file.path,
+                    None,
+                    f"the file has {file.size} bytes, the others have {usual}",
+                )
+            elif following is not None and following.start > file.end:
+                missing = Path(file.path).with_name(f"{file.end:020d}")
+                self._findings.damage(
+                    "file-missing",
+                    str(missing),
+                    file.end,
+                    f"the log has nothing from {file.end} to {following.start}",
+                )
+            elif following is not None and following.start < file.end:
+                self._findings.damage(
+                    "file-name", following.path, None, "the file before it has the same offsets"
+                )
+        return files
+
+    def _walk(
+        self,
+        view: StoreView,
+        files: Sequence[ViewFile],
+        end: int,
+        index: IndexFiles,
+        places: Sequence[Place],
+    ) -> tuple[QueueWalk, list[PartResult]]:
+        plans = [
+            PartPlan(
+                root=self._root,
+                commit_log=self._options.commit_log,
+                path=file.path,
+                begin=file.start,
+                end=min(file.end, end),
+                file_end=file.end,
+                closed=number + 1 < len(files) and files[number + 1].start < end,
+                levels_ms=self._options.levels_ms,
+                index_parts=tuple(index.parts),
+                index_begin=places[number],
+                index_end=places[number + 1] if number + 1 < len(places) else None,
+                claims=index.claims,
+                plain=self._options.plain,
+            )
+            for number, file in enumerate(files)
+        ]
+        queues = QueueWalk(QueueReader(self._root / "consumequeue"))
+        results = []
+        reached = files[0].start if files else 0
+        for file, result in zip(files, self._results(view, plans), strict=True):
+            if file.start > reached:
+                self._damaged.add(reached, file.start)
+            reached = file.end
+            queues.merge(result.queues)
+            self._damaged.merge(result.damaged)
+            self._findings.merge(result.findings)
+            results.append(result._replace(queues={}, findings=Findings()))
+        self._behind(view, end, reached)
+        return queues, results
+
+    def _behind(self, view: StoreView, end: int, reached: int) -> None:
+        """What stands behind the log's end was reported there, and what would stand there."""
+        usual = Counter(file.size for file in view.log.files).most_common(1)
+        last = view.log.files[-1] if view.log.files else None
+        if self._findings.kinds["log"] and end < reached:
+            self._damaged.add(end, reached)
+        if last is not None and last.size < usual[0][0]:
+            self._damaged.add(max(reached, last.end), last.start + usual[0][0])
+
+    def _results(self, view: StoreView, plans: Sequence[PartPlan]) -> Iterator[PartResult]:
+        work = sum(plan.end - plan.begin for plan in plans)
+        jobs = min(self._options.jobs, len(plans))
+        if jobs < 2 or work < _WORTH_PROCESSES:
+            for plan in plans:
+                yield LogPart(plan, view, self._tell).run()
+            return
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for plan, result in zip(plans, pool.map(walk_part, plans), strict=True):
+                self._tell(plan.end - plan.begin)
+                yield result
+
+
+def walk_part(plan: PartPlan) -> PartResult:
+    """Walk a part in a process of its own. Raises ``StoreError``."""
+    return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
+
+
+def _all_topics(tables: side_files.Tables, queues: QueueWalk) -> frozenset[str] | None:
+    if tables.topics is None:
+        return None
+    seen = {topic for topic, _ in queues.states if side_files.is_known(topic, tables.topics)}
+    return tables.topics | seen
+
+
+def _pause() -> None:
+    time.sleep(_PAUSE_SECONDS)
