@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from broker.store.copy import rest_copy, state_copy
-from broker.store.copy.file_copy import Tell
-from broker.store.copy.log_copy import Faults, LogCopy, copy_log
+from broker.store.copy.log_copy import Faults, LogCopy, check_log, copy_log
 from broker.store.copy.moment import DEFAULT_QUEUE_FILE_BYTES, Moment, config_of, moment_of
 from broker.store.copy.queue_copy import Queues, complete, copy_queues
 from broker.store.copy.target import Target
@@ -175,8 +174,10 @@ class _Copying:
     def _copy_log(self) -> LogCopy:
         view, end = self._moment.view, self._moment.end
         with self._show("copying the log", max(0, end - view.log.start)) as bar:
-            tell: Tell = bar.advance
-            return copy_log(self._moment, self._target, tell)
+            log = copy_log(self._moment, self._target, bar.advance)
+        with self._show("checking the copy", log.end - log.start) as bar:
+            check_log(log, bar.advance)
+        return log
 
     def _leave_safe_point(self, queues: Queues, log: LogCopy) -> None:
         if log.last < 0 or any(queue.number == queue.first > 0 for queue in queues.values()):

@@ -79,7 +79,7 @@ class LogCopy:
 
 
 def copy_log(moment: Moment, target: Target, tell: Tell) -> LogCopy:
-    """Copy the files that begin before the moment's end, and check what is in them.
+    """Copy the files that begin before the moment's end; ``check_log`` looks at what is in them.
 
     Raises:
         StoreError: the source can't be read, or retention takes it faster than it is copied.
@@ -88,10 +88,7 @@ def copy_log(moment: Moment, target: Target, tell: Tell) -> LogCopy:
     directory = target.directory("commitlog")
     files = _copy_files(moment, directory, tell)
     view = LogView(FileRow([directory], "the copied log"), synced_ms=moment.checkpoint.physic_ms)
-    copied = LogCopy(view, moment.end, files[0].size if files else 0)
-    if files:
-        _check(copied)
-    return copied
+    return LogCopy(view, moment.end, files[0].size if files else 0)
 
 
 def _copy_files(moment: Moment, directory: Path, tell: Tell) -> list[ViewFile]:
@@ -143,12 +140,17 @@ def _copy_file(file: ViewFile, directory: Path, end: int, tell: Tell) -> None:
         raise
 
 
-def _check(copied: LogCopy) -> None:
+def check_log(copied: LogCopy, tell: Tell) -> None:
+    """Look at every record of the copy, and count. Raises ``StoreError``."""
+    if not copied.view.files:
+        return
     for found in copied.view.walk(copied.start, copied.end):
         if isinstance(found, Damage):
             copied.faults.add(found)
+            tell(found.end - found.begin)
         else:
             _check_chunk(copied, found)
+            tell(len(found.data))
 
 
 def _check_chunk(copied: LogCopy, chunk: LogChunk) -> None:

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.store.config import StoreConfig
+from broker.store.copy.limits import MAX_STARTS
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from broker.store.paths import StorePaths
 from broker.store.safe_point import Numbers, SafePoint, SafePointFile
-from broker.store.view import StoreView, ViewFile
+from broker.store.view import StoreChanged, StoreView, ViewFile
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.errors import RecordError
 
@@ -61,6 +62,18 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> Moment:
     Raises:
         StoreError: a file can't be read, or the log has no such place.
     """
+    starts = 0
+    while True:
+        try:
+            return _look_up(root, commit_log, until)
+        except StoreChanged:
+            # Retention took a file between its name and its first byte.
+            starts += 1
+            if starts == MAX_STARTS:
+                raise
+
+
+def _look_up(root: Path, commit_log: str | None, until: int | None) -> Moment:
     view = StoreView(root, commit_log=commit_log)
     log_end = view.log_end().position
     end = log_end if until is None else _place(view, until, log_end)

@@ -30,6 +30,7 @@ _OF_A_RUN: Final = frozenset(
     {"abort", "abort.bak", "checkpoint", "lock"}
     | {"pocketmq-clean-stop", "pocketmq-index", "pocketmq-safe-point"}
 )
+_UNFINISHED: Final = ".tmp"
 _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
 
 
@@ -80,7 +81,9 @@ def copy_others(moment: Moment, target: Target) -> list[str]:
     root, clean = moment.view.root, is_clean(moment.view.root) and not moment.is_past
     for name in _names(root):
         path = root / name
-        if name in _COPIED_ALREADY | _OF_A_RUN or not (path.is_dir() or path.is_file()):
+        if name in _COPIED_ALREADY | _OF_A_RUN or name.endswith(_UNFINISHED):
+            continue
+        if not (path.is_dir() or path.is_file()):
             continue
         if name not in _ANY_TIME and not clean:
             left_out.append(name)

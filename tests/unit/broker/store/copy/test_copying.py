@@ -221,7 +221,7 @@ def test_a_log_on_other_disks_comes_together(store: MessageStore, root: Path, ta
 def test_what_lies_before_an_offset_is_copied(
     store: MessageStore, root: Path, target: Path
 ) -> None:
-    records = [record for chunk in [StoreView(root)] for record in _positions(chunk)]
+    records = _positions(StoreView(root))
     border = records[123]
     report = copied(root, target, until=border)
     assert report.end == border
@@ -233,6 +233,24 @@ def test_what_lies_before_an_offset_is_copied(
     copy = opened(target)
     assert numbers(copy) == list(range(123))
     copy.close()
+
+
+def test_a_copy_may_end_at_the_border_of_files(
+    store: MessageStore, root: Path, target: Path
+) -> None:
+    records = _positions(StoreView(root))
+    first = [n for n in range(1, COUNT) if records[n] // LOG_FILE != records[n - 1] // LOG_FILE]
+    for count in [n + shift for n in first for shift in (-1, 0, 1)]:
+        place = target / str(count)
+        target.mkdir(exist_ok=True)
+        report = copied(root, place, until=records[count])
+        assert len(check(place, report)) == count
+        copy = MessageStore(small_config(place))
+        opening = copy.open()
+        assert (opening.scanned_records, opening.notes) == (1, [])
+        fill(copy, count, count + 3)
+        assert numbers(copy) == list(range(count + 3))
+        copy.close()
 
 
 def _positions(view: StoreView) -> list[int]:
