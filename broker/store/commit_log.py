@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -253,10 +253,7 @@ def find_log_files(
             files.remove(path)
             continue
         if size != file_size:
-            raise StoreError(
-                f"the commit-log file {path} has {size} bytes but mappedFileSizeCommitLog is"
-                f" {file_size}: set mappedFileSizeCommitLog={size} to open this store"
-            )
+            raise _wrong_length(path, size, file_size, [files.size(directory / n) for n in names])
         if found and int(name) != found[-1].start + file_size:
             raise StoreError(
                 f"the commit log has no file between {found[-1].path.name} and {name} in"
@@ -264,3 +261,18 @@ def find_log_files(
             )
         found.append(MappedFile(files, maps, path, int(name), file_size, used=0))
     return found
+
+
+def _wrong_length(
+    path: Path, size: int | None, file_size: int, sizes: Sequence[int | None]
+) -> StoreError:
+    if file_size in sizes:
+        return StoreError(
+            f"the commit-log file {path} has {size} bytes, but others have {file_size}: it was cut"
+            f" off or is not all there; put it back from a copy, or make it as long as the others"
+            f" (truncate -s {file_size}) to go on without the messages that it lost"
+        )
+    return StoreError(
+        f"the commit-log file {path} has {size} bytes but mappedFileSizeCommitLog is"
+        f" {file_size}: set mappedFileSizeCommitLog={size} to open this store"
+    )

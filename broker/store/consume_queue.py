@@ -154,7 +154,8 @@ class ConsumeQueue(QueueFiles):
                 raise StoreError(
                     f"the consume-queue file {path} has {size} bytes but"
                     f" mappedFileSizeConsumeQueue is {space.file_size}: set"
-                    f" mappedFileSizeConsumeQueue={size} to open this store"
+                    f" mappedFileSizeConsumeQueue={size} to open this store, or remove the file if"
+                    " it was cut off: it is made anew from the log"
                 )
             if found and int(name) != found[-1].start + space.file_size:
                 # What is older than a gap can't be reached by counting; it is derived anyway.
