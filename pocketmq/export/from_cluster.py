@@ -92,7 +92,8 @@ class ClusterSource:
             self._check_kept(queue, end)
             # What was read ahead before the queue was set to its place is of another one.
             messages = [one for one in messages if one.queue == queue and one.offset >= position]
-            before, position = position, max(position, await self._consumer.position(queue))
+            reached = min(end, await self._consumer.position(queue))
+            before, position = position, max(position, reached)
             yield self._portion([one for one in messages if one.offset < end], position - before)
 
     def _portion(self, messages: list[Message], passed: int) -> Portion:
