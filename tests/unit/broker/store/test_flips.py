@@ -73,6 +73,7 @@ def pulled(store: MessageStore, queue_id: int, count: int, wanted: set[int] | No
         offset = result.next_offset
 
 
+@pytest.mark.timeout(size(ci=120, soak=1800))
 @settings(max_examples=size(ci=50, soak=2000))
 @given(data=st.data())
 def test_what_is_delivered_was_stored_and_only_what_was_flipped_lacks(data: st.DataObject) -> None:
