@@ -80,7 +80,7 @@ def save_json(path: Path, text: bytes, *, files: Files | None = None) -> None:
         OSError: the disk refuses; the old version is still there.
     """
     files = OsFiles() if files is None else files
-    files.make_directory(path.parent)
+    files.make_directory(path.parent, durable=True)
     files.replace(path, text, backup=True)
 
 

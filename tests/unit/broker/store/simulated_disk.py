@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
-from broker.store.files import Lock, Region, Stamp
+from broker.store.files import DiskUse, Lock, Region, Stamp
 
 SECTOR = 512
 PAGE = 4096
@@ -386,3 +386,6 @@ class SimulatedDisk:
 
     def free_bytes(self, path: Path) -> int:
         return self.free
+
+    def disk_use(self, path: Path) -> DiskUse:
+        return DiskUse(0, self.free)
