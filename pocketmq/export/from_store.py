@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import client
 from broker.store.queue_files import FILLER_SIZE
-from broker.store.view import EntryRun, QueueView, StoreView, ViewFile
+from broker.store.view import EntryRun, LogView, QueueView, StoreView, ViewFile
 from client.serde import raw
 from pocketmq.export.portions import (
     PORTION,
@@ -44,6 +44,47 @@ class _Entry(NamedTuple):
     offset: int
     position: int
     size: int
+
+
+class _Gathered:
+    """Entries whose records lie in one file of the log, to be read into one buffer.
+
+    Attributes:
+        entries: each with the place of its record in the buffer.
+        path: the file's; None when there are no entries.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[_Entry, int]] = []
+        self.path: str | None = None
+        self._file: ViewFile | None = None
+        # Begin and end in the log, and place in the buffer.
+        self._spans: list[tuple[int, int, int]] = []
+        self._size = 0
+
+    def takes(self, entry: _Entry, file: ViewFile) -> bool:
+        """Whether there is room for one more."""
+        return not self.entries or (file is self._file and self._size + entry.size <= READ_BYTES)
+
+    def add(self, entry: _Entry, file: ViewFile) -> None:
+        """Have it read too."""
+        begin, end, place = self._spans[-1] if self._spans else (0, -1, 0)
+        behind = entry.position + entry.size
+        if 0 <= entry.position - end <= MAX_GAP_BYTES and end >= 0:
+            self._spans[-1] = begin, behind, place
+        else:
+            begin, place = entry.position, self._size
+            self._spans.append((begin, behind, place))
+        self._size = place + behind - begin
+        self.entries.append((entry, place + entry.position - begin))
+        self._file, self.path = file, file.path
+
+    def read(self, log: LogView) -> bytes:
+        """The buffer. Raises ``StoreError``."""
+        data = memoryview(bytearray(self._size))
+        for begin, end, place in self._spans:
+            log.read_into(begin, data[place : place + end - begin])
+        return bytes(data)
 
 
 class _Range(NamedTuple):
@@ -120,47 +161,32 @@ class StoreSource:
 
     def _run(self, queue: QueueView, run: EntryRun) -> Iterator[Portion]:
         files = self._view.log.files
-        group: list[_Entry] = []
-        damage: list[str] = []
-        passed = 0
-        file: ViewFile | None = None
+        gathered, damage, passed = _Gathered(), [], 0
         for number, (position, size, code) in enumerate(ENTRY.iter_unpack(run.entries)):
             entry = _Entry(run.offset + number, position, size)
+            if not self._skips_by_hash or code in self._selection.tags.codes:
+                file = _file_of(files, entry)
+                if file is None:
+                    reason = "there is no record of it in the log"
+                    damage.append(self._lost(queue, entry.offset, reason))
+                elif gathered.takes(entry, file):
+                    gathered.add(entry, file)
+                else:
+                    yield self._read(queue, gathered, passed, damage)
+                    gathered, damage, passed = _Gathered(), [], 0
+                    gathered.add(entry, file)
             passed += 1
-            if self._skips_by_hash and code not in self._selection.tags.codes:
-                continue
-            its_file = _file_of(files, entry)
-            if its_file is None:
-                damage.append(
-                    self._lost(queue, entry.offset, "there is no record of it in the log")
-                )
-                continue
-            if group and not (its_file is file and _is_near(group, entry)):
-                yield self._read(queue, group, passed - 1, damage, file)
-                group, damage, passed = [], [], 1
-            group.append(entry)
-            file = its_file
-        yield self._read(queue, group, passed, damage, file)
+        yield self._read(queue, gathered, passed, damage)
 
     def _read(
-        self,
-        queue: QueueView,
-        group: list[_Entry],
-        passed: int,
-        damage: list[str],
-        file: ViewFile | None,
+        self, queue: QueueView, gathered: _Gathered, passed: int, damage: list[str]
     ) -> Portion:
-        if not group:
-            return Portion([], passed, damage)
-        begin, last = group[0].position, group[-1]
-        data = bytearray(last.position + last.size - begin)
-        self._view.log.read_into(begin, memoryview(data))
-        buffer = bytes(data)
         where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
+        buffer = gathered.read(self._view.log)
         messages = []
-        for entry in group:
+        for entry, place in gathered.entries:
             try:
-                message = Message(buffer, entry.position - begin, where, raw)
+                message = Message(buffer, place, where, raw)
             except RecordError as error:
                 damage.append(self._lost(queue, entry.offset, str(error)))
                 continue
@@ -171,17 +197,11 @@ class StoreSource:
                 damage.append(fault)
             elif self._selection.wants(message):
                 messages.append(message)
-        return Portion(messages, passed, damage, None if file is None else file.path)
+        return Portion(messages, passed, damage, gathered.path)
 
     def _lost(self, queue: QueueView, offset: int, reason: str) -> str:
         where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
         return f"message {offset} of {where} is left out: {reason}"
-
-
-def _is_near(group: Sequence[_Entry], entry: _Entry) -> bool:
-    first, last = group[0], group[-1]
-    gap = entry.position - (last.position + last.size)
-    return 0 <= gap <= MAX_GAP_BYTES and entry.position + entry.size - first.position <= READ_BYTES
 
 
 def _is_it(message: Message, entry: _Entry) -> bool:

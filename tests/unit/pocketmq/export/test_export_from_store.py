@@ -111,6 +111,19 @@ def test_tags_of_delayed_messages_are_found_though_their_entries_tell_times(
     assert len(exported(root, "--tag", "b", topic=SCHEDULE_TOPIC)) == 1
 
 
+def test_messages_that_lie_far_apart_come_in_portions_too(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store")
+    for number in range(30):
+        store.put(message(b"%d" % number))
+        store.put(message(bytes(6000 * (number % 2)), topic="Other"))
+    store.close()
+    assert numbers(exported(tmp_path / "store")) == list(range(30))
+    assert run(tmp_path / "store", "--out", tmp_path / "a.parquet").exit_code == 0
+    columns = pq.read_table(tmp_path / "a.parquet").to_pydict()
+    assert columns["queueOffset"] == list(range(30))
+    assert len(set(columns["file"])) == len(list((tmp_path / "store" / "commitlog").iterdir()))
+
+
 bodies = st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode))
 words = st.text(
     st.characters(exclude_characters="\x00\x01\x02", exclude_categories=["Cs"]), min_size=1
