@@ -207,3 +207,36 @@ async def test_a_first_start_leaves_a_file_so_that_a_missing_one_means_a_lost_on
     first.save_all()
     await first.flush()
     assert tables(tmp_path).delay_offsets == {}
+
+
+async def test_files_taken_from_a_running_broker_come_back_with_the_next_change(tmp_path):
+    directory = tmp_path / "config"
+    saved = tables(directory)
+    saved.save_all()
+    await saved.flush()
+    shutil.rmtree(directory)
+    saved.offsets.commit("g", "T", 0, 5)
+    saved.topics.put(TopicConfig(topic_name="T"), 1)
+    assert await saved.topics_changed(None, oneway=True)
+    await saved.flush()
+    again = tables(directory)
+    assert again.offsets.query("g", "T", 0) == 5
+    assert "T" in again.topics.table
+
+
+def test_what_a_later_version_adds_to_a_file_is_passed_over(tmp_path):
+    (tmp_path / "topics.json").write_text(
+        '{"dataVersion":{"counter":3,"timestamp":4,"stateVersion":9},"mappings":[{"a":{1:2}}],'
+        '"topicConfigTable":{"T":{"topicName":"T","attributes":{"+message.type":"FIFO"},"perm":6,'
+        '"newer":{"x":[1]}}}}'
+    )
+    (tmp_path / "consumerOffset.json").write_text(
+        '{"dataVersion":{"counter":1},"offsetTable":{"T@g":{0:7}},"resetOffsetTable":{},"new":1}'
+    )
+    (tmp_path / "subscriptionGroup.json").write_text(
+        '{"forbiddenTable":{},"subscriptionGroupTable":{"g":{"groupName":"g","newer":true}}}'
+    )
+    saved = tables(tmp_path)
+    assert saved.topics.table["T"].perm == 6
+    assert saved.offsets.query("g", "T", 0) == 7
+    assert "g" in saved.groups.table
