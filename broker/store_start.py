@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from typing import Final
 
 import structlog
 
@@ -21,6 +22,9 @@ from remoting.clock import Clock
 from remoting.protocol.message.hosts import ip_bytes
 
 _log = structlog.get_logger("broker")
+
+TELL_SECONDS: Final = 5.0
+"""How often an opening that takes long is told of."""
 
 
 def make_store(
@@ -62,7 +66,13 @@ async def open_store(store: MessageStore) -> None:
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(None, store.open)
     try:
-        report = await asyncio.shield(opening)
+        while not (await asyncio.wait([opening], timeout=TELL_SECONDS))[0]:
+            _log.info(
+                "looking through the log",
+                store=str(store.paths.root),
+                position=store.progress.position,
+                of=store.progress.end,
+            )
     except asyncio.CancelledError:
         store.give_up_opening()
         with contextlib.suppress(StoreError):
@@ -70,6 +80,7 @@ async def open_store(store: MessageStore) -> None:
         store.close()
         _log.warning("told to stop while the store was being opened", store=str(store.paths.root))
         raise
+    report = opening.result()
     store.start(loop)
     for note in report.notes:
         _log.warning("store recovered", note=note)

@@ -128,7 +128,7 @@ class LogWalk:
         look_at = position
         while True:
             if position >= look_at:
-                self._progress.look()
+                self._tell(file, position)
                 look_at = position + _LOOK_BYTES
             scan, record = self._look(file, position)
             if record is not None:
@@ -145,6 +145,11 @@ class LogWalk:
                 position += size
             else:
                 return False
+
+    def _tell(self, file: MappedFile, position: int) -> None:
+        last = self._mapped[-1]
+        self._progress.position, self._progress.end = file.start + position, last.start + last.size
+        self._progress.look()
 
     def _look(self, file: MappedFile, position: int) -> tuple[object, LogRecord | None]:
         view = file.view
@@ -204,7 +209,7 @@ class LogWalk:
             limit = min(limit, self._synced_end - file.start)
         at = position + 1
         while at + FIXED_BYTES_V4 <= limit:
-            self._progress.look()
+            self._tell(file, at)
             # As bytes: a view can't be searched.
             piece = bytes(file.view[at + _MAGIC_AT : min(at + _SEARCHED_AT_ONCE, limit)])
             found = piece.find(_MAGIC_PREFIX)

@@ -68,6 +68,7 @@ class MessageStore(StoreReads):
         paths: where its files are.
         stats: counters since it was made.
         sync_flush: messages become visible, and answers go out, when the disk has them.
+        progress: how far an opening is that is under way.
         recovery: what the last opening found and did.
     """
 
@@ -83,7 +84,7 @@ class MessageStore(StoreReads):
         self._disk = DiskState(self._files, self._clock)
         self._dispatcher = Dispatcher()
         self._parts: Parts | None = None
-        self._progress = Progress()
+        self.progress = Progress()
         self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
@@ -99,7 +100,7 @@ class MessageStore(StoreReads):
         """
         if self._parts is not None:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
-        opened = open_store(self.config, self.paths, self._files, self._clock, self._progress)
+        opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
         self.recovery = opened.report
         self._disk = DiskState(self._files, self._clock)
         self._parts = join_parts(
@@ -119,7 +120,7 @@ class MessageStore(StoreReads):
 
         It is as if the process had been killed then: the next broker begins anew.
         """
-        self._progress.give_up()
+        self.progress.give_up()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; callbacks come on ``loop``, whose thread is the one to put and get.

@@ -1,4 +1,4 @@
-"""Whether an opening of a store shall go on: somebody who has to wait for it may not want to."""
+"""How far an opening of a store is, and whether it shall go on: somebody has to wait for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ class OpeningGivenUp(StoreError):
 
 
 class Progress:
-    """Of one opening; told in one thread, looked at in the one that opens."""
+    """Of one opening, in the thread that opens; others look at it and may give it up.
 
-    __slots__ = ("_given_up",)
+    Attributes:
+        position: physical offset that the walk over the log has come to.
+        end: where the log's files end.
+    """
+
+    __slots__ = ("_given_up", "end", "position")
 
     def __init__(self) -> None:
         self._given_up = threading.Event()
+        self.position = 0
+        self.end = 0
 
     def give_up(self) -> None:
         """Have the opening end soon."""

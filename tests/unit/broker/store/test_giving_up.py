@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from broker import store_start
 from broker.store.errors import StoreError
 from broker.store.message_store import MessageStore, RecoveryReport, StoreConfig
 from broker.store.progress import OpeningGivenUp, Progress
 from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file
-from tests.unit.broker.store.stores import bodies, message, opened, small_config
+from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
 
 SIDE_FILES = ("checkpoint", "pocketmq-safe-point")
 
@@ -110,3 +112,31 @@ async def test_a_store_that_opened_while_it_was_given_up_is_closed_cleanly(tmp_p
     assert not (tmp_path / "store" / "abort").exists()
     again = opened(tmp_path / "store")
     again.close()
+
+
+async def test_an_opening_that_takes_long_is_told_of(
+    crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    real = Progress.look
+
+    def look(self: Progress) -> None:
+        real(self)
+        if self is crashed.progress and self.position > LOG_FILE:
+            assert told.wait(10)
+
+    def tell(_: str, **facts: int) -> None:
+        if facts.get("position", 0) > LOG_FILE:
+            places.append((facts["position"], facts["of"]))
+            told.set()
+
+    places: list[tuple[int, int]] = []
+    monkeypatch.setattr(Progress, "look", look)
+    monkeypatch.setattr(store_start, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(store_start, "_log", SimpleNamespace(info=tell, warning=tell))
+    (crashed.paths.root / "pocketmq-safe-point").unlink()
+    await open_store(crashed)
+    crashed.close()
+    position, end = places[0]
+    assert LOG_FILE < position < end
+    assert end % LOG_FILE == 0
