@@ -47,12 +47,14 @@ class CheckOptions(NamedTuple):
         levels_ms: ``messageDelayLevel``.
         jobs: processes that walk the log.
         plain: do without numpy.
+        locked: who asks has the store's lock himself.
     """
 
     commit_log: str | None = None
     levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
     jobs: int = 1
     plain: bool = False
+    locked: bool = False
 
 
 class Report(NamedTuple):
@@ -106,7 +108,7 @@ def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Repor
         try:
             return Check(root, options, count).run()
         except StoreChanged:
-            if not is_open(root):
+            if options.locked or not is_open(root):
                 raise
             tell(-done["bytes"])
     return Check(root, options, tell).run()
@@ -121,13 +123,12 @@ class Check:
         self._tell = tell
         self._findings = Findings()
         self._damaged = Ranges()
-        self._log_findings = Findings()
 
     def run(self) -> Report:
         """Do it. Raises ``StoreError``."""
         begun = time.monotonic()
         root, findings = self._root, self._findings
-        running = is_open(root)
+        running = not self._options.locked and is_open(root)
         clean = not running and not (root / "abort").exists()
         if not clean and not running:
             findings.note(
@@ -142,16 +143,16 @@ class Check:
         index = load_index(root / "index", findings)
         end = view.log_end()
         told = side_files.read_told(root, view, end.position, findings)
-        self._log_end(view, end, clean=clean)
+        lost_until = self._lost_until(view, end, told, clean=clean)
         files = self._used(view, end.position)
-        index.check_headers(view, end.position, findings)
+        index.check_headers(view, max(end.position, lost_until), findings)
         scan = Scan(
             findings,
             [file.start for file in files],
             None if self._options.plain else fast.load(),
         )
         scan.run(index.parts)
-        queues, results = self._walk(view, files, end.position, index, scan.places)
+        queues, results = self._walk(view, files, end.position, lost_until, index, scan.places)
         unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
         keys = sum(result.keys for result in results)
         index.judge(root, keys, unindexed, findings, clean=clean)
@@ -168,7 +169,8 @@ class Check:
         judge = Judge(view, root / "consumequeue", situation, self._damaged, findings, _pause)
         judge.run(queues.states)
         last_ms = max((result.last_ms for result in results), default=0)
-        side_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
+        if not lost_until:
+            side_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
         side_files.check_offsets(root, view, tables, findings)
         if last_ms and not tables.has_offsets:
             findings.note(
@@ -195,25 +197,38 @@ class Check:
 
     # --- the log
 
-    def _log_end(self, view: StoreView, end: LogEnd, *, clean: bool) -> None:
+    def _lost_until(
+        self, view: StoreView, end: LogEnd, told: side_files.Told | None, *, clean: bool
+    ) -> int:
+        """Up to where messages are known to have been behind the log's end; 0 for none."""
         files = view.log.files
-        if end.torn is None or not files:
-            return
+        if not files:
+            return 0
         path = view.log.file_name(min(end.position, files[-1].end - 1))
-        if clean:
-            self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
-        else:
+        usual = _usual_size(files)
+        behind = end.position // usual * usual + usual
+        if end.torn is not None and not clean:
             sentence = f"the log is torn at its end, which the next start cuts off: {end.torn}"
             self._findings.note("torn-tail", path, end.position, sentence)
+        if not clean:
+            return 0
+        if end.torn is not None:
+            self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
+        torn, last = _last_known(view)
+        known = max(told.synced if told is not None else 0, last + 1 if torn > 1 else 0)
+        if known <= end.position:
+            return behind if end.torn is not None else 0
+        if end.torn is None:
+            sentence = f"the log ends at {end.position}, but there were messages up to {known - 1}"
+            self._findings.damage("log-short", path, end.position, sentence)
+        return max(known, last + 1, behind)
 
     def _used(self, view: StoreView, end: int) -> list[ViewFile]:
         """The files with records; they have to go with one another."""
         files = [file for file in view.log.files if file.start < end or file is view.log.files[0]]
         if not files:
             return []
-        usual = Counter(file.size for file in view.log.files).most_common(1)[0][0]
-        if len(files) == 1 and len(view.log.files) == 1:
-            usual = max(usual, 0)
+        usual = _usual_size(view.log.files)
         for file, following in zip(files, [*files[1:], None], strict=True):
             if file.size != usual:
                 self._findings.damage(
@@ -241,9 +256,11 @@ class Check:
         view: StoreView,
         files: Sequence[ViewFile],
         end: int,
+        lost_until: int,
         index: IndexFiles,
         places: Sequence[Place],
     ) -> tuple[QueueWalk, list[PartResult]]:
+        behind = [*(file.start for file in files[1:]), lost_until]
         plans = [
             PartPlan(
                 root=self._root,
@@ -253,6 +270,7 @@ class Check:
                 end=min(file.end, end),
                 file_end=file.end,
                 closed=number + 1 < len(files) and files[number + 1].start < end,
+                lost_until=behind[number],
                 levels_ms=self._options.levels_ms,
                 index_parts=tuple(index.parts),
                 index_begin=places[number],
@@ -264,26 +282,12 @@ class Check:
         ]
         queues = QueueWalk(QueueReader(self._root / "consumequeue"))
         results = []
-        reached = files[0].start if files else 0
-        for file, result in zip(files, self._results(view, plans), strict=True):
-            if file.start > reached:
-                self._damaged.add(reached, file.start)
-            reached = file.end
+        for result in self._results(view, plans):
             queues.merge(result.queues)
             self._damaged.merge(result.damaged)
             self._findings.merge(result.findings)
             results.append(result._replace(queues={}, findings=Findings()))
-        self._behind(view, end, reached)
         return queues, results
-
-    def _behind(self, view: StoreView, end: int, reached: int) -> None:
-        """What stands behind the log's end was reported there, and what would stand there."""
-        usual = Counter(file.size for file in view.log.files).most_common(1)
-        last = view.log.files[-1] if view.log.files else None
-        if self._findings.kinds["log"] and end < reached:
-            self._damaged.add(end, reached)
-        if last is not None and last.size < usual[0][0]:
-            self._damaged.add(max(reached, last.end), last.start + usual[0][0])
 
     def _results(self, view: StoreView, plans: Sequence[PartPlan]) -> Iterator[PartResult]:
         work = sum(plan.end - plan.begin for plan in plans)
@@ -296,6 +300,23 @@ class Check:
             for plan, result in zip(plans, pool.map(walk_part, plans), strict=True):
                 self._tell(plan.end - plan.begin)
                 yield result
+
+
+def _usual_size(files: Sequence[ViewFile]) -> int:
+    return Counter(file.size for file in files).most_common(1)[0][0]
+
+
+def _last_known(view: StoreView) -> tuple[int, int]:
+    """How many entries lead behind the log's end, and the physical offset of the last message."""
+    torn, last = 0, 0
+    for topic in view.topics():
+        for queue_id in view.queues(topic):
+            found = view.queue_range(topic, queue_id)
+            if found.torn:
+                torn += found.torn
+                queue = view.queue(topic, queue_id)
+                last = max(last, queue.last_position(found.max_offset + found.torn))
+    return torn, last
 
 
 def walk_part(plan: PartPlan) -> PartResult:

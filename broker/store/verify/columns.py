@@ -22,6 +22,7 @@ from broker.store.index.limits import MIN_ALIKE
 from broker.store.verify.entries import MAX_GATHERED, EntryRun, QueueKey
 from broker.store.verify.rows import row_of
 from remoting.protocol.accelerated import crc32
+from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import FIXED_BYTES_V4, HEAD_BYTES_V4, MAGIC_V1
@@ -145,7 +146,7 @@ def look(data: memoryview, base: int, starts: _Ints, end: int, levels_ms: Sequen
         at, size = int(starts[record]), int(sizes[record])
         try:
             row = row_of(data, at, size, base, levels_ms)
-        except ValueError:
+        except RecordError:
             bad = record
             break
         if row.wrong is not None:

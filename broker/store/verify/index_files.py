@@ -54,6 +54,9 @@ class IndexFiles:
                 wrong = f"{header.used_slots} slots cannot be in use"
             elif (stored := _stored(view, header.end_offset)) not in {None, header.end_ms}:
                 wrong = f"the last message was stored at {stored}, not {header.end_ms}"
+            elif (stored := _stored(view, header.begin_offset)) not in {None, header.begin_ms}:
+                wrong = f"the first message was stored at {stored}, not {header.begin_ms}"
+                header = header._replace(begin_ms=stored or 0)
             if wrong is None:
                 kept.append(part)
                 continue

@@ -62,6 +62,7 @@ class PartPlan(NamedTuple):
         begin, end: physical offsets.
         file_end: where the file ends.
         closed: whether a blank record must end it.
+        lost_until: up to where what comes behind ``end`` is known to be lost.
         levels_ms: delay levels.
         index_parts: the index files, oldest first.
         index_begin, index_end: between which the entries of the part are; None for their end.
@@ -76,6 +77,7 @@ class PartPlan(NamedTuple):
     end: int
     file_end: int
     closed: bool
+    lost_until: int
     levels_ms: tuple[int, ...]
     index_parts: tuple[IndexPart, ...]
     index_begin: Place
@@ -103,18 +105,34 @@ class PartResult(NamedTuple):
 
 
 class LogPart:
-    """A walk."""
+    """A walk.
 
-    def __init__(self, plan: PartPlan, view: StoreView, tell: Tell) -> None:
+    Args:
+        plan: over what.
+        view: the store.
+        tell: told how far it is.
+        queues: what becomes of entries; they are compared when absent.
+        index: likewise of keys.
+    """
+
+    def __init__(
+        self,
+        plan: PartPlan,
+        view: StoreView,
+        tell: Tell,
+        *,
+        queues: QueueWalk | None = None,
+        index: IndexMatch | None = None,
+    ) -> None:
         self._plan = plan
         self._view = view
         self._tell = tell
         self._fast: Fast | None = None if plan.plain else by_numpy.load()
         self._findings = Findings()
-        self._queues = QueueWalk(QueueReader(plan.root / "consumequeue"))
+        self._queues = queues or QueueWalk(QueueReader(plan.root / "consumequeue"))
         self._plain = PlainGathering()
         self._columns: Any = None if self._fast is None else self._fast.columns.ColumnGathering()
-        self._index = IndexMatch(
+        self._index = index or IndexMatch(
             plan.index_parts,
             plan.index_begin,
             plan.index_end,
@@ -139,7 +157,10 @@ class LogPart:
             if position == before:
                 position, closed = self._step(position)
             self._tell(min(position, end) - before)
-        if self._plan.closed and not closed:
+        lost = self._plan.lost_until > self._plan.end
+        if lost:
+            self._damaged.add(self._plan.end, self._plan.lost_until)
+        elif self._plan.closed and not closed and end - 1 not in self._damaged:
             self._findings.damage(
                 "file-end",
                 self._plan.path,
@@ -272,6 +293,9 @@ class LogPart:
         following = self._next_sound(position + 1)
         end = self._plan.end if following is None else following
         self._damaged.add(position, end)
+        if end == self._plan.end < self._plan.lost_until:
+            # It was cut off here, which has been said.
+            return end
         self._findings.damage(
             "log", self._plan.path, position, f"{why}; {end - position} bytes are no good"
         )
