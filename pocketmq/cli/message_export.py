@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -182,10 +183,12 @@ class _Exporting:
             async for portion in portions:
                 if stop.is_set():
                     raise click.Abort
-                writer.write(portion)
+                with _written():
+                    writer.write(portion)
                 self._count(portion)
                 bar.advance(portion.passed)
-        writer.close()
+        with _written():
+            writer.close()
 
     def _count(self, portion: Portion) -> None:
         self._messages += len(portion.messages)
@@ -203,6 +206,20 @@ class _Exporting:
             _complain(f"exported {self._messages} messages{where}")
         if self._damaged:
             raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """What the disk refuses, told apart from what the network does."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        raise ExportError(
+            f"the messages can't be written ({problem.strerror or problem}): check the disk that"
+            " --out names"
+        ) from problem
 
 
 def _complain(text: str) -> None:
