@@ -2,23 +2,169 @@
 
 from __future__ import annotations
 
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
+from broker.delivery.levels import DEFAULT_LEVELS, parse_levels
 from broker.store.errors import StoreError
-from broker.store.view import StoreView
+from broker.store.verify.check import CheckOptions, Report, check
+from broker.store.verify.findings import Finding, Severity
+from broker.store.verify.overview import Overview, overview
+from broker.store.verify.repair import Repair, repair
 from pocketmq import output
 from pocketmq.cli import store_copy
 from pocketmq.cli.options import json_option
+from pocketmq.cli.times import iso
+
+_COLUMNS = ["severity", "kind", "path", "place", "sentence"]
+_COLOURS = {Severity.DAMAGE: "red", Severity.DERIVED: "yellow", Severity.NOTE: "dim"}
+_UNREADABLE = 2
 
 
-@click.group(epilog="Example: pocketmq store info ./data")
+@click.group(epilog="Example: pocketmq store verify ./data")
 def store() -> None:
     """Look at a store's directory: no broker is asked."""
 
 
 store.add_command(store_copy.copy)
+
+
+class _Unreadable(click.ClickException):
+    exit_code = _UNREADABLE
+
+
+def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return parse_levels(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@store.command(epilog="Example: pocketmq store verify /var/lib/pocketmq --repair")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--repair", "mend", is_flag=True, help="Build anew what can be built from the log.")
+@click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
+@click.option(
+    "--delay-levels",
+    metavar="LEVELS",
+    default=DEFAULT_LEVELS,
+    callback=_levels,
+    help="The broker's messageDelayLevel, if it is not the usual one.",
+)
+@click.option("--jobs", type=click.IntRange(1, 64), help="Processes to use.  [default: one a core]")
+@json_option
+def verify(
+    directory: Path,
+    mend: bool,
+    commit_log: str | None,
+    delay_levels: tuple[int, ...],
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Check every byte of the store at DIR that can be checked, stopped or running.
+
+    Each record of the log, each entry of the queues and of the index, and the small files.
+    --repair builds queues, index and checkpoint anew where they are wrong; it needs a stopped
+    broker, never writes to the log, and moves what it replaces into a directory of its own.
+
+    The exit code is 0 when all is well, 1 when something is wrong, 2 when it can't be read.
+    """
+    options = CheckOptions(commit_log, delay_levels, jobs or os.cpu_count() or 1)
+    mended: Repair | None = None
+    try:
+        with output.progress("checking", _size(directory, commit_log)) as bar:
+            if mend:
+                mended = repair(directory, options, bar.advance)
+                report = mended.after
+            else:
+                report = check(directory, options, bar.advance)
+    except StoreError as problem:
+        raise _Unreadable(str(problem)) from problem
+    if as_json:
+        output.show_json(_facts(report, mended))
+    else:
+        _tell(report, mended)
+    if not report.findings.is_sound:
+        raise click.exceptions.Exit(1)
+
+
+def _size(directory: Path, commit_log: str | None) -> int | None:
+    places = [Path(p) for p in commit_log.split(",")] if commit_log else [directory / "commitlog"]
+    try:
+        return sum(path.stat().st_size for place in places for path in place.iterdir())
+    except OSError:
+        return None
+
+
+def _sorted(report: Report) -> list[Finding]:
+    order = list(Severity)
+    return sorted(
+        report.findings.shown, key=lambda one: (order.index(one.severity), one.path, one.place or 0)
+    )
+
+
+def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
+    findings = report.findings
+    size = report.log_end - report.log_start
+    facts: dict[str, object] = {
+        "sound": findings.is_sound,
+        "running": report.running,
+        "begin": report.log_start,
+        "end": report.log_end,
+        "records": report.records,
+        "queues": report.queues,
+        "queue_entries": report.entries,
+        "keys": report.keys,
+        "index_entries": report.index_entries,
+        "seconds": round(report.seconds, 3),
+        "megabytes_per_second": round(size / 1e6 / max(report.seconds, 1e-9), 1),
+        "counts": {severity.value: findings.counts[severity] for severity in Severity},
+        "kinds": {str(kind): count for kind, count in sorted(findings.kinds.items())},
+        "left_out": findings.left_out,
+        "findings": [one._asdict() for one in _sorted(report)],
+    }
+    if mended is not None:
+        facts["repaired"] = mended.done
+        facts["moved_to"] = None if mended.moved is None else str(mended.moved)
+        facts["found_before"] = [one._asdict() for one in _sorted(mended.before)]
+    return facts
+
+
+def _tell(report: Report, mended: Repair | None) -> None:
+    if mended is not None:
+        for sentence in mended.done:
+            click.echo(sentence, err=True)
+        if mended.moved is not None:
+            click.echo(f"what was replaced is in {mended.moved}", err=True)
+        if not mended.done:
+            click.echo("there was nothing to repair", err=True)
+    rows = [one._asdict() for one in _sorted(report)]
+    if rows:
+        output.show_rows(
+            rows,
+            _COLUMNS,
+            as_json=False,
+            colour=lambda row: _COLOURS[Severity(str(row["severity"]))],
+        )
+    findings = report.findings
+    if findings.left_out:
+        click.echo(f"and {findings.left_out} more", err=True)
+    size = (report.log_end - report.log_start) / 1e6
+    click.echo(
+        f"checked {report.records} records ({size:.0f} MB), {report.entries} entries of"
+        f" {report.queues} queues and {report.index_entries} of the index in {report.seconds:.1f} s"
+        f" ({size / max(report.seconds, 1e-9):.0f} MB/s)",
+        err=True,
+    )
+    damage, derived = findings.counts[Severity.DAMAGE], findings.counts[Severity.DERIVED]
+    if findings.is_sound:
+        click.echo("the store is sound", err=True)
+    else:
+        hint = "; --repair builds the latter anew" if derived and mended is None else ""
+        click.echo(f"{damage} places are damaged, {derived} derived ones are wrong{hint}", err=True)
 
 
 @store.command(epilog="Example: pocketmq store info /var/lib/pocketmq --json")
@@ -28,8 +174,46 @@ store.add_command(store_copy.copy)
 def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
     """Show what is in the store at DIR, stopped or running, PocketMQ's or Apache RocketMQ's."""
     try:
-        view = StoreView(directory, commit_log=commit_log)
-        start, end = view.log.start, view.log_end().position
+        found = overview(directory, commit_log)
     except StoreError as problem:
-        raise click.ClickException(str(problem)) from problem
-    output.show_facts({"first_offset": start, "end_offset": end}, as_json=as_json)
+        raise _Unreadable(str(problem)) from problem
+    facts = _store_facts(found)
+    topics = [{**row._asdict(), "last_stored": _at(row.last_stored_ms)} for row in found.topics]
+    groups = [row._asdict() for row in found.groups]
+    index = [
+        {**row._asdict(), "first_stored": _at(row.begin_ms), "last_stored": _at(row.end_ms)}
+        for row in found.index_files
+    ]
+    if as_json:
+        output.show_json({**facts, "topics": topics, "groups": groups, "index": index})
+        return
+    output.show_facts(facts, as_json=False)
+    columns = ["topic", "queues", "min_offset", "max_offset", "messages", "last_stored"]
+    for rows, shown in (
+        (topics, columns),
+        (groups, ["group", "topic", "queues", "lag"]),
+        (index, ["name", "keys", "begin_offset", "end_offset", "first_stored", "last_stored"]),
+    ):
+        if rows:
+            click.echo()
+            output.show_rows(rows, shown, as_json=False)
+
+
+def _store_facts(found: Overview) -> dict[str, object]:
+    return {
+        "written_by": found.writer,
+        "running": found.running,
+        "abort": found.abort,
+        "first_offset": found.begin,
+        "end_offset": found.end,
+        "log_bytes": found.log_bytes,
+        "log_files": found.log_files,
+        "first_stored": _at(found.first_ms),
+        "last_stored": _at(found.last_ms),
+        "torn": found.torn,
+        "free_bytes": found.free_bytes,
+    }
+
+
+def _at(milliseconds: int | None) -> str | None:
+    return iso(datetime.fromtimestamp(milliseconds / 1000, UTC)) if milliseconds else None

@@ -60,6 +60,7 @@ class Findings:
         self, severity: Severity, kind: str, path: str, place: int | None, sentence: str
     ) -> None:
         """One more."""
+        kind = str(kind)
         self.counts[severity] += 1
         self.kinds[kind] += 1
         if len(self.shown) < MAX_FINDINGS:
