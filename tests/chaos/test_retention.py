@@ -32,7 +32,7 @@ FULL = 0.90
 A_LOOK = 0.05
 """Of the disk: what may come between two looks at it, and the file that is made ahead."""
 
-pytestmark = pytest.mark.timeout(SECONDS + 120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 120)]
 
 
 async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
