@@ -13,9 +13,8 @@ and half in the next: at 10,000 queues they lie 0.4 GB apart. All that is pulled
 before it counts, so that it is in memory; how many pulls had to wait for the disk all the same is
 the broker's own number.
 
-A queue that is read needs its file mapped, which takes two descriptors, and the broker leaves half
-of what ``ulimit -n`` allows to its sockets. With fewer than 40,000 a round over 10,000 queues maps
-each anew, so the limit is printed.
+A queue that is read needs its file mapped, which takes a descriptor. Where ``ulimit -n`` is so low
+that not all fit, each pull of a round maps its queue anew; so the limit is printed.
 
 Two figures for memory: ``private`` is what the process has for itself, as everywhere in these
 benchmarks. ``rollup`` is Private_Clean + Private_Dirty of smaps_rollup, which counts pages of the
