@@ -35,7 +35,8 @@ from broker.store.view import LogEnd, StoreChanged, StoreView, ViewFile
 MAX_TRIES: Final = 5
 """How often a check begins again when retention takes what it looks at."""
 
-_WORTH_PROCESSES: Final = 256 * 1024 * 1024
+_WORTH_PROCESSES: Final = 2 * 1024 * 1024 * 1024
+"""Below this one process has done it before others have begun."""
 _PAUSE_SECONDS: Final = 0.1
 
 

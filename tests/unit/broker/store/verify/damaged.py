@@ -1,0 +1,60 @@
+"""Stores to be damaged, and what a check says of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from broker.store.verify.check import CheckOptions, Report, check
+from broker.store.verify.findings import Severity
+from broker.store.verify.repair import Repair, repair
+
+Said = tuple[str, str, str, int | None]
+"""Severity, kind, path below the store, place."""
+
+
+def said(report: Report, root: Path) -> list[Said]:
+    """What was found, but for notes."""
+    return sorted(
+        (str(one.severity), one.kind, str(Path(one.path).relative_to(root)), one.place)
+        for one in report.findings.shown
+        if one.severity is not Severity.NOTE
+    )
+
+
+def both(root: Path) -> Report:
+    """Check with numpy and without; either has to find the same."""
+    fast, plain = (check(root, CheckOptions(plain=plain)) for plain in (False, True))
+    assert sorted(map(str, fast.findings.shown)) == sorted(map(str, plain.findings.shown))
+    assert fast[1:9] == plain[1:9]
+    return fast
+
+
+def mend(root: Path, *, plain: bool = False) -> Repair:
+    """Repair."""
+    return repair(root, CheckOptions(plain=plain), lambda _: None)
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Change one bit of a byte."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes((byte ^ bit,)))
+
+
+def fresh(source: Path, target: Path) -> Path:
+    """Another copy."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """Every file that is not of a repair."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "pocketmq-repair" not in str(path)
+    }

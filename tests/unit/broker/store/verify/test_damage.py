@@ -1,0 +1,228 @@
+"""Every kind of damage is found, where it is, and nothing else; and healed where it can be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.store.verify.check import CheckOptions, check
+from tests.archives import unpack
+from tests.unit.broker.store.verify.damaged import Said, both, files_of, flip, mend, said
+
+LOG = "commitlog/00000000000000000000"
+LOG_2 = "commitlog/00000000000000065536"
+LOG_3 = "commitlog/00000000000000131072"
+LAST_LOG = "commitlog/00000000000000196608"
+QUEUE = "consumequeue/OneQueue/0/00000000000000000000"
+INDEX = "index/20261120221648490"
+INDEX_2 = "index/20261120221648866"
+ENTRIES_AT = 40 + 4 * 100
+
+Harm = Callable[[Path], object]
+
+
+def bit(name: str, at: int) -> Harm:
+    return lambda root: flip(root / name, at)
+
+
+def gone(name: str) -> Harm:
+    return lambda root: (root / name).unlink()
+
+
+def cut(name: str, size: int) -> Harm:
+    return lambda root: os.truncate(root / name, size)
+
+
+def zeros(name: str, begin: int, length: int) -> Harm:
+    def harm(root: Path) -> None:
+        with (root / name).open("r+b") as file:
+            file.seek(begin)
+            file.write(bytes(length))
+
+    return harm
+
+
+def swapped(root: Path) -> None:
+    first, second = (root / LOG).read_bytes(), (root / LOG_2).read_bytes()
+    (root / LOG).write_bytes(second)
+    (root / LOG_2).write_bytes(first)
+
+
+def queue_gone(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue/OneQueue")
+
+
+def ahead(root: Path) -> None:
+    flip(root / "checkpoint", 1)
+
+
+@pytest.fixture
+def root(golden: Path, tmp_path: Path) -> Path:
+    unpack(golden / "store" / "clean.tar.gz", tmp_path)
+    return tmp_path / "store"
+
+
+LOST: list[tuple[str, Harm, list[Said]]] = [
+    ("body", bit(LOG, 95), [("damage", "record", LOG, 0)]),
+    ("size", bit(LOG, 3), [("damage", "log", LOG, 0)]),
+    ("magic", bit(LOG, 4), [("damage", "log", LOG, 0)]),
+    ("its own place", bit(LOG, 35), [("damage", "log", LOG, 0)]),
+    ("an impossible number", bit(LOG, 27), [("damage", "record", LOG, 0)]),
+    ("the topic's length", bit(LOG, 100), [("damage", "log", LOG, 0)]),
+    ("a page of zeros", zeros(LOG, 4096, 4096), [("damage", "log", LOG, 4051)]),
+    ("a file gone", gone(LOG_2), [("damage", "file-missing", LOG_2, 65536)]),
+    ("the last file gone", gone(LAST_LOG), [("damage", "log-short", LOG_3, 196608)]),
+    ("a file cut", cut(LOG, 30000), [("damage", "file-size", LOG, None)]),
+    ("the last file cut", cut(LAST_LOG, 30000), [("damage", "log", LAST_LOG, 196608)]),
+    ("two files swapped", swapped, [("damage", "log", LOG, 0), ("damage", "log", LOG_2, 65536)]),
+    (
+        "a file twice",
+        lambda root: shutil.copy(root / LOG, root / LOG_2),
+        [("damage", "log", LOG_2, 65536)],
+    ),
+]
+
+DERIVED: list[tuple[str, Harm, list[Said]]] = [
+    ("an entry's place", bit(QUEUE, 407), [("derived", "entry-place", QUEUE, 400)]),
+    ("an entry's size", bit(QUEUE, 411), [("derived", "entry-size", QUEUE, 400)]),
+    ("an entry's tag", bit(QUEUE, 419), [("derived", "entry-tags", QUEUE, 400)]),
+    ("zeros in a queue", zeros(QUEUE, 0, 2000), [("derived", "entry-missing", QUEUE, 0)]),
+    ("a queue file gone", gone(QUEUE), [("derived", "entry-missing", QUEUE, 0)]),
+    (
+        "a queue gone",
+        queue_gone,
+        [("derived", "queue-missing", "consumequeue/OneQueue/0", None)],
+    ),
+    (
+        "an entry too many",
+        bit("consumequeue/OneQueue/0/00000000000000004000", 20 * 30 + 11),
+        [
+            (
+                "derived",
+                "entry-without-message",
+                "consumequeue/OneQueue/0/00000000000000004000",
+                600,
+            )
+        ],
+    ),
+    ("a slot", bit(INDEX, 43), [("derived", "index-slot", INDEX, 40)]),
+    ("an index entry's place", bit(INDEX, 548), [("derived", "index-entry", INDEX, 540)]),
+    ("an index entry's time", bit(INDEX, 554), [("derived", "index-time", INDEX, 540)]),
+    ("an index entry's chain", bit(INDEX, 558), [("derived", "index-chain", INDEX, 540)]),
+    ("the index's begin", bit(INDEX, 3), [("derived", "index-header", INDEX, 0)]),
+    ("the index's end", bit(INDEX, 15), [("derived", "index-header", INDEX, 0)]),
+    ("the slots in use", bit(INDEX, 33), [("derived", "index-header", INDEX, 0)]),
+    ("an index file gone", gone(INDEX), [("derived", "index-missing", "index", None)]),
+    ("the last index file gone", gone(INDEX_2), [("derived", "index-missing", "index", None)]),
+    ("no checkpoint", gone("checkpoint"), [("derived", "checkpoint", "checkpoint", None)]),
+    ("a checkpoint ahead", ahead, [("derived", "checkpoint", "checkpoint", 0)]),
+    ("a checkpoint cut", cut("checkpoint", 20), [("derived", "checkpoint", "checkpoint", None)]),
+]
+
+
+@pytest.mark.parametrize(("harm", "wanted"), [row[1:] for row in LOST], ids=[r[0] for r in LOST])
+def test_damage_of_the_log_is_found_and_left_alone(
+    root: Path, harm: Harm, wanted: list[Said]
+) -> None:
+    harm(root)
+    before = files_of(root)
+    assert said(both(root), root) == wanted
+    repaired = mend(root)
+    assert repaired.done == []
+    assert repaired.moved is None
+    assert files_of(root) == before
+
+
+@pytest.mark.parametrize(
+    ("harm", "wanted"), [row[1:] for row in DERIVED], ids=[r[0] for r in DERIVED]
+)
+@pytest.mark.parametrize("plain", [False, True], ids=["numpy", "plain"])
+def test_what_is_derived_is_found_and_healed(
+    root: Path, harm: Harm, wanted: list[Said], *, plain: bool
+) -> None:
+    before = files_of(root)
+    harm(root)
+    assert said(both(root), root) == wanted
+    repaired = mend(root, plain=plain)
+    assert repaired.done
+    assert said(repaired.after, root) == []
+    assert said(both(root), root) == []
+    after = files_of(root)
+    for name, content in before.items():
+        if name.startswith(("commitlog", "config", "consumequeue")) and harm is not TOO_MANY:
+            assert after[name] == content, name
+
+
+TOO_MANY = DERIVED[6][1]
+
+
+def test_an_altered_topic_is_told_from_a_lost_message(root: Path) -> None:
+    flip(root / LOG, 101)
+    found = both(root)
+    assert ("damage", "record-queue", LOG, 0) in said(found, root)
+    assert found.bad_queues == frozenset()
+
+
+def test_an_altered_tag_is_found_by_its_entry(root: Path) -> None:
+    flip(root / LOG, 206)
+    place = "consumequeue/PlainTopic/0/00000000000000000000"
+    assert said(both(root), root) == [("derived", "entry-tags", place, 0)]
+
+
+def test_a_message_with_another_number_than_its_neighbours_leave_it_is_damaged(root: Path) -> None:
+    # Message 10 of the queue; of its number nothing but the neighbours tell.
+    (position,) = [
+        int.from_bytes((root / QUEUE).read_bytes()[200:208], "big"),
+    ]
+    flip(root / LOG, position + 27, 4)
+    assert said(both(root), root) == [("damage", "record-number", LOG, position)]
+    assert mend(root).done == []
+
+
+def test_a_damaged_table_with_a_backup_is_but_noted(root: Path) -> None:
+    (root / "config" / "topics.json").write_text("{")
+    found = check(root, CheckOptions())
+    assert found.findings.is_sound
+    assert found.findings.kinds["table-backup"] == 1
+    (root / "config" / "topics.json.bak").write_text("{")
+    found = check(root, CheckOptions())
+    assert found.findings.kinds["table"] == 1
+
+
+def test_offsets_beyond_a_queue_and_lost_offsets_are_noted(root: Path) -> None:
+    path = root / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"PlainTopic@g":{0:5000,1:2}}}')
+    found = check(root, CheckOptions())
+    assert found.findings.kinds["offset-beyond"] == 1
+    path.unlink()
+    path.with_name("consumerOffset.json.bak").unlink()
+    found = check(root, CheckOptions())
+    assert found.findings.kinds == {"no-offsets": 1}
+    assert found.findings.is_sound
+
+
+def test_more_findings_than_anybody_reads_are_counted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.store.verify.findings.MAX_FINDINGS", 5)
+    zeros(INDEX, ENTRIES_AT + 200, 400)(root)
+    found = check(root, CheckOptions())
+    assert len(found.findings.shown) == 5
+    assert found.findings.left_out > 10
+
+
+def test_files_may_be_walked_by_several_processes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(root / LOG, 95)
+    flip(root / QUEUE, 407)
+    flip(root / INDEX, 548)
+    alone = check(root, CheckOptions())
+    monkeypatch.setattr("broker.store.verify.check._WORTH_PROCESSES", 0)
+    together = check(root, CheckOptions(jobs=2))
+    assert said(together, root) == said(alone, root)
+    assert together[1:9] == alone[1:9]
