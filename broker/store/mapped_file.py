@@ -300,13 +300,13 @@ class MappedFile:
         """
         try:
             region = self.hold()
+            # A small file's are done by its name, which may go between the two.
+            region.read_ahead(position, length + ahead)
+            region.fetch(position, length)
         except FileNotFoundError:
             if not self.removed:
                 raise
             # Who wanted it finds out that the log begins later now.
-            return
-        region.read_ahead(position, length + ahead)
-        region.fetch(position, length)
 
     def hold(self) -> Region:
         """Its map, or another one, that stays while the caller has it; in any thread.

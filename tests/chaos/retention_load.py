@@ -34,6 +34,16 @@ CRAWL_BYTES: Final = 64 << 10
 CRAWL_SECONDS: Final = 0.02
 """So much a slow reader takes, and rests so long."""
 
+ANSWERS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+"""All that a pull may be answered."""
+
 MAX_REMEMBERED: Final = 100_000
 _HEAD = Struct(">IQ")
 
@@ -136,6 +146,7 @@ class Load:
 
     def check(self, queue_id: int, offset: int, answer: Command) -> int:
         """Look at each message of an answer; where to read on."""
+        assert answer.code in ANSWERS, (answer.code, answer.remark)
         bounds = answer.read(PullMessageResponseHeader)
         following = bounds.next_begin_offset
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
@@ -143,10 +154,6 @@ class Load:
             self.moved += 1
             return following
         if answer.code != ResponseCode.SUCCESS:
-            assert answer.code in {
-                ResponseCode.PULL_NOT_FOUND,
-                ResponseCode.PULL_RETRY_IMMEDIATELY,
-            }, answer
             assert following >= offset
             return following
         records = list(iter_records(answer.body))

@@ -67,11 +67,11 @@ class LogReader:
                 return None
             try:
                 region = self._open(file.start, file.size)
+                if first < max(self._opened_end, self._log.end - HOT_LOG_BYTES):
+                    region.fetch(first - file.start, stop - first)
             except FileNotFoundError:
                 # Retention was here; what comes next is still there.
                 continue
-            if first < max(self._opened_end, self._log.end - HOT_LOG_BYTES):
-                region.fetch(first - file.start, stop - first)
             return Piece(first, region.view[first - file.start : stop - file.start], behind)
         return None
 

@@ -323,6 +323,22 @@ def test_a_file_looked_at_lately_keeps_its_map(tmp_path: Path) -> None:
     assert made[0].view is kept
 
 
+def test_a_file_that_is_removed_while_it_is_fetched_is_no_error(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    held = file.hold()
+    file.remove()
+    file._region = held
+    file.fetch(0, FILE, ahead=FILE)
+    assert bytes(held.view) == bytes(FILE)
+
+
+def test_a_file_that_somebody_else_removed_can_not_be_fetched(tmp_path: Path) -> None:
+    file = new_file(tmp_path)
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError, match="it was removed while it was in use"):
+        file.fetch(0, FILE, ahead=0)
+
+
 def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
     maps = MappedFiles(2)
     pinned = MappedFile.create(OsFiles(), maps, tmp_path / "a", 0, 4096, pinned=True)
