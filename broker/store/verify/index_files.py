@@ -130,4 +130,17 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
             continue
         found.append(IndexPart(path, shape, header, before_ms))
         before_ms = header.end_ms
-    return IndexFiles(found, paths)
+    return IndexFiles(_of_one_shape(found, findings), paths)
+
+
+def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:
+    """Those that go with the newest: a broker that was set otherwise has begun the index anew."""
+    kept = [part for part in parts if part.shape.bytes == parts[-1].shape.bytes]
+    for part in parts:
+        if part not in kept:
+            sentence = (
+                f"it has {part.shape.bytes} bytes, the newest index file {kept[-1].shape.bytes}: a"
+                " broker that is set so does not look at it"
+            )
+            findings.note("index-other", part.path, None, sentence)
+    return kept

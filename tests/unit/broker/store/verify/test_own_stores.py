@@ -1,0 +1,288 @@
+"""Stores of ours: sound when stopped, killed, or at work; and healed when they are not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.errors import StoreError
+from broker.store.message_store import MessageStore
+from broker.store.verify import check as checking
+from broker.store.verify.check import CheckOptions, check
+from broker.store.verify.running import is_open
+from broker.store.view import StoreChanged
+from remoting.protocol.message.sys_flag import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from remoting.protocol.message.tags import tags_code
+from tests.unit.broker.store.stores import bodies, message, opened
+from tests.unit.broker.store.verify.damaged import both, files_of, flip, mend, said
+
+HOST_V6 = bytes(range(16)) + b"\0\0\1\0"
+
+
+def properties(number: int, tag: str) -> bytes:
+    pairs = {"UNIQ_KEY": f"{number:032X}", "KEYS": f"o-{number} all", "TAGS": tag}
+    return "\x02".join(f"{name}\x01{value}" for name, value in pairs.items() if value).encode()
+
+
+def fill(store: MessageStore, count: int, *, topic: str = "TopicTest") -> None:
+    for number in range(count):
+        tag = ("", "red", "größe")[number % 3]
+        more: dict[str, Any] = {}
+        if number % 7 == 3:
+            more["born_host"] = HOST_V6
+        if number % 11 == 5:
+            more["sys_flag"] = TRANSACTION_PREPARED
+        if number % 13 == 5:
+            more["sys_flag"] = TRANSACTION_ROLLBACK
+        store.put(
+            message(
+                b"body" * (number % 50),
+                topic=topic,
+                queue_id=number % 3,
+                properties=properties(number, tag),
+                tags_code=tags_code(tag),
+                **more,
+            )
+        )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Stopped cleanly: log, queues and index of several files."""
+    store = opened(tmp_path / "store")
+    fill(store, 400)
+    store.close()
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[MessageStore]:
+    store = opened(tmp_path / "live")
+    fill(store, 400)
+    yield store
+    store.close()
+
+
+def test_a_stopped_store_is_sound(root: Path) -> None:
+    found = both(root)
+    assert said(found, root) == []
+    assert found.findings.kinds == {"no-offsets": 1}
+    assert found.index_entries == found.keys > 900
+    assert found.records == 400
+
+
+def test_a_store_at_work_is_sound_and_known_to_be_at_work(live: MessageStore) -> None:
+    root = live.paths.root
+    assert is_open(root)
+    found = both(root)
+    assert found.running
+    assert said(found, root) == []
+    with pytest.raises(StoreError, match=r"a broker has the store .* open: stop it first"):
+        mend(root)
+
+
+def test_a_killed_store_is_sound_but_for_what_a_start_puts_right(
+    live: MessageStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "killed"
+    live.flush()
+    fill(live, 20)
+    shutil.copytree(live.paths.root, root)
+    found = both(root)
+    assert not found.running
+    assert not found.clean
+    assert said(found, root) == []
+
+
+def test_messages_without_entries_at_the_end_are_left_to_the_next_start(
+    live: MessageStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "killed"
+    live.flush()
+    for queue in (0, 1, 2):
+        shutil.copytree(
+            live.paths.consume_queues / "TopicTest" / str(queue), tmp_path / "old" / str(queue)
+        )
+    fill(live, 20)
+    shutil.copytree(live.paths.root, root)
+    shutil.rmtree(root / "consumequeue" / "TopicTest")
+    shutil.copytree(tmp_path / "old", root / "consumequeue" / "TopicTest")
+    found = both(root)
+    assert said(found, root) == []
+    assert found.findings.kinds["entries-to-come"] == 3
+
+
+def test_messages_of_a_deleted_topic_are_no_finding(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = opened(root)
+    fill(store, 50, topic="Gone")
+    fill(store, 50)
+    store.delete_topic("Gone")
+    store.close()
+    found = both(root)
+    assert said(found, root) == []
+    # It was made again, and its queues count from 0.
+    store = opened(root)
+    fill(store, 20, topic="Gone")
+    store.close()
+    assert said(both(root), root) == []
+
+
+def test_entries_of_messages_that_retention_took_are_no_finding(root: Path) -> None:
+    first, second = sorted((root / "commitlog").iterdir())[:2]
+    first.unlink()
+    second.unlink()
+    (root / "pocketmq-clean-stop").unlink()
+    assert said(both(root), root) == []
+
+
+def test_a_message_may_be_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = opened(root, mapped_file_size_commit_log=8 << 20)
+    fill(store, 10)
+    store.put(message(b"x" * (3 << 20)))
+    fill(store, 10)
+    store.close()
+    found = both(root)
+    assert said(found, root) == []
+    assert found.records == 21
+
+
+def test_an_empty_store_is_sound(tmp_path: Path) -> None:
+    opened(tmp_path / "store").close()
+    found = both(tmp_path / "store")
+    assert found.findings.shown == []
+    assert found.records == 0
+
+
+def test_no_store_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no commit log at"):
+        check(tmp_path, CheckOptions())
+    with pytest.raises(StoreError, match="there is no store at"):
+        mend(tmp_path / "nothing")
+
+
+def test_a_healed_store_opens_and_goes_on_with_its_numbers(root: Path) -> None:
+    store = opened(root)
+    wanted = {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)}
+    ends = {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)}
+    store.close()
+    before = files_of(root)
+    shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
+    flip(next((root / "consumequeue" / "TopicTest" / "2").iterdir()), 23)
+    next((root / "index").iterdir()).unlink()
+    repaired = mend(root)
+    assert repaired.after.findings.is_sound
+    assert repaired.moved is not None
+    assert (repaired.moved / "consumequeue" / "TopicTest" / "2").is_dir()
+    after = files_of(root)
+    queues = {name for name in before if name.startswith("consumequeue")}
+    assert {name: after[name] for name in queues} == {name: before[name] for name in queues}
+    store = opened(root)
+    assert {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)} == wanted
+    assert {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)} == ends
+    store.close()
+    assert said(both(root), root) == []
+
+
+def test_an_index_of_another_size_is_but_noted(root: Path) -> None:
+    store = opened(root, max_hash_slots=70)
+    fill(store, 30)
+    store.close()
+    found = both(root)
+    assert said(found, root) == []
+    assert found.findings.kinds["index-other"] > 0
+
+
+def test_a_queue_without_messages_keeps_its_number(root: Path) -> None:
+    store = opened(root)
+    end = store.max_offset("TopicTest", 1)
+    fill(store, 300, topic="Other")
+    store.close()
+    # The log lost all of TopicTest to retention, and then its queue was lost.
+    logs = sorted((root / "commitlog").iterdir())
+    for path in logs[:-1]:
+        path.unlink()
+    shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
+    (root / "consumequeue" / "TopicTest" / "1").mkdir()
+    found = both(root)
+    assert ("derived", "queue-short", "consumequeue/TopicTest/1", None) in said(found, root)
+    assert mend(root).after.findings.is_sound
+    store = opened(root)
+    assert store.max_offset("TopicTest", 1) == end
+    store.close()
+
+
+def test_when_retention_takes_files_of_a_running_store_the_check_begins_again(
+    live: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    walk = checking.Check.run
+    failures = [StoreChanged("gone"), StoreChanged("gone")]
+
+    def run(self: checking.Check) -> checking.Report:
+        if failures:
+            self._tell(7)
+            raise failures.pop()
+        return walk(self)
+
+    monkeypatch.setattr(checking.Check, "run", run)
+    assert check(live.paths.root, CheckOptions(), told.append).findings.is_sound
+    assert told[:4] == [7, -7, 7, -7]
+
+
+def test_a_store_that_is_not_open_is_not_known_to_be(tmp_path: Path) -> None:
+    assert not is_open(tmp_path)
+    (tmp_path / "lock").write_bytes(b"lock")
+    assert not is_open(tmp_path)
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
+
+async def main(root, flush):
+    config = StoreConfig(root=Path(root), flush_disk_type=flush,
+        mapped_file_size_commit_log=4 << 20, mapped_file_size_consume_queue=20_000,
+        max_hash_slots=1000, max_index_entries=20_000)
+    store = MessageStore(config)
+    store.open()
+    store.start(asyncio.get_running_loop())
+    number = 0
+    while True:
+        for _ in range(20):
+            number += 1
+            text = f"UNIQ_KEY\\x01{number:032X}\\x02KEYS\\x01k{number % 97} all\\x02TAGS\\x01t"
+            store.put(PendingMessage("load", number % 8, b"x" * 300, text.encode(), 116))
+        if number == 4000:
+            print("full", flush=True)
+        await asyncio.sleep(0.002)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_store_under_load_is_sound(tmp_path: Path, flush: str) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "store"), flush]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            for plain in (False, False, True, False):
+                found = check(tmp_path / "store", CheckOptions(plain=plain))
+                assert found.running
+                assert found.records >= 4000
+                assert said(found, tmp_path / "store") == []
+        finally:
+            writer.kill()
+    found = both(tmp_path / "store")
+    assert not found.running
+    assert said(found, tmp_path / "store") == []
