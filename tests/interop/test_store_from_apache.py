@@ -2,7 +2,7 @@
 
 Beside what is in the stores that go the other way, it has transactions: some committed, some rolled
 back, and some that nobody has ended. Ours leaves their halves as they are, and Apache's broker asks
-about them when the store is its own again.
+about them when the store is its own again. Ours runs an hour later, so that what waits is due.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,11 @@ from pathlib import Path
 import pytest
 
 import client
-from pocketmq import testing
+from broker.app import Broker
+from broker.config import BrokerConfig
+from nameserver.app import NameServer
+from nameserver.config import NameServerConfig
+from remoting.clock import SystemClock
 from tests.interop import carried
 from tests.interop.apache import Apache, JavaClient, apache
 from tests.interop.carried import Fact, body_sha256
@@ -30,8 +33,7 @@ GROUP, DEALERS = "workers", "dealers"
 RETRIES, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
 TOPICS = (KINDS, WORK, DEALS, LATE, RETRIES, DEAD)
 HALF, ENDED = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-LEVELS = "1s 3s 12s"
-HERE = {"brokerName": "broker-a", "messageDelayLevel": LEVELS, "flushDiskType": "SYNC_FLUSH"}
+LEVELS = "1s 3s 1h"
 THERE = [
     f"messageDelayLevel={LEVELS}",
     "flushConsumerOffsetInterval=200",
@@ -40,6 +42,14 @@ THERE = [
 ASKING = ["transactionTimeOut=100", "transactionCheckInterval=500"]
 AT_ONCE, LATER = 1, 3
 """Delayed messages that theirs delivers, and such that wait when it ends."""
+
+
+class HourAhead(SystemClock):
+    """A clock by which an hour has passed."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, in an hour."""
+        return super().now_ms() + 3_600_000
 
 
 @dataclass
@@ -96,6 +106,8 @@ async def create(nameserver: str) -> None:
         await admin.create_group(GROUP)
         # The Java client would look for it 20 seconds after it has made its broker create it.
         await admin.create_topic(RETRIES, queues=1)
+        # Apache's brokers forget first commits that come at the same time, as the Java client's do.
+        await admin.commit(GROUP, dict.fromkeys(await admin.queues(WORK), 0))
 
 
 def committed_work(store: Path) -> int:
@@ -113,17 +125,31 @@ def test_ours_goes_on_with_apaches(left: Left, end: str, tmp_path: Path) -> None
     assert len(halves) >= 6
     places = {queue: at for queue, at in carried.committed(store).items() if "CID_RMQ" in queue}
 
-    waiting = AT_ONCE + LATER - len(carried.raw(store, LATE))
-    opened_ms = time.time_ns() // 1_000_000
-    with testing.broker(store=store, settings=HERE) as ours:
-        here = asyncio.run(check_here(ours.nameserver, left.facts))
-    late = [fact for fact in carried.of(here, LATE) if fact.stored_ms >= opened_ms]
-    assert len(late) == waiting
+    assert len(carried.raw(store, LATE)) == AT_ONCE
+    here = asyncio.run(opened_by_ours(store, left.facts))
     assert carried.raw(store, HALF, ENDED) == halves
     assert carried.committed(store).items() >= places.items()
 
     if (left.version, end) == ("4.9.7", "killed"):
         check_there(left.version, store, tmp_path, here)
+
+
+async def opened_by_ours(store: Path, facts: set[Fact]) -> set[Fact]:
+    """Run our broker on a store for the time of the checks; what is to be read in the end."""
+    kv = store / "namesrv" / "kvConfig.json"
+    async with NameServer(NameServerConfig(listen_port=0, kv_config_path=kv)) as nameserver:
+        config = BrokerConfig(
+            broker_name="broker-a",
+            listen_port=0,
+            namesrv_addr=(nameserver.address,),
+            store_path_root_dir=store,
+            mapped_file_size_commit_log=64 * 1024 * 1024,
+            message_delay_level=LEVELS,
+            disk_space_clean_forcibly_ratio=100,
+            disk_space_warning_level_ratio=100,
+        )
+        async with Broker(config, clock=HourAhead()):
+            return await check_here(nameserver.address, facts)
 
 
 async def check_here(nameserver: str, facts: set[Fact]) -> set[Fact]:

@@ -158,6 +158,11 @@ def test_apache_goes_on_with_ours_and_ours_again(version: str, end: str, tmp_pat
             # What is delivered there is counted later; a killed broker's heir would repeat it.
             counted = {1: AT_ONCE + 1, 2: 1, 3: LATER + 2}
             carried.until(lambda: carried.delivered(store) == counted, "it isn't counted")
+            done = {f"{WORK}@{GROUP}": 10, f"{RETRIES}@{GROUP}": 4}
+            carried.until(
+                lambda: {key: sum(carried.committed(store)[key].values()) for key in done} == done,
+                "offsets aren't written",
+            )
     there = carried.said_by_java(lines)
 
     check_there(facts, there, lines)
