@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-import os
+import mmap
 import resource
 import subprocess
 import sys
@@ -13,9 +14,7 @@ from typing import Any, Final
 
 from benchmarks.cold import drop_from_page_cache
 from benchmarks.tools import BenchmarkError
-from broker.store import page_cache
 
-SAMPLE_BYTES: Final = 1 << 20
 READ_BYTES: Final = 1 << 20
 MOST_READ: Final = 4 << 30
 """Of the log, to see how fast the disk alone is."""
@@ -38,27 +37,47 @@ def _pocketmq(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def share_in_memory(root: Path) -> float:
-    """How much of the log the page cache has: a page of each MiB is asked for."""
-    asked = found = 0
+def share_in_memory(root: Path, size: int) -> float:
+    """How much of so many bytes of log the page cache has; mincore asks without reading."""
+    found = asked = 0
     for path in log_files(root):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            for position in range(0, path.stat().st_size, SAMPLE_BYTES):
-                asked += 1
-                found += page_cache.is_cached(descriptor, position, 4096) is True
-        finally:
-            os.close(descriptor)
+        length = min(path.stat().st_size, size - asked * mmap.PAGESIZE)
+        if length <= 0:
+            break
+        with path.open("rb") as file:
+            pages = cached_pages(file.fileno(), length)
+        asked += len(pages)
+        found += sum(page & 1 for page in pages)
     return round(found / asked, 3)
 
 
-def disk_mb_per_s(root: Path) -> float:
+def cached_pages(descriptor: int, length: int) -> bytes:
+    """For each page of the beginning of a file: bit 0, whether the page cache has it.
+
+    Raises:
+        OSError: the system does not say.
+    """
+    pages = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
+    with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY) as mapped:
+        place = ctypes.c_char.from_buffer(mapped)
+        libc = ctypes.CDLL(None, use_errno=True)
+        address = ctypes.c_void_p(ctypes.addressof(place))
+        failed = libc.mincore(address, ctypes.c_size_t(length), pages)
+        # The map can't be closed while anything points into it.
+        del place
+    if failed:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return pages.raw
+
+
+def disk_mb_per_s(root: Path, size: int) -> float:
     """The disk alone: the log read from its beginning, nothing of it in memory."""
     drop_from_page_cache(root)
+    most = min(size, MOST_READ)
     done, begun = 0, time.monotonic()
     for path in log_files(root):
         with path.open("rb", buffering=0) as file:
-            while done < MOST_READ and (data := file.read(READ_BYTES)):
+            while done < most and (data := file.read(READ_BYTES)):
                 done += len(data)
     return round(done / 1e6 / (time.monotonic() - begun), 1)
 
@@ -67,13 +86,13 @@ def verify(root: Path, size: int) -> dict[str, Any] | None:
     """``pocketmq store verify`` with nothing in memory, and again; None when there is no such."""
     if _pocketmq("store", "verify", "--help").returncode:
         return None
-    disk = disk_mb_per_s(root)
+    disk = disk_mb_per_s(root, size)
     drop_from_page_cache(root)
     return {"disk_mb_per_s": disk, "cold": _verify(root, size), "warm": _verify(root, size)}
 
 
 def _verify(root: Path, size: int) -> dict[str, float]:
-    share = share_in_memory(root)
+    share = share_in_memory(root, size)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
     done = _pocketmq("store", "verify", str(root), "--json")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import store_scale
+from benchmarks import store_scale, store_verify
 from benchmarks.big_store import PULL_MESSAGES, Shape, topic_of
 from benchmarks.tools import BenchmarkError
 from remoting.protocol import frame
@@ -87,3 +87,13 @@ def test_each_bar_stands_beside_its_figure() -> None:
     assert "300.0 MB/s >= 500: NO" in told
     assert "510.0 MB/s >= 500: yes" in told
     assert store_scale.text({**RESULT, "verify": None}).endswith("there is no such command")
+
+
+def test_what_the_page_cache_has_is_counted_up_to_the_end_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "commitlog"
+    log.mkdir()
+    (log / "0").write_bytes(bytes(1 << 20))
+    with (log / "1").open("wb") as file:
+        file.truncate(1 << 20)
+    assert store_verify.share_in_memory(tmp_path, 1 << 20) > 0.9
+    assert store_verify.share_in_memory(tmp_path, 2 << 20) < 0.6
