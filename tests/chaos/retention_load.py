@@ -27,12 +27,12 @@ SENDERS: Final = 32
 PER_SECOND: Final = 1500
 """Messages of all senders: some 8 MB, if the machine has time for them."""
 
-CRAWLED_AT_ONCE: Final = 12
+CRAWLED_AT_ONCE: Final = 8
 """Answers that a slow reader has asked for: more than the buffers of its connection take."""
 
-CRAWL_BYTES: Final = 64 << 10
-CRAWL_SECONDS: Final = 0.02
-"""So much a slow reader takes, and rests so long."""
+CRAWL_BYTES: Final = 8 << 10
+CRAWL_SECONDS: Final = 0.005
+"""A slow reader rests so long after each few kilobytes: slow, but no reason to drop it."""
 
 ANSWERS: Final = frozenset(
     {

@@ -26,11 +26,11 @@ MOST_FILES = CAPACITY // LOG_FILE + 150
 MOST_DIRECTORIES = 12
 INDEX_ENTRIES = 500
 
-FULL = 0.90
-"""Of the disk, above which nothing is stored (diskSpaceWarningLevelRatio)."""
+FORCED, FULL = 60, 70
+"""Percent of the disk above which files go, and above which nothing is stored."""
 
-A_LOOK = 0.05
-"""Of the disk: what may come between two looks at it, and the file that is made ahead."""
+A_LOOK = 5
+"""Percent of the disk that may come between two looks at it, and be made ahead."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 120)]
 
@@ -44,6 +44,8 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
         mapped_file_size_commit_log=LOG_FILE,
         mapped_file_size_consume_queue=QUEUE_FILE,
         clean_resource_interval_ms=200,
+        disk_space_clean_forcibly_ratio=FORCED,
+        disk_space_warning_level_ratio=FULL,
         max_hash_slots=500,
         max_index_entries=INDEX_ENTRIES,
     )
@@ -65,7 +67,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
 
     # The disk was never full, and what is kept stayed below the bound.
     assert disk.refusals == 0
-    assert disk.most_kept <= (FULL + A_LOOK) * CAPACITY
+    assert disk.most_kept <= (FULL + A_LOOK) / 100 * CAPACITY
     assert disk.most_held >= LOG_FILE
     assert stats.log_files > 10
     assert stats.queue_files > 0
