@@ -157,8 +157,10 @@ class Check:
         unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
         keys = sum(result.keys for result in results)
         index.judge(root, keys, unindexed, findings, clean=clean)
+        # Of what retention took meanwhile the queues need not know any more.
+        now = StoreView(root, commit_log=self._options.commit_log) if running else view
         situation = Situation(
-            log_start=view.log.start,
+            log_start=now.log.start,
             log_end=end.position,
             settled=end.position if clean or running else (told.end if told is not None else 0),
             running=running,

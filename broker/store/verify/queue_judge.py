@@ -45,7 +45,8 @@ class Situation(NamedTuple):
     """What has to be known of the store to judge its queues.
 
     Attributes:
-        log_start, log_end: physical offsets, as they were when the check began.
+        log_start: physical offset at which the log begins now.
+        log_end: at which it ended when the check began.
         settled: physical offset up to which every message must have its entry.
         running: a broker has the store open.
         clean: it was closed properly.
@@ -112,6 +113,8 @@ class Judge:
     def _absent(self, key: QueueKey, state: QueueState) -> None:
         topic, queue_id = key
         now = self._now
+        if state.last_position < now.log_start:
+            return
         if now.topics is not None and topic not in now.topics:
             # Its topic was deleted; the messages stay in the log until retention takes them.
             return
@@ -227,6 +230,8 @@ class Judge:
 
     def _entry(self, key: QueueKey, wrong: Wrong) -> None:
         topic, queue = key
+        if self._now.running and wrong.position < self._now.log_start:
+            return
         if wrong.kind in {Kind.TWICE, Kind.NUMBER}:
             self._findings.damage(
                 wrong.kind,
