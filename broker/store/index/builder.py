@@ -21,7 +21,13 @@ import structlog
 
 from broker.store.files import Files
 from broker.store.index import batch
-from broker.store.index.limits import PLAIN_SLICE_BYTES, SLICE_BYTES, WORTH_NUMPY_BYTES
+from broker.store.index.limits import (
+    MAX_SLICE_BYTES,
+    MIN_SLICE_BYTES,
+    PLAIN_SLICE_BYTES,
+    SLICE_KEYS,
+    WORTH_NUMPY_BYTES,
+)
 from broker.store.index.log_reader import LogReader, Piece
 from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
@@ -77,6 +83,7 @@ class IndexBuilder:
         self._note = note
         self._safe_ms = safe_ms
         self._walk: Walk | None = None
+        self._slice_bytes = MIN_SLICE_BYTES
         self.lock = threading.Lock()
         self.position = 0
         self.loaded = False
@@ -135,7 +142,7 @@ class IndexBuilder:
         """
         self.load(end)
         walk = self._walk_for(end - self.position)
-        most = PLAIN_SLICE_BYTES if walk is batch.walk else SLICE_BYTES
+        most = PLAIN_SLICE_BYTES if walk is batch.walk else self._slice_bytes
         piece = self._log.read(self.position, end, most)
         if piece is None:
             self.position = max(self.position, end)
@@ -147,6 +154,7 @@ class IndexBuilder:
                 piece = self._log.read(piece.position, end, size) or piece
             walked = batch.walk(piece.data, piece.position)
         self._row.add(walked.batch)
+        self._slice_bytes = slice_for(walked)
         if walked.used:
             self.position = piece.position + walked.used
         else:
@@ -207,6 +215,12 @@ class IndexBuilder:
     def close(self) -> None:
         """Let go of the log."""
         self._log.close()
+
+
+def slice_for(walked: batch.Walked) -> int:
+    """Bytes that hold as many keys as are worth a slice, going by those just found."""
+    expected = walked.used * SLICE_KEYS // max(len(walked.batch), 1)
+    return min(max(expected, MIN_SLICE_BYTES), MAX_SLICE_BYTES)
 
 
 def _record_size(data: memoryview) -> int:

@@ -9,14 +9,12 @@ an error. What is looked at is fetched first, so that no thread holds the GIL wh
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from broker.store.files import Files, Region
 from broker.store.index.batch import Batch
 from broker.store.index.limits import PAGE_BYTES
 from remoting.protocol.disk.index_file import ENTRY, HEADER, IndexHeader, IndexTable, file_bytes
-
-_ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class Shape(NamedTuple):
@@ -115,9 +113,8 @@ class IndexFile:
         for page in pages:
             start = page * PAGE_BYTES
             behind = min(start + PAGE_BYTES, self._table.entries_at)
-            # A page at the border may hold something already: header, slots or entries.
-            held = bytes(self._region.view[start:behind])
-            self._region.write(start, held if any(held) else _ZEROS[: behind - start])
+            # As it is: a page at the border may hold something already, header, slots or entries.
+            self._region.write(start, bytes(self._region.view[start:behind]))
             self._bare.discard(page)
 
     def _write_header(self, header: IndexHeader) -> None:

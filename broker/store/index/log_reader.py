@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.files import Files, Region
-from broker.store.index.limits import HOT_LOG_BYTES
+from broker.store.index.limits import HOT_LOG_RATIO
+from broker.store.limits import memory_bytes
 from remoting.protocol.disk.file_name import name_of
 
 
@@ -35,6 +36,7 @@ class LogReader:
         self._log = log
         self._disk = files
         self._opened_end = log.end
+        self._hot_bytes = int(memory_bytes() * HOT_LOG_RATIO)
         self._start = -1
         self._region: Region | None = None
 
@@ -67,7 +69,7 @@ class LogReader:
                 return None
             try:
                 region = self._open(file.start, file.size)
-                if first < max(self._opened_end, self._log.end - HOT_LOG_BYTES):
+                if first < max(self._opened_end, self._log.end - self._hot_bytes):
                     region.fetch(first - file.start, stop - first)
             except FileNotFoundError:
                 # Retention was here; what comes next is still there.

@@ -14,6 +14,7 @@ import pytest
 from broker.store.errors import StoreBusy, StoreError
 from broker.store.index import builder as builders
 from broker.store.index import limits, message_index
+from broker.store.index.batch import PlainBatch, Walked
 from broker.store.message_store import MessageStore, PendingMessage
 from broker.store.results import PutStatus
 from remoting.clock import ManualClock
@@ -283,8 +284,8 @@ async def test_files_that_know_only_what_retention_took_are_dropped(store: Messa
 async def test_records_longer_than_a_slice_and_ends_of_files_are_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builders, "SLICE_BYTES", 200)
-    monkeypatch.setattr(builders, "PLAIN_SLICE_BYTES", 200)
+    for name in ("MIN_SLICE_BYTES", "MAX_SLICE_BYTES", "PLAIN_SLICE_BYTES"):
+        monkeypatch.setattr(builders, name, 200)
     store = opened(tmp_path / "store", **SMALL)
     for number in range(20):
         store.put(message(b"x" * 900 * (number % 7), properties=b"KEYS\x01k%d" % number))
@@ -439,7 +440,25 @@ async def test_an_index_that_cannot_be_read_says_so(
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("used", "keys", "expected"),
+    [
+        (1200 * 1000, 1000, 1200 * limits.SLICE_KEYS),
+        (280 * 1000, 2000, limits.MIN_SLICE_BYTES),
+        (limits.MIN_SLICE_BYTES, 0, limits.MAX_SLICE_BYTES),
+        (0, 0, limits.MIN_SLICE_BYTES),
+    ],
+)
+def test_a_slice_has_about_as_many_keys_as_are_worth_one(
+    used: int, keys: int, expected: int
+) -> None:
+    found = PlainBatch()
+    found.hashes = [1] * keys
+    assert builders.slice_for(Walked(found, used)) == expected
+
+
 def test_the_limits_fit_together() -> None:
-    assert limits.MAX_BACKLOG_BYTES <= limits.HOT_LOG_BYTES
-    assert limits.PLAIN_SLICE_BYTES < limits.SLICE_BYTES <= limits.BUSY_BYTES
+    assert limits.MAX_BACKLOG_BYTES <= (512 << 20) * limits.HOT_LOG_RATIO
+    assert limits.PLAIN_SLICE_BYTES < limits.MIN_SLICE_BYTES < limits.MAX_SLICE_BYTES
+    assert limits.MAX_SLICE_BYTES <= limits.BUSY_BYTES
     assert file_bytes(SLOTS, ENTRIES) == 40 + 4 * SLOTS + 20 * ENTRIES
