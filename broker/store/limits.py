@@ -59,6 +59,9 @@ MAX_OPEN_MAPS: Final = 16_384
 """Mapped files open at once, whatever the process may open: each costs a descriptor and half a KiB,
 and one of the 65,530 maps that Linux gives a process."""
 
+MAX_OTHER_DESCRIPTORS: Final = 8_192
+"""Left to connections by mapped files, or half of what there is if that is less."""
+
 SMALL_FILE_BYTES: Final = 16 * 1024 * 1024
 """Files below it keep one descriptor instead of two: those of queues, by the thousands."""
 
@@ -154,7 +157,8 @@ MAX_RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024
 def open_maps(wanted: int) -> int:
     """How many mapped files may be open at once, so that sockets keep their descriptors."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft // 2
+    others = min(soft // 2, MAX_OTHER_DESCRIPTORS)
+    affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft - others
     return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
 
 
