@@ -9,7 +9,7 @@ from broker.store.errors import StoreError
 from broker.store.index.file import Shape
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_match import Claims
-from broker.store.verify.index_scan import IndexPart, header_of, index_files, shape_of
+from broker.store.verify.index_scan import IndexPart, header_of, index_files, is_made, shape_of
 from broker.store.verify.side_files import check_index_note
 from broker.store.view import StoreView
 from remoting.protocol.disk.index_file import ENTRY
@@ -117,7 +117,7 @@ def _stored(view: StoreView, position: int) -> int | None:
 def load_index(directory: Path, findings: Findings) -> IndexFiles:
     """Look at the files of a directory. Raises ``StoreError``."""
     found: list[IndexPart] = []
-    paths = index_files(directory)
+    paths = [path for path in index_files(directory) if is_made(path)]
     before_ms = 0
     for path in paths:
         header = header_of(path)

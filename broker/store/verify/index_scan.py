@@ -20,7 +20,7 @@ from broker.store.errors import StoreError
 from broker.store.index.file import Shape
 from broker.store.verify.fast import Fast
 from broker.store.verify.findings import Findings
-from broker.store.view_files import ViewFile
+from broker.store.view_files import StoreChanged, ViewFile
 from remoting.protocol.disk.index_file import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,
@@ -99,9 +99,21 @@ def index_files(directory: Path) -> list[str]:
     ]
 
 
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        raise StoreChanged(f"the index file {path} has been removed: start again") from None
+
+
+def is_made(path: str) -> bool:
+    """Whether a file has more than its name, which it gets first. Raises ``StoreChanged``."""
+    return _size(path) > 0
+
+
 def header_of(path: str) -> IndexHeader | None:
     """A file's header; None when it is too short to have one. Raises ``StoreError``."""
-    size = Path(path).stat().st_size
+    size = _size(path)
     if size < HEADER.size + SLOT.size + 2 * ENTRY.size:
         return None
     file = ViewFile(path, 0, size)
@@ -118,7 +130,7 @@ def shape_of(path: str, header: IndexHeader) -> Shape | None:
     Raises:
         StoreError: it can't be read.
     """
-    size = Path(path).stat().st_size
+    size = _size(path)
     usual = Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
     if header.next_entry <= 1:
         return usual if size == usual.bytes else None
@@ -156,7 +168,9 @@ def _votes(file: ViewFile, part: IndexPart) -> int:
         slot = bytearray(SLOT.size)
         file.read_into(HEADER.size + hashed % slots * SLOT.size, memoryview(slot))
         (newest,) = SLOT.unpack(slot)
-        votes += number <= newest <= last if number < last else 4 * (newest == number)
+        # A broker at work may have added entries to the chain since.
+        votes += number <= newest < part.shape.entries
+        votes += 3 * (number == newest == last)
     return votes
 
 
