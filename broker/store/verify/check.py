@@ -32,8 +32,9 @@ from broker.store.verify.ranges import Ranges
 from broker.store.verify.running import is_open
 from broker.store.view import LogEnd, StoreChanged, StoreView, ViewFile
 
-MAX_TRIES: Final = 5
-"""How often a check begins again when retention takes what it looks at."""
+MAX_TRIES: Final = 4
+"""How often a running store is looked at: retention may take files meanwhile, and what is read
+while it is written may be half of the old and half of the new. Damage is there each time."""
 
 _WORTH_PROCESSES: Final = 2 * 1024 * 1024 * 1024
 """Below this one process has done it before others have begun."""
@@ -107,11 +108,14 @@ def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Repor
             tell(walked)
 
         try:
-            return Check(root, options, count).run()
+            report = Check(root, options, count).run()
         except StoreChanged:
             if options.locked or not is_open(root):
                 raise
-            tell(-done["bytes"])
+        else:
+            if not report.running or report.findings.is_sound:
+                return report
+        tell(-done["bytes"])
     return Check(root, options, tell).run()
 
 
@@ -140,8 +144,9 @@ class Check:
             )
         tables = side_files.read_tables(root, findings)
         checkpoint = side_files.read_checkpoint(root)
-        view = StoreView(root, commit_log=self._options.commit_log)
+        # First the index, then which files the log has: the other way it might be ahead of them.
         index = load_index(root / "index", findings)
+        view = StoreView(root, commit_log=self._options.commit_log)
         end = view.log_end()
         told = side_files.read_told(root, view, end.position, findings)
         lost_until = self._lost_until(view, end, told, clean=clean)
