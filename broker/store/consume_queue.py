@@ -31,8 +31,18 @@ class ConsumeQueue(QueueFiles):
         wanted = self.next_offset + count
         if wanted > self._ready:
             self._make_room(wanted)
-        assert self._active is not None
-        self._active.keep_mapped()
+        file = self._active
+        assert file is not None
+        file.keep_mapped()
+        if wanted * ENTRY_BYTES > file.start + file.size:
+            self._keep_mapped(self.next_offset, wanted)
+
+    def _keep_mapped(self, offset: int, end: int) -> None:
+        """Have the files of the entries in ``[offset, end)`` mapped."""
+        step = self._space.file_size // ENTRY_BYTES
+        for first in range(offset, end, step):
+            self._file_of(first).keep_mapped()
+        self._file_of(end - 1).keep_mapped()
 
     def append(self, physical_offset: int, size: int, tags_code: int) -> None:
         """The next entry, for which there is room. Raises ``OSError`` if it can't be mapped."""

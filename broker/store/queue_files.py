@@ -239,6 +239,9 @@ class QueueFiles:
         space, end = self._space, ends.max_offset
         for number in range(ends.files):
             start = ends.first_start + number * space.file_size
+            if number and start >= end * ENTRY_BYTES:
+                # Made when the disk would not give it blocks. It is found again when it is wanted.
+                break
             path = self.directory / name_of(start)
             used = min(space.file_size, end * ENTRY_BYTES - start)
             self._all.append(

@@ -1,0 +1,90 @@
+"""At the end of a queue's file the next one may be there without blocks, or without its map."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.mapped_file import MappedFile
+from broker.store.message_store import MessageStore, PutStatus
+from remoting.clock import ManualClock
+from tests.unit.broker.store.stores import QUEUE_FILE, bodies, message, opened
+
+ENTRIES = QUEUE_FILE // 20
+NEXT_FILE = f"{QUEUE_FILE:020d}"
+
+
+def put(store: MessageStore, first: int, end: int) -> None:
+    for number in range(first, end):
+        assert store.put(message(b"%d" % number)).status is PutStatus.OK
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def queue_of(store: MessageStore) -> ConsumeQueue:
+    queue = store.queues.get(("TopicTest", 0))
+    assert queue is not None
+    return queue
+
+
+def test_a_file_that_got_no_blocks_before_a_stop_takes_no_entries_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path, clock=clock, mapped_file_size_commit_log=1 << 20)
+    put(store, 0, ENTRIES - 4)
+    extend = MappedFile.extend
+
+    def refuse(file: MappedFile, end: int, step: int, **more: Any) -> None:
+        if file.path.name == NEXT_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        extend(file, end, step, **more)
+
+    monkeypatch.setattr(MappedFile, "extend", refuse)
+    batch = [message(b"%d" % number) for number in range(5)]
+    assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
+    monkeypatch.undo()
+    store.close()
+    next_file = tmp_path / "consumequeue" / "TopicTest" / "0" / NEXT_FILE
+    assert next_file.stat().st_blocks == 0
+
+    store = opened(tmp_path, clock=clock, mapped_file_size_commit_log=1 << 20)
+    put(store, ENTRIES - 4, ENTRIES - 1)
+    assert not any(next_file.read_bytes())
+    put(store, ENTRIES - 1, ENTRIES + 7)
+    assert bodies(store) == numbers(ENTRIES + 7)
+    store.close()
+
+    store = opened(tmp_path, clock=clock, mapped_file_size_commit_log=1 << 20)
+    assert bodies(store) == numbers(ENTRIES + 7)
+    store.close()
+
+
+def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    put(store, 0, ENTRIES - 2)
+    queue = queue_of(store)
+    queue.prepare(5)
+    queue.files[-1].unmap()
+    end = store.end_offset
+    batch = [message(b"%d" % (ENTRIES - 2 + number)) for number in range(5)]
+
+    def refuse(file: MappedFile) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MappedFile, "_map", refuse)
+        assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
+    # Nothing is in the log that its queue does not know.
+    assert store.end_offset == end
+    assert queue.next_offset == queue.max_offset == ENTRIES - 2
+    store.close()
