@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.mapped_file import MappedFile
 from broker.store.message_store import MessageStore, PutStatus
@@ -87,4 +88,30 @@ def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
     # Nothing is in the log that its queue does not know.
     assert store.end_offset == end
     assert queue.next_offset == queue.max_offset == ENTRIES - 2
+    store.close()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one", "batch"])
+def test_a_queue_whose_map_went_for_a_file_of_the_log_takes_the_message_or_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    store = opened(tmp_path)
+    put(store, 0, 3)
+    queue = queue_of(store)
+    reserve = CommitLog.reserve
+
+    def roll(log: CommitLog, size: int) -> int:
+        queue.files[-1].unmap()
+        return reserve(log, size)
+
+    def refuse(file: MappedFile) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(CommitLog, "reserve", roll)
+        broken.setattr(MappedFile, "_map", refuse)
+        result = store.put_batch([message()] * 2) if together else store.put(message())
+        assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert queue.next_offset == queue.max_offset == 3
+    assert bodies(store) == numbers(3)
     store.close()
