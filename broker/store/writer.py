@@ -216,11 +216,15 @@ class Writer:
                 f" commit-log file holds: send less at once or raise mappedFileSizeCommitLog"
             )
         try:
+            queue.prepare(count)
+        except OSError as error:
+            self._no_place(queue.directory, error)
+        try:
             position = self._log.reserve(size)
         except OSError as error:
             self._no_place(self._log.directory, error)
         try:
-            # Last, for another file of the log may take the place of the queue's map.
+            # Another file of the log may have taken the place of the queue's map.
             queue.prepare(count)
         except OSError as error:
             self._no_place(queue.directory, error)
