@@ -98,6 +98,10 @@ READ_IN_MEMORY_RATIO: Final = 0.4
 HOT_LOG_BYTES: Final = 64 * 1024 * 1024
 """What was appended last is taken to be in memory: only below it is the page cache asked."""
 
+TRUSTED_MEMORY_RATIO: Final = 1 / 8
+"""Part of the machine's memory: so much as was appended last is taken not to have left it, and to
+be as it was appended, unless something of it turned out to have."""
+
 HOT_QUEUE_ENTRIES: Final = 4096
 """Likewise the last entries of a queue: 80 KiB."""
 

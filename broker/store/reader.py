@@ -25,6 +25,7 @@ from broker.store.limits import (
     MAX_PULL_MESSAGES,
     MIN_SCAN_BYTES,
     READ_IN_MEMORY_RATIO,
+    TRUSTED_MEMORY_RATIO,
     memory_bytes,
 )
 from broker.store.queue_table import QueueTable
@@ -82,8 +83,10 @@ class Reader:
         self._warmth = warmth
         self._soundness = soundness
         self._opened_end = log.end
+        self._cold_end = 0
         self.memory_only = False
-        self._in_memory_bytes = int(memory_bytes() * READ_IN_MEMORY_RATIO)
+        self._memory = memory_bytes()
+        self._in_memory_bytes = int(self._memory * READ_IN_MEMORY_RATIO)
 
     # --- messages
 
@@ -164,7 +167,11 @@ class Reader:
         except OSError:
             return None
         base = file.start
-        if is_old and not self._soundness.are_sound(queue, offset, starts, sizes, view, base):
+        if (
+            is_old
+            and self._is_doubtful(queue, offset, first)
+            and not self._soundness.are_sound(queue, offset, starts, sizes, view, base)
+        ):
             return None
         if end - first == total:
             records = [view[first - base : end - base]]
@@ -223,7 +230,9 @@ class Reader:
         if runs and (runs[0][0] < self._hot_from or offset < queue.opened_offset):
             if not wait and (cold := self._cold(runs)):
                 return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
-            if not self._soundness.is_known(queue, offset, offset + scanned):
+            if self._is_doubtful(queue, offset, runs[0][0]) and not self._soundness.is_known(
+                queue, offset, offset + scanned
+            ):
                 looked_at = entries[: scanned * ENTRY_BYTES]
                 runs, damaged = self._soundness.sift(queue, offset, looked_at, accept)
         records, found = self._slices(runs)
@@ -263,6 +272,17 @@ class Reader:
         """Physical offset from which on records were appended not long ago."""
         return max(self._opened_end, self._log.end - HOT_LOG_BYTES)
 
+    def _is_doubtful(self, queue: ConsumeQueue, offset: int, first: int) -> bool:
+        """Whether messages from ``offset`` on, at ``first`` in the log, may be other than stored.
+
+        What this process appended and what has not left memory since, for all that is known, is as
+        it was.
+        """
+        newest = self._log.end - max(HOT_LOG_BYTES, self._memory * TRUSTED_MEMORY_RATIO)
+        return first < max(self._opened_end, self._cold_end, newest) or (
+            offset < queue.opened_offset
+        )
+
     def _cold(self, runs: list[Run]) -> list[FileRange]:
         """Where the records of runs lie, if some of them may not be in memory."""
         ranges = []
@@ -270,7 +290,11 @@ class Reader:
             file = self._log.file_at(start)
             if file is not None:
                 ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
-        return [] if self._warmth.are_warm(ranges) else ranges
+        if self._warmth.are_warm(ranges):
+            return []
+        # What is older left memory before it.
+        self._cold_end = max(self._cold_end, runs[-1][1])
+        return ranges
 
     def _cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
         """Where entries lie, if some of them may not be in memory."""

@@ -1,6 +1,7 @@
 """Whether records are what was stored, before they leave the store.
 
-What this process appended not long ago is trusted. All else may have come from a disk: it is
+What this process appended and what has not left memory since, for all that is known, is trusted
+(``Reader._is_doubtful``). All else may have come from a disk: it is
 compared with what its queue says of it (place, size, number, queue, topic) and with its own CRC
 when it is read. Properties, hosts and times are covered by nothing that a record has.
 

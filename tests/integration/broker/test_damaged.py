@@ -162,6 +162,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
         broker = await cluster.add()
     else:
         monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+        monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
     if how == "cold":
         drop_all(broker)
     assert await pull_all(cluster) == expected()

@@ -31,6 +31,7 @@ CHECKED_HEAD: Final = (*range(16), *range(20, 36), *range(84, HEAD_BYTES_V4))
 @pytest.fixture(autouse=True)
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
 
 
 def body_of(number: int) -> bytes:

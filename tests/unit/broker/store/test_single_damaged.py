@@ -20,6 +20,7 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended counts as old from the next record on."""
     monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture

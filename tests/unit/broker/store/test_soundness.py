@@ -25,6 +25,7 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended counts as old from the next record on."""
     monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture
@@ -256,6 +257,7 @@ def test_what_came_just_now_is_trusted(
 ) -> None:
     places = fill(store, COUNT)
     monkeypatch.setattr(reader, "HOT_LOG_BYTES", store.end_offset - places[20])
+    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
     assert bodies(store) == all_but()
     # Those that one get gives are checked together.
     assert checks == list(range(21))
@@ -355,4 +357,25 @@ async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
     result = await store.get_patiently("me", TOPIC, 0, 0, 20)
     assert (result.count, result.next_offset) == (19, 20)
     assert disk.fetched
+    store.close()
+
+
+async def test_what_was_appended_is_trusted_until_something_as_young_had_left_memory(
+    tmp_path: Path, clock: ManualClock, checks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 1 / 8)
+    disk = SlowFiles()
+    store = opened(tmp_path, files=disk, clock=clock)
+    fill(store, COUNT)
+    assert store.get(TOPIC, 0, 0, 20, wait=False).count == 20
+    assert checks == []
+    disk.cold = True
+    clock.advance(1.1)
+    assert store.get(TOPIC, 0, 5, 5, wait=False).status is GetStatus.COLD
+    disk.cold = False
+    assert store.get(TOPIC, 0, 0, 20, wait=False).count == 20
+    assert checks == list(range(20))
+    # What is younger than all that had left is not doubted.
+    assert store.get(TOPIC, 0, 30, 10, wait=False).count == 10
+    assert checks == list(range(20))
     store.close()
