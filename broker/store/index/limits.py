@@ -29,9 +29,9 @@ LOOK_SECONDS: Final = 1.0
 BUSY_BYTES: Final = 8 * 1024 * 1024
 """A store that took more than this since the last look is busy: its index waits."""
 
-MAX_BACKLOG_BYTES: Final = 32 * 1024 * 1024
-"""Log that may wait for its index while the store is busy. It is in memory, and a query that has
-to index it first takes a tenth of a second."""
+MAX_BACKLOG_BYTES: Final = 1024 * 1024 * 1024
+"""Log that may wait for its index while the store is busy, if memory has so much of it
+(``HOT_LOG_RATIO``). A query that has to index it first takes some half a second."""
 
 HOT_LOG_RATIO: Final = 1 / 16
 """Part of the machine's memory: so much as was appended last is taken to be in memory; what lies

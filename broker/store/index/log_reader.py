@@ -41,6 +41,11 @@ class LogReader:
         self._region: Region | None = None
 
     @property
+    def hot_bytes(self) -> int:
+        """So much of the log, its end, is taken to be in memory."""
+        return self._hot_bytes
+
+    @property
     def start(self) -> int:
         """Physical offset of the first byte that is there."""
         return self._log.start

@@ -85,9 +85,9 @@ class MessageIndex:
         self._clock = clock
         self._places = places
         self._row = IndexRow(files, places.directory, shape, clock)
-        self._builder = IndexBuilder(
-            self._row, LogReader(log, files), files, places.note, safe_ms=safe_ms
-        )
+        reader = LogReader(log, files)
+        self._hot_bytes = reader.hot_bytes
+        self._builder = IndexBuilder(self._row, reader, files, places.note, safe_ms=safe_ms)
         self._enabled = enabled
         self._visible_end = visible_end
         self._worker = Worker("store-index", self._run, disk)
@@ -126,7 +126,8 @@ class MessageIndex:
         while not stopping.wait(max(LOOK_SECONDS, rest)):
             end = self._visible_end()
             taken, seen = end - seen, end
-            busy = taken > BUSY_BYTES and end - self._builder.position < MAX_BACKLOG_BYTES
+            waiting = end - self._builder.position
+            busy = taken > BUSY_BYTES and waiting < min(MAX_BACKLOG_BYTES, self._hot_bytes)
             rest = 0.0
             if not busy or not self._builder.loaded:
                 rest = 0.0 if self._advance(end) else RETRY_SECONDS

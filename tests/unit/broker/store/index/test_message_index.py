@@ -458,7 +458,7 @@ def test_a_slice_has_about_as_many_keys_as_are_worth_one(
 
 
 def test_the_limits_fit_together() -> None:
-    assert limits.MAX_BACKLOG_BYTES <= (512 << 20) * limits.HOT_LOG_RATIO
+    assert limits.BUSY_BYTES <= limits.MAX_BACKLOG_BYTES
     assert limits.PLAIN_SLICE_BYTES < limits.MIN_SLICE_BYTES < limits.MAX_SLICE_BYTES
     assert limits.MAX_SLICE_BYTES <= limits.BUSY_BYTES
     assert file_bytes(SLOTS, ENTRIES) == 40 + 4 * SLOTS + 20 * ENTRIES
