@@ -92,12 +92,10 @@ def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[],
     return seconds
 
 
-def through_spark(
-    spark: Any, server: StandaloneServer, size: int, columns: str | None, **options: Any
-) -> float:
+def through_spark(spark: Any, server: StandaloneServer, size: int, columns: str | None) -> float:
     """Seconds that a query takes which reads everything."""
     reader = spark.read.format("rocketmq").option("nameServer", server.nameserver)
-    reader = reader.options(topic=topic_of(size), **options)
+    reader = reader.option("topic", topic_of(size))
     if columns is not None:
         reader = reader.schema(columns)
     started = time.perf_counter()

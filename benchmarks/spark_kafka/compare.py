@@ -23,14 +23,9 @@ WARM_ROUNDS: Final = 2
 """Rounds before those that count: Kafka's JVM has filled its topics before, ours did nothing."""
 
 FULL: Final = "all columns"
-NAMED: Final = "Kafka's columns"
 BODY: Final = "body only"
-KINDS: Final[dict[str, dict[str, Any]]] = {
-    FULL: {"columns": None},
-    NAMED: {"columns": None, "kafkaNames": True},
-    BODY: {"columns": "body binary"},
-}
-"""What is read, and how ours is asked for it."""
+KINDS: Final[dict[str, str | None]] = {FULL: None, BODY: "body binary"}
+"""What is read, and the columns of ours it takes."""
 
 Rates = dict[tuple[int, str, str], list[float]]
 """Rows a second of every round, by size, kind and whose."""
@@ -80,16 +75,16 @@ def _rounds(
     rates: Rates = {}
     for number in range(-WARM_ROUNDS, rounds):
         for size, count in counts.items():
-            for kind, asked in KINDS.items():
+            for kind, columns in KINDS.items():
                 took = {}
                 order = ("kafka", "ours") if number % 2 == 0 else ("ours", "kafka")
                 for whose in order:
                     took[whose] = (
-                        through_spark(spark, server, size, **asked)
+                        through_spark(spark, server, size, columns)
                         if whose == "ours"
-                        else theirs.ask("read", topic=topic_of(size), body_only=kind == BODY)[
-                            "seconds"
-                        ]
+                        else theirs.ask(
+                            "read", topic=topic_of(size), body_only=columns is not None
+                        )["seconds"]
                     )
                 ratio = took["kafka"] / took["ours"]
                 say(f"  {size} B, {kind}, round {number + 1}: {ratio:.2f} times Kafka's")
@@ -111,7 +106,7 @@ def _results(rates: Rates) -> list[Result]:
                     f"{name}: ratio",
                     "times",
                     spread([one / other for one, other in zip(ours, kafka, strict=True)]),
-                    None if kind == BODY else BAR,
+                    BAR if kind == FULL else None,
                 ),
             ]
     return results
