@@ -94,13 +94,16 @@ def copy_queues(moment: Moment, target: Target, tell: Callable[[int], None]) -> 
         return {}
 
     def one(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
-        queue = _copy_queue(moment, target, *key)
-        tell(1)
-        return key, queue
+        return key, _copy_queue(moment, target, *key)
 
+    queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        found = pool.map(one, list(_keys(moment)))
-        return {key: queue for key, queue in found if queue is not None}
+        # Whoever is told need not be one for several threads at once.
+        for key, queue in pool.map(one, list(_keys(moment))):
+            tell(1)
+            if queue is not None:
+                queues[key] = queue
+    return queues
 
 
 def _keys(moment: Moment) -> Iterator[tuple[str, int]]:
