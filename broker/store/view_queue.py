@@ -143,7 +143,7 @@ class QueueView:
             position, size, _ = self._entry(first + count - 1)
             if size not in _NO_MESSAGE and position < log_start:
                 continue
-            found = _first_alive(self._load(file, count), log_start)
+            _, found = first_from(self._load(file, count), log_start)
             if found < count:
                 return first + found
         return end
@@ -170,8 +170,13 @@ def _is_alive(entry: tuple[int, int, int], log_start: int) -> bool:
     return entry[1] not in _NO_MESSAGE and entry[0] >= log_start
 
 
-def _first_alive(entries: memoryview, log_start: int) -> int:
-    """Index of the first entry whose message the log still has; their number when none has one."""
+def first_from(entries: memoryview, place: int) -> tuple[int, int]:
+    """Where the messages at or behind a physical offset begin.
+
+    Returns:
+        Index behind the last entry with a message before it, and of the first one with a message
+        from there on; the number of entries where there is none.
+    """
     count = len(entries) // ENTRY_BYTES
 
     def next_real(index: int) -> int:
@@ -183,8 +188,8 @@ def _first_alive(entries: memoryview, log_start: int) -> int:
     while low < high:
         middle = (low + high) // 2
         at = next_real(middle)
-        if at == count or ENTRY.unpack_from(entries, at * ENTRY_BYTES)[0] >= log_start:
+        if at == count or ENTRY.unpack_from(entries, at * ENTRY_BYTES)[0] >= place:
             high = middle
         else:
             low = at + 1
-    return next_real(low)
+    return low, next_real(low)

@@ -31,6 +31,7 @@ from broker.store.log_walk import LogRecord
 from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import LogChunk, LogView
+from broker.store.view_queue import first_from
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.disk.file_name import name_of
 from remoting.protocol.errors import RecordError
@@ -179,29 +180,10 @@ def _written(row: FileRow, file: ViewFile) -> memoryview:
 
 def _first_behind(entries: memoryview, log_end: int) -> int:
     """Index of the first real entry at or behind a physical offset; their number for none."""
+    behind, found = first_from(entries, log_end)
     count = len(entries) // ENTRY_BYTES
-
-    def next_real(index: int) -> int:
-        while index < count:
-            _, size, _ = ENTRY.unpack_from(entries, index * ENTRY_BYTES)
-            if size > 0 and size != FILLER_SIZE:
-                break
-            index += 1
-        return index
-
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        at = next_real(middle)
-        if at == count or ENTRY.unpack_from(entries, at * ENTRY_BYTES)[0] >= log_end:
-            high = middle
-        else:
-            low = at + 1
-    at = next_real(low)
-    if at < count and ENTRY.unpack_from(entries, at * ENTRY_BYTES)[0] >= log_end:
-        # Fillers before it are of a number that was lost, and stay lost.
-        return low
-    return count
+    # Fillers before it are of a number that was lost, and stay lost.
+    return behind if found < count else count
 
 
 # --- what the source did not have yet

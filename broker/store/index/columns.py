@@ -123,18 +123,6 @@ class _Records:
         self.usual &= texts_at + 2 + texts == ends
         self.lengths = np.where(self.usual, ends - self.tails, 0)
 
-    def alike(self) -> Iterator[tuple[int, _Ints]]:
-        """Length of topic and properties, and the usual records that have it."""
-        lengths = self.lengths
-        if len(lengths) and self.usual.all() and (lengths == lengths[0]).all():
-            yield int(lengths[0]), np.arange(len(lengths))
-            return
-        order = np.argsort(lengths, kind="stable")
-        borders = np.flatnonzero(np.diff(lengths[order])) + 1
-        for group in np.split(order, borders):
-            if lengths[group[0]]:
-                yield int(lengths[group[0]]), group
-
     def rows(self, length: int, records: _Ints) -> _Bytes:
         """Topic and properties of records as a matrix, the last of them repeated to fill it."""
         windows: _Bytes = np.ndarray(
@@ -255,7 +243,7 @@ def walk(data: memoryview, base: int) -> Walked:
 def _keys_of(records: _Records) -> Iterator[_Found]:
     # Those that were rolled back too: they have no keys, but their lengths must agree.
     single = [np.flatnonzero(~records.usual)]
-    for length, group in records.alike():
+    for length, group in by_length(records.lengths):
         left = group
         for _ in range(MAX_MODELS):
             if len(left) < MIN_ALIKE:
@@ -275,6 +263,19 @@ def _keys_of(records: _Records) -> Iterator[_Found]:
                 left = left[odd]
         single.append(left)
     yield records.singly(np.sort(np.concatenate(single)))
+
+
+def by_length(lengths: _Ints) -> Iterator[tuple[int, _Ints]]:
+    """Each length other than 0, and the numbers of the records that have it."""
+    if len(lengths) and (lengths == lengths[0]).all():
+        if lengths[0]:
+            yield int(lengths[0]), np.arange(len(lengths))
+        return
+    order = np.argsort(lengths, kind="stable")
+    borders = np.flatnonzero(np.diff(lengths[order])) + 1
+    for group in np.split(order, borders) if len(order) else ():
+        if lengths[group[0]]:
+            yield int(lengths[group[0]]), group
 
 
 def _of_model(model: _Model, rows: _Bytes, records: _Ints) -> _Found:

@@ -15,7 +15,7 @@ MAX_SLICE_BYTES: Final = 4 * 1024 * 1024
 """The most, however large messages are."""
 
 PLAIN_SLICE_BYTES: Final = 64 * 1024
-"""Likewise without numpy: what takes longer keeps the loop from its thread."""
+"""What is read at once without numpy: what takes longer keeps the loop from its thread."""
 
 WORTH_NUMPY_BYTES: Final = 1024 * 1024
 """Log that has to wait before numpy is imported, which takes 20 MB and a tenth of a second."""

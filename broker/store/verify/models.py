@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.store.index.batch import KEY_END, topic_prefix
+from broker.store.index.columns import by_length
 from broker.store.index.limits import MIN_ALIKE
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import java_hash
@@ -176,7 +177,7 @@ def alike(data: memoryview, tails: Ints, lengths: Ints) -> Iterator[Alike]:
 
 def _models(data: memoryview, tails: Ints, lengths: Ints) -> Iterator[tuple[Model, _Bytes, Ints]]:
     """Records that are alike, and topic and properties of each."""
-    for length, group in _by_length(lengths):
+    for length, group in by_length(lengths):
         left = group
         for _ in range(_MAX_MODELS):
             if len(left) < MIN_ALIKE:
@@ -193,18 +194,6 @@ def _models(data: memoryview, tails: Ints, lengths: Ints) -> Iterator[tuple[Mode
             fits = fits[: len(left)]
             yield model, rows[fits], left[fits]
             left = left[~fits]
-
-
-def _by_length(lengths: Ints) -> Iterator[tuple[int, Ints]]:
-    if (lengths == lengths[0]).all():
-        if lengths[0]:
-            yield int(lengths[0]), np.arange(len(lengths))
-        return
-    order = np.argsort(lengths, kind="stable")
-    borders = np.flatnonzero(np.diff(lengths[order])) + 1
-    for group in np.split(order, borders):
-        if lengths[group[0]]:
-            yield int(lengths[group[0]]), group
 
 
 def _rows(data: memoryview, tails: Ints, length: int) -> _Bytes:
