@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,7 +154,8 @@ def test_a_broker_that_dies_is_named_and_its_query_goes_on_later(spark: Any, tmp
             writer.foreachBatch(each).trigger(availableNow=True).start().awaitTermination(60)
 
         text = complaint(lambda: run(kill_and_collect))
-        assert "no messages from offset 0 on for 1 s: topic T, queue 0 of broker broker-a" in text
+        unread = r"no messages from offset 0 on for \d+ s: topic T, queue 0 of broker broker-a"
+        assert re.search(unread, text)
         assert "see that the broker runs and can be reached from the executors" in text
         text = complaint(read.option("topic", "T").load().count)
         assert "check that its brokers run" in text
