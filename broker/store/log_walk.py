@@ -24,10 +24,14 @@ from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.disk.file_name import name_of
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
+    MAGIC_BLANK,
     MAGIC_V1,
+    MIN_TAIL_BYTES,
     Blank,
+    End,
     Found,
     Invalid,
+    Scan,
     examine,
     locate,
 )
@@ -37,7 +41,7 @@ from remoting.protocol.message.sys_flag import BORN_HOST_V6
 _FIELDS: Final = Struct(">12xi4xqqi16xq")
 _TIME: Final = Struct(">q")
 _TIME_AT_V6: Final = 68
-_SIZE: Final = Struct(">I")
+_START: Final = Struct(">II")
 _MAGIC_AT: Final = 4
 _MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 _SEARCHED_AT_ONCE: Final = 64 * 1024
@@ -98,6 +102,8 @@ class LogWalk:
         self._synced_ms = synced_ms
         self._synced_end = synced_end
         self._progress = progress or Progress()
+        self._asked: MappedFile | None = None
+        self._asked_end = 0
         self.end = 0
         self.last = 0
         self.last_store_ms = 0
@@ -153,7 +159,7 @@ class LogWalk:
 
     def _look(self, file: MappedFile, position: int) -> tuple[object, LogRecord | None]:
         view = file.view
-        scan = examine(view, position, check_crc=self._check_crc)
+        scan = self._examine(file, position)
         if not isinstance(scan, Found):
             return scan, None
         queue_id, queue_offset, physical_offset, sys_flag, store_ms = _FIELDS.unpack_from(
@@ -179,6 +185,26 @@ class LogWalk:
             store_ms,
         )
 
+    def _examine(self, file: MappedFile, position: int) -> Scan:
+        """What a place of a file holds, without a look into a hole behind all of its data.
+
+        To look there takes memory of a file system that lives in it; where it is full, that is
+        SIGBUS.
+        """
+        behind = self._data_end(file)
+        if behind - position < MIN_TAIL_BYTES:
+            return End()
+        view = file.view
+        _, magic = _START.unpack_from(view, position)
+        # The bytes that a blank record leaves free need not be there.
+        limit = None if magic == MAGIC_BLANK else behind
+        return examine(view, position, check_crc=self._check_crc, limit=limit)
+
+    def _data_end(self, file: MappedFile) -> int:
+        if self._asked is not file:
+            self._asked, self._asked_end = file, file.data_end()
+        return self._asked_end
+
     def _had_reached_disk(self, physical_offset: int, store_ms: int) -> bool:
         if self._synced_end is None:
             return store_ms <= self._synced_ms
@@ -192,19 +218,19 @@ class LogWalk:
                 return 0
         elif file.start + position >= self._synced_end:
             return 0
-        if position + FIXED_BYTES_V4 > file.size:
+        if position + FIXED_BYTES_V4 > self._data_end(file):
             return 0
         if position == 0:
-            _refuse_foreign(file)
-        (size,) = _SIZE.unpack_from(file.view, position)
+            self._refuse_foreign(file)
+        size, _ = _START.unpack_from(file.view, position)
         following = position + size
-        if size < FIXED_BYTES_V4 or following + FIXED_BYTES_V4 > file.size:
+        if size < FIXED_BYTES_V4 or following + FIXED_BYTES_V4 > self._data_end(file):
             return self._search(file, position)
         return int(size) if self._is_synced(file, following) else self._search(file, position)
 
     def _search(self, file: MappedFile, position: int) -> int:
         """How far behind ``position`` the next record is that had reached the disk; 0 for none."""
-        limit = file.data_end()
+        limit = self._data_end(file)
         if self._synced_end is not None:
             limit = min(limit, self._synced_end - file.start)
         at = position + 1
@@ -230,24 +256,23 @@ class LogWalk:
             record.physical_offset, record.store_timestamp_ms
         )
 
-
-def _refuse_foreign(file: MappedFile) -> None:
-    """Raises ``StoreError`` when a file's records are those of another file."""
-    positions = [0]
-    places: list[int] = []
-    while len(places) < _FOREIGN_RECORDS:
-        scan = examine(file.view, positions[-1])
-        if not isinstance(scan, Found):
-            return
-        _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
-        places.append(physical_offset - positions[-1])
-        positions.append(positions[-1] + scan.size)
-    if places[0] != file.start and len(set(places)) == 1:
-        raise StoreError(
-            f"the commit-log file {file.path} holds the records of {name_of(max(0, places[0]))}: it"
-            " was swapped or copied; put the right file back, or move this one and all later ones"
-            " away to go on without them"
-        )
+    def _refuse_foreign(self, file: MappedFile) -> None:
+        """Raises ``StoreError`` when a file's records are those of another file."""
+        positions = [0]
+        places: list[int] = []
+        while len(places) < _FOREIGN_RECORDS:
+            scan = self._examine(file, positions[-1])
+            if not isinstance(scan, Found):
+                return
+            _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
+            places.append(physical_offset - positions[-1])
+            positions.append(positions[-1] + scan.size)
+        if places[0] != file.start and len(set(places)) == 1:
+            raise StoreError(
+                f"the commit-log file {file.path} holds the records of"
+                f" {name_of(max(0, places[0]))}: it was swapped or copied; put the right file back,"
+                " or move this one and all later ones away to go on without them"
+            )
 
 
 def _lost_text(view: memoryview, position: int) -> bool:

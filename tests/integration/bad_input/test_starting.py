@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,34 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
 
 
 # --- files that are not what they should be
+
+
+@pytest.fixture
+def full(tmp_path: Path, store: Path) -> Iterator[Path]:
+    """The store on a full disk: one in memory where this user may mount it."""
+    directory = tmp_path / "memory"
+    directory.mkdir()
+    mounted = may_mount() and mount(directory, "-t", "tmpfs", "-o", "size=8m", "none")
+    copied = shutil.copytree(store, directory / "store")
+    with (copied / "commitlog" / f"{1 << 20:020}").open("wb") as made_ahead:
+        made_ahead.truncate(1 << 20)
+    (copied / "abort").touch()
+    if mounted:
+        with suppress(OSError), (directory / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(4096)):
+                pass
+    yield copied
+    if mounted:
+        unmount(directory)
+
+
+def test_a_log_file_that_got_no_blocks_before_a_crash_is_not_looked_into(
+    full: Path, run: Callable[[list[str]], ServerProcess]
+) -> None:
+    # On a disk in memory that is full, a look into a hole ends the process.
+    server = run(broker_on(full))
+    assert server.addresses["broker"]
+    server.kill()
 
 
 def test_a_commit_log_of_another_file_size_is_refused_and_kept(
