@@ -61,7 +61,7 @@ plain: setup              ## the suite without uvloop, orjson and isal
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak
 
-bench: setup              ## PocketMQ beside Apache RocketMQ: half an hour on a quiet machine; BENCH=--quick
+bench: setup              ## PocketMQ beside Apache RocketMQ: forty minutes on a quiet machine; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks --json build/bench.json --chart build/bench.svg $(BENCH)
 

@@ -9,9 +9,8 @@ both, told by ``PYTHONPATH`` which code. A pair is two runs that followed each o
 A B B A. Both brokers live for two pairs, with a fresh store each time: what only one process has
 (where its objects lie, how its strings hash) is not to pass for a difference between commits.
 
-CPU time counts from the start of a run until its broker has come to rest, because an index and
-safe points are made behind the messages' back: it is part of what a message costs, and the other
-broker's turn is not disturbed. The clock is the process's own, in nanoseconds.
+CPU time counts until the broker has come to rest, see ``resting``; the bars go by that. What it
+took while the load ran, as ``make bench`` counts Apache's, stands beside it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine, report
+from benchmarks import machine, report, resting
 from benchmarks.figures import RATIOS, Figures, Spread, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
@@ -48,18 +46,10 @@ MOST_CPU: Final = 1.05
 LEAST: Final = 0.9
 """Of a rate; a latency may be so many times shorter before."""
 
-REST_SECONDS: Final = 2.25
-"""What is done behind the messages' back begins so late: a busy broker puts its index off until it
-has found itself idle for a second, looking once a second."""
-
-MOST_REST_SECONDS: Final = 8.0
-LOOK_SECONDS: Final = 0.25
-RESTING_SHARE: Final = 0.03
-"""Of a core: what a broker that has nothing to do takes at most."""
-
-HEAD: Final = ("load", "before", "after", "rate", "CPU/msg", "p50", "p99", "verdict")
+HEAD: Final = ("load", "before", "after", "rate", "CPU/msg", "under load", "p50", "p99", "verdict")
 LEGEND: Final = (
-    "Ratios are after/before: median (range) of the pairs. Beside a rate: p50/p99; then CPU/msg."
+    "Ratios are after/before: median (range) of the pairs. Beside a rate: p50/p99; then CPU/msg,"
+    " with what was done when the load was over; `under load`: without that."
 )
 
 
@@ -92,6 +82,12 @@ class Comparison:
         return spread([b[figure] / a[figure] if a[figure] else 0.0 for a, b in pairs])
 
     @property
+    def under_load(self) -> Spread:
+        """CPU time per message while the load ran, after over before."""
+        pairs = zip(self.before, self.after, strict=True)
+        return spread([b["cpu_us_at_once"] / a["cpu_us_at_once"] for a, b in pairs])
+
+    @property
     def missed(self) -> list[str]:
         """The bars that are not kept, in words."""
         texts = []
@@ -108,6 +104,7 @@ class Comparison:
             "text": self.scenario.text,
             "bars": bars(self.scenario),
             "ratios": {name: self.ratio(name)._asdict() for name in RATIOS},
+            "cpu_under_load": self.under_load._asdict(),
             "missed": self.missed,
             "before": [dict(figures) for figures in self.before],
             "after": [dict(figures) for figures in self.after],
@@ -180,33 +177,6 @@ def check_source(tree: Path) -> None:
 # --- measuring
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time a process and its threads have used, in steps of 1 ns (see clock_getcpuclockid)."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
-def rest(pid: int, at_least: float) -> None:
-    """Wait until a broker does nothing more of its own."""
-    begun = time.monotonic()
-    while True:
-        before = cpu_seconds(pid)
-        time.sleep(LOOK_SECONDS)
-        waited = time.monotonic() - begun
-        idle = cpu_seconds(pid) - before < RESTING_SHARE * LOOK_SECONDS
-        if (idle and waited >= at_least) or waited >= MOST_REST_SECONDS:
-            return
-
-
-def counted(scenario: Scenario, target: Target, seconds: float) -> Figures:
-    """One run, with the CPU time of all that it caused."""
-    begun = cpu_seconds(target.pid)
-    figures = load(scenario, target, seconds=seconds, warm=0.0)
-    rest(target.pid, 0.0 if scenario.mode == "pull" else REST_SECONDS)
-    spent = cpu_seconds(target.pid) - begun
-    at_once = figures["cpu_us_per"]
-    return {**figures, "cpu_us_per": 1e6 * spent / figures["n"], "cpu_us_at_once": at_once}
-
-
 def compare(scenario: Scenario, trees: Mapping[str, Path], plan: Plan) -> Comparison:
     """All pairs of a load."""
     made = Comparison(scenario)
@@ -223,7 +193,7 @@ def compare(scenario: Scenario, trees: Mapping[str, Path], plan: Plan) -> Compar
                 _prepare(scenario, target, plan)
             for pair in range(first, min(first + PAIRS_OF_A_LIFE, plan.pairs)):
                 for side in order(pair, life):
-                    figures = counted(scenario, targets[side], plan.seconds)
+                    figures = resting.load(scenario, targets[side], seconds=plan.seconds)
                     getattr(made, side).append(figures)
                 say(f"  {scenario.name} pair {pair + 1}: {_last(made)}")
     return made
@@ -238,7 +208,7 @@ def _prepare(scenario: Scenario, target: Target, plan: Plan) -> None:
     if scenario.mode in {"pull", "push"}:
         fill(target, scenario.name, plan.prefill)
     load(scenario, target, seconds=plan.warm_up, warm=0.0)
-    rest(target.pid, REST_SECONDS)
+    resting.rest(target.pid, resting.REST_SECONDS)
 
 
 def _last(made: Comparison) -> str:
@@ -271,12 +241,18 @@ def _row(made: Comparison) -> tuple[str, ...]:
     for name in ("rate", "cpu", "p50", "p99"):
         ratio = made.ratio(name)
         bar = f" {_bar(name, kept[name])}" if name in kept else ""
-        cells.append(f"{ratio.median:.3f} ({ratio.low:.2f}-{ratio.high:.2f}){bar}")
+        cells.append(f"{_told(ratio)}{bar}")
+        if name == "cpu":
+            cells.append(_told(made.under_load))
     verdict = "missed: " + ", ".join(made.missed) if made.missed else "kept"
     return (
         *(made.scenario.name, _absolute(made.before), _absolute(made.after)),
         *(*cells, verdict),
     )
+
+
+def _told(ratio: Spread) -> str:
+    return f"{ratio.median:.3f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def _absolute(runs: Sequence[Figures]) -> str:

@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import before_after
+from benchmarks import before_after, resting
 from benchmarks.before_after import DEFAULT_LOADS, LOADS, ROOT, Comparison, bars, order
 from benchmarks.figures import Figures
 from benchmarks.tools import BenchmarkError
 
 
 def figures(rate: float, p50: float, p99: float, cpu: float) -> Figures:
-    return {"per_s": rate, "p50_us": p50, "p99_us": p99, "cpu_us_per": cpu}
+    return {
+        "per_s": rate,
+        "p50_us": p50,
+        "p99_us": p99,
+        "cpu_us_per": cpu,
+        "cpu_us_at_once": cpu / 2 + 1,
+    }
 
 
 @pytest.fixture
@@ -32,6 +38,7 @@ def test_every_ratio_is_after_over_before(slower: Comparison) -> None:
     assert slower.ratio("rate") == (0.8, 0.7, 0.95)
     assert slower.ratio("cpu") == (1.1, 1.0, 1.1)
     assert slower.ratio("p50") == (1.0, 1.0, 1.0)
+    assert slower.under_load.median == pytest.approx(6.5 / 6)
 
 
 def test_a_missed_bar_is_named_and_a_kept_one_is_not(slower: Comparison) -> None:
@@ -58,7 +65,7 @@ def test_runs_go_a_b_b_a_and_each_life_begins_with_the_other_one() -> None:
 
 
 def test_cpu_time_is_that_of_the_process() -> None:
-    before = before_after.cpu_seconds(os.getpid())
+    before = resting.cpu_seconds(os.getpid())
     assert before == pytest.approx(time.process_time(), abs=0.1)
 
 
