@@ -174,7 +174,7 @@ async def test_an_unreachable_broker_is_named(cluster: Any, admin: client.Admin)
 
 async def test_a_silent_broker_is_a_timeout(fake: Any):
     fake.on(RequestCode.GET_BROKER_RUNTIME_INFO, answer=lambda command, connection: None)
-    async with client.Admin(fake.address, request_timeout=0.1) as admin:
+    async with client.Admin(fake.address, request_timeout=0.5) as admin:
         with pytest.raises(client.RequestTimeout, match="GET_BROKER_RUNTIME_INFO"):
             await admin.broker_runtime(fake.address)
 

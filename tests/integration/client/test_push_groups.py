@@ -184,7 +184,7 @@ async def test_a_broker_that_goes_and_comes_back_loses_nothing(
         await cluster.stop()
         await cluster.add()
         await fill(producer, 100, first=100)
-        await until(lambda: len(set(got)) == 200)
+        await until(lambda: len(set(got)) == 200, 30)
 
 
 async def test_a_blocked_queue_is_known_to_the_broker(cluster: Any, producer: Any, until: Any):

@@ -201,7 +201,7 @@ async def test_a_send_makes_its_topic_with_the_queues_asked_for(cluster: Any):
 
 
 async def test_linger_gathers_messages_of_several_turns(cluster: Any):
-    async with client.Producer(cluster.nameserver, linger=0.2) as producer:
+    async with client.Producer(cluster.nameserver, linger=1.0) as producer:
         await producer.send("T", b"warm")
 
         async def one(number: int) -> client.Receipt:
@@ -280,7 +280,7 @@ async def test_values_go_through_the_serde(cluster: Any):
 
 async def test_a_topic_nobody_may_create_is_an_error(empty_cluster: Any):
     await empty_cluster.add(autoCreateTopicEnable="false")
-    async with client.Producer(empty_cluster.nameserver, timeout=1.0) as producer:
+    async with client.Producer(empty_cluster.nameserver, timeout=10.0) as producer:
         with pytest.raises(client.TopicNotFound, match="create_topic"):
             await producer.send("Nowhere", b"x")
 

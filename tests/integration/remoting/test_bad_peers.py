@@ -126,7 +126,7 @@ async def test_many_large_frames_that_never_end_do_not_fill_the_memory() -> None
 
 
 async def test_an_idle_connection_is_closed() -> None:
-    async with a_server(idle_timeout=0.1) as server, raw(server.address) as (reader, _):
+    async with a_server(idle_timeout=0.5) as server, raw(server.address) as (reader, _):
         assert await ended(reader)
         assert server.counters.dropped_idle == 1
 

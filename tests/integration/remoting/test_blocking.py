@@ -185,6 +185,7 @@ def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
 
     with script(stream[:-1], wait) as address, BlockingConnection(address) as connection:
         connection.submit(Command.request(ECHO))
+        select.select([connection._socket], [], [], 10)
         with pytest.raises(RequestTimeout):
             connection.receive(timeout=0.2, place=lambda _, length: memoryview(bytearray(length)))
         assert connection.closed

@@ -77,6 +77,7 @@ async def test_large_bodies_go_both_ways() -> None:
 async def test_a_timeout_ends_one_request_and_not_the_connection() -> None:
     services = Services()
     async with Server(services) as server, ConnectionPool() as pool:
+        await pool.get(server.address)
         with pytest.raises(RequestTimeout, match=f"{server.address} did not answer request 11"):
             await pool.request(server.address, Command.request(SLOW), timeout=0.05)
         connection = pool.connected(server.address)
