@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import client
+from tests.integration.client.pushing import own
 
 
 class Seen:
@@ -175,12 +176,13 @@ async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: clien
 
 @pytest.mark.parametrize("retries", [3, None])
 async def test_a_member_tells_about_itself_through_its_broker(
-    cluster: Any, admin: client.Admin, retries: int | None
+    cluster: Any, admin: client.Admin, until: Any, retries: int | None
 ):
     await send(cluster, 0, 1)
     seen = Seen()
-    async with consumer(cluster, seen, order=client.Orderly(max_retries=retries)):
+    async with consumer(cluster, seen, order=client.Orderly(max_retries=retries)) as made:
         await seen.until(1)
+        await until(lambda: len(own(made)) == 4)
         (member,) = await admin.members("g")
         info = await admin.running_info("g", member.client_id)
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
