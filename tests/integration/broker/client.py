@@ -12,7 +12,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.harness import pull_command, send_command
 
-TIMEOUT = 10.0
+TIMEOUT = 30.0
 
 
 class Client:

@@ -30,7 +30,7 @@ class HeldRegion(FailingRegion):
 
     def fetch(self, position: int, length: int) -> None:
         self._disk.asked.set()
-        self._disk.let.wait(10)
+        self._disk.let.wait(30)
         super().fetch(position, length)
 
 
@@ -107,8 +107,8 @@ async def test_the_loop_turns_while_the_disk_is_read(make_broker, connect, tmp_p
     async with Broker(config, files=files) as broker:
         client, other = await connect(broker), await connect(broker)
         files.let.clear()
-        cold = client.connection.request_nowait(pull_command("T"), timeout=10)
-        await asyncio.get_running_loop().run_in_executor(None, files.asked.wait, 10)
+        cold = client.connection.request_nowait(pull_command("T"), timeout=30)
+        await asyncio.get_running_loop().run_in_executor(None, files.asked.wait, 30)
         for connection in (client, other):
             for _ in range(50):
                 assert (await connection.send(topic="Other")).code == 0
@@ -128,8 +128,8 @@ async def test_a_stop_waits_for_what_is_read_and_answers_it(make_broker, connect
     await broker.start()
     client = await connect(broker)
     files.let.clear()
-    cold = client.connection.request_nowait(pull_command("T"), timeout=10)
-    await asyncio.get_running_loop().run_in_executor(None, files.asked.wait, 10)
+    cold = client.connection.request_nowait(pull_command("T"), timeout=30)
+    await asyncio.get_running_loop().run_in_executor(None, files.asked.wait, 30)
     stopping = asyncio.ensure_future(broker.stop())
     await asyncio.sleep(0)
     files.let.set()

@@ -67,7 +67,8 @@ async def test_levels_keep_their_time_and_a_restart_delivers_what_came_due(
     make_broker: Any, connect: Connect, tmp_path: Path
 ) -> None:
     file = tmp_path / "store" / "config" / "delayOffset.json"
-    broker = make_broker(message_delay_level=LEVELS)
+    levels = "1s 5s"
+    broker = make_broker(message_delay_level=levels)
     await broker.start()
     client = await connect(broker)
     await client.send(body=b"two", properties=DELAYED % 2)
@@ -76,7 +77,7 @@ async def test_levels_keep_their_time_and_a_restart_delivers_what_came_due(
     await broker.stop()
     saved = bodies.decode(DelayOffsetSerializeWrapper, file.read_bytes())
 
-    again = make_broker(message_delay_level=LEVELS)
+    again = make_broker(message_delay_level=levels)
     await again.start()
     client = await connect(again)
     second = await next_message(client, "T", 1)

@@ -19,7 +19,7 @@ async def test_a_send_and_the_doctor_are_told_what_bound_it_is() -> None:
     with testing.broker(settings=settings) as server:
         async with client.Producer(server.nameserver) as producer:
             with pytest.raises(client.PocketMQError) as caught:
-                await producer.send("orders", b"one", timeout=2.0)
+                await producer.send("orders", b"one", timeout=20.0)
         found = list(doctor.examine(Case(name_servers=[server.nameserver])))
     assert "pocketmqDiskFullFreeBytes" in str(caught.value)
     stores = [finding for finding in found if finding.check == "store"]

@@ -23,7 +23,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds within which anything here has happened."""
 
 
