@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -114,6 +115,7 @@ async def test_offsets_are_written_only_if_they_changed(tmp_path):
     saved.save_all()
     await saved.flush()
     path = tmp_path / "consumerOffset.json"
+    os.utime(path, (1, 1))
     written = path.stat().st_mtime_ns
     saved.save_changes()
     await saved.flush()

@@ -353,7 +353,7 @@ async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(m
             message.ack()
         got.append(message.offset)
 
-    works = make(handle, concurrency=2, consume_timeout=0.02)
+    works = make(handle, concurrency=2, consume_timeout=0.5)
     held = works.gain()
     works.put(held, 0, 1)
     try:

@@ -358,10 +358,10 @@ async def test_a_lost_queue_gives_back_what_its_handler_did_not_get_to(make: Mak
 
 
 async def test_waiting_is_not_blocking(make: Make, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.02)
+    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.4)
 
     async def handle(_: Any) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
 
     works = make(handle, Orderly())
     held = works.gain()

@@ -61,12 +61,12 @@ async def test_a_busy_loop_is_noticed() -> None:
     monitor = LoopMonitor()
     monitor.start()
     await asyncio.sleep(0)
-    time.sleep(PERIOD + 0.1)  # noqa: ASYNC251 - the stall itself
+    time.sleep(PERIOD + 0.6)  # noqa: ASYNC251 - the stall itself
     await asyncio.sleep(PERIOD)
     monitor.stop()
     monitor.stop()
-    assert monitor.stalls.longest >= 0.09
-    assert sum(monitor.stalls.buckets[STALL_BUCKETS.index(0.05) + 1 :]) == 1
+    assert monitor.stalls.longest >= 0.59
+    assert sum(monitor.stalls.buckets[STALL_BUCKETS.index(0.5) + 1 :]) == 1
 
 
 def test_quantiles_are_values_that_were_measured() -> None:
