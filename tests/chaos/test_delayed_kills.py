@@ -64,7 +64,7 @@ async def test_a_clean_restart_delivers_every_delayed_message_once(tmp_path: Pat
 async def send_delayed(producer: client.Producer[bytes], first: int) -> list[int]:
     """Numbers of two delay levels, acknowledged."""
     numbers = range(first, first + PER_ROUND)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):  # each may wait for a slow disk
         for number in numbers:
             await producer.send(TOPIC, b"%d" % number, delay_level=1 + number % 2)
     return list(numbers)

@@ -278,10 +278,13 @@ async def test_killing_a_producer_loses_nothing_it_was_told_is_stored(tmp_path: 
             sys.executable, "-c", PRODUCER_PROGRAM, running.address, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
-        told = [int(await process.stdout.readline()) for _ in range(1000)]
-        process.kill()
-        rest = await process.stdout.read()
-        await process.wait()
+        try:
+            told = [int(await process.stdout.readline()) for _ in range(1000)]
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            rest = await process.stdout.read()
+            await process.wait()
         told += [int(line) for line in rest.split(b"\n")[:-1]]
 
         stored = await stored_numbers(running.address, TOPIC)
