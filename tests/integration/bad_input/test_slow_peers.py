@@ -158,10 +158,10 @@ async def test_a_peer_that_never_reads_is_dropped_and_held_little_until_then(her
     server = shorten(here.broker, unsent_timeout=0.3)
     await fill(here.nameserver.address)
     async with raw(server.address, receive_buffer_bytes=8192) as (_, writer):
-        writer.write(greedy_pulls("big", 500))
         own_address = writer.get_extra_info("sockname")
         await until(lambda: own_address in {peer.remote for peer in server.connections})
         (greedy,) = (peer for peer in server.connections if peer.remote == own_address)
+        writer.write(greedy_pulls("big", 500))
         most = 0
         while not greedy.closed:
             most = max(most, greedy.unsent_bytes)

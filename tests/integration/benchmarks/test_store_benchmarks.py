@@ -16,7 +16,8 @@ def test_messages_that_wait_together_share_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_floor, "FILE_BYTES", 1 << 20)
-    results = sync_floor.measure(rounds=1, seconds=0.4, where=tmp_path)
+    # Long enough for a slow disk's syncs to be many beside those that are nobody's alone.
+    results = sync_floor.measure(rounds=1, seconds=1.6, where=tmp_path)
     assert set(results) == {"disk", "store", "broker", "many"}
     assert sync_floor.shared(results, "broker").median == pytest.approx(1, abs=0.2)
     assert sync_floor.shared(results, "many").median < 0.5
