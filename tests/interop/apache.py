@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import client
 from remoting.blocking import BlockingConnection
 from remoting.protocol import bodies
 from remoting.protocol.bodies.route import ClusterInfo
@@ -21,6 +23,8 @@ HERE = Path(__file__).parent
 TOOLS = HERE.parent.parent / ".tools"
 MAVEN_TIMEOUT = 600.0
 JAVA_TIMEOUT = 180.0
+ANSWER_TIMEOUT = 30.0
+"""Of a server that is just starting."""
 
 _OPEN_JAVA = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -271,18 +275,25 @@ def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) 
     ask = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
     with (
-        BlockingConnection(nameserver, timeout=5.0) as connection,
-        BlockingConnection(f"127.0.0.1:{broker_port}", timeout=5.0) as broker,
+        BlockingConnection(nameserver, timeout=ANSWER_TIMEOUT) as connection,
+        BlockingConnection(f"127.0.0.1:{broker_port}", timeout=ANSWER_TIMEOUT) as broker,
     ):
         while time.monotonic() < deadline:
-            answer = connection.request(ask, timeout=5.0)
+            answer = connection.request(ask, timeout=ANSWER_TIMEOUT)
             known = bodies.decode(ClusterInfo, bytes(answer.body)).broker_addr_table
             if len(known) >= brokers:
                 return
             time.sleep(0.2)
-            broker.request(nudge, timeout=5.0)
+            broker.request(nudge, timeout=ANSWER_TIMEOUT)
     msg = f"the broker is not registered after {JAVA_TIMEOUT:.0f} s"
     raise AssertionError(msg)
+
+
+async def shown(nameserver: str, topic: str, count: int) -> None:
+    """Wait until a topic's queues show so many messages; they are acknowledged a moment before."""
+    async with client.Admin(nameserver) as admin, asyncio.timeout(30):
+        while sum(at.max_offset for at in (await admin.topic_stats(topic)).values()) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:

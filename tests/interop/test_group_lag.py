@@ -12,7 +12,7 @@ import pytest
 import client
 from client import blocking
 from pocketmq import testing
-from tests.interop.apache import apache, mqadmin
+from tests.interop.apache import apache, mqadmin, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -55,6 +55,7 @@ async def produce(there: There, topic: str, counts: list[int]) -> list[client.Me
                 for _ in range(count)
             ]
         )
+    await shown(there.nameserver, topic, sum(counts))
     return queues
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import client
 from client import blocking
-from tests.interop.apache import Apache, JavaClient, apache
+from tests.interop.apache import Apache, JavaClient, apache, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -181,6 +181,7 @@ async def test_the_admin_reads_topics_routes_and_figures(there: Apache) -> None:
     topic = await new_topic(there, "figures")
     async with client.Producer(there.nameserver) as producer:
         await producer.send_many([client.Message(topic, b"x") for _ in range(10)])
+    await shown(there.nameserver, topic, 10)
 
     async with client.Admin(there.nameserver) as admin:
         assert topic in await admin.topics()

@@ -11,7 +11,7 @@ import pytest
 
 import client
 from client.errors import GroupConflict
-from tests.interop.apache import Apache, apache
+from tests.interop.apache import Apache, apache, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -99,6 +99,7 @@ async def test_members_that_differ_are_found_before_they_join(there: Apache) -> 
 async def test_an_exact_start_refuses_the_brokers_own_rule(there: Apache) -> None:
     topic = await new_topic(there, "exact", queues=1)
     await fill(there, topic, 0, 10)
+    await shown(there.nameserver, topic, 10)
     events: list[Any] = []
     options: Any = {"start_from": client.LAST, "on_event": events.append}
     async with client.PullConsumer(

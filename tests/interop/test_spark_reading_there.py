@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
 from spark_connector.planning.ranges import OnDataLoss
 from spark_connector.reading import connections
@@ -31,9 +36,28 @@ def there(
     connections.close_unused()
 
 
+class PatientFiller(Filler):
+    """Apache's broker acknowledges a message a moment before its queue shows it."""
+
+    def send(self, topic: str, bodies: Sequence[bytes], *, queue_id: int = 0, **more: Any) -> None:
+        """Send, and wait until all of it shows."""
+        end = self._end(topic, queue_id) + len(bodies)
+        super().send(topic, bodies, queue_id=queue_id, **more)
+        deadline = time.monotonic() + 30
+        while self._end(topic, queue_id) < end:
+            assert time.monotonic() < deadline, "the messages don't show"
+            time.sleep(0.01)
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
+        answer = self._connection.request(Command.request(RequestCode.GET_MAX_OFFSET, header))
+        assert answer.code == 0, answer.remark
+        return answer.read(GetMaxOffsetResponseHeader).offset
+
+
 @pytest.fixture
 def filler(there: Apache) -> Iterator[Filler]:
-    filler = Filler(there.broker)
+    filler = PatientFiller(there.broker)
     yield filler
     filler.close()
 

@@ -61,12 +61,16 @@ def topic(admin: Admin, producer: Producer) -> str:
     name = f"Source{next(_topics)}"
     admin.create_topic(name, queues=4)
     send(admin, producer, name, range(200))
-    # Apache's broker acknowledges a message a moment before its queue shows it.
+    shown(admin, name, 200)
+    return name
+
+
+def shown(admin: Admin, topic: str, count: int) -> None:
+    """Apache's broker acknowledges a message a moment before its queue shows it."""
     deadline = time.monotonic() + 30
-    while sum(at.max_offset for at in admin.topic_stats(name).values()) < 200:
+    while sum(at.max_offset for at in admin.topic_stats(topic).values()) < count:
         assert time.monotonic() < deadline, "the messages don't show"
         time.sleep(0.01)
-    return name
 
 
 @pytest.fixture
@@ -91,6 +95,7 @@ def test_a_topic_is_read_between_offsets_and_times(
     between = datetime.now(UTC).isoformat(timespec="milliseconds")
     time.sleep(0.01)
     send(admin, producer, topic, range(200, 240))
+    shown(admin, topic, 240)
     later = rows(batch_reader(there.nameserver, topic=topic, startingTimestamp=between))
     assert numbers(later) == list(range(200, 240))
     earlier = rows(batch_reader(there.nameserver, topic=topic, endingTimestamp=between))
@@ -125,6 +130,7 @@ def test_an_index_spares_reading_the_rest(
 ):
     time.sleep(1.5)  # what is younger than a second is read, not looked up
     send(admin, producer, topic, range(1000, 1004))
+    shown(admin, topic, 204)
     reader = batch_reader(there.nameserver, topic=topic)
     reader.pushFilters([EqualTo(("keys",), "k77")])
     deadline = time.monotonic() + 20
