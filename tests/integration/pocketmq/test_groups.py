@@ -91,7 +91,9 @@ def test_members_that_contradict_each_other_are_told_everywhere(
         consumer = other.pull_consumer(group=group)
         consumer.assign(consumer.queues(topic), tags="paid")
         consumer.get_many(1, timeout=1.0)
-        (problem,) = cli.json("group", "show", group)["problems"]
+        while not (problems := cli.json("group", "show", group)["problems"]):
+            consumer.get_many(1, timeout=1.0)
+        (problem,) = problems
         assert (problem["problem"], problem["docs"]) == ("subscription", anchor)
         assert other.client_id in problem["members"]
         told = cli.json("doctor", "--group", group)["findings"]

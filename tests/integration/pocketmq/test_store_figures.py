@@ -33,8 +33,8 @@ def test_lost_offsets_and_damage_are_told_everywhere(tmp_path: Path) -> None:
         server.start()
         figures = scrape(server.addresses["metrics"])
         doctor = CommandLine(server.nameserver).result("doctor", "--json")
-        text = server.log
         server.stop()
+        text = server.log
     finally:
         server.kill()
 

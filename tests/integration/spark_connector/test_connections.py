@@ -138,8 +138,8 @@ def test_a_broker_that_is_not_there_is_said_to_be(cache: ConnectionCache) -> Non
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{sock.getsockname()[1]}"
-    with pytest.raises(ConnectFailed, match="Connection refused"), cache.lease(address):
-        pass
+        with pytest.raises(ConnectFailed, match="Connection refused"), cache.lease(address):
+            pass
 
 
 def test_a_forked_worker_does_not_speak_on_its_parents_connections(

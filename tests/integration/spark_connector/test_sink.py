@@ -73,8 +73,11 @@ def test_a_row_goes_to_the_queue_it_names(server: StandaloneServer) -> None:
 
 def test_a_delayed_row_arrives_later(server: StandaloneServer) -> None:
     write(server.nameserver, "SinkDelay", batch(2, delayLevel=[1, 0]))
-    now, later = received(server.nameserver, "SinkDelay", 2)
+    later, now = sorted(
+        received(server.nameserver, "SinkDelay", 2), key=lambda message: message.body
+    )
     assert (now.body, later.body) == (b"1", b"0")
+    assert now.stored_at < later.stored_at
     assert (later.stored_at - later.born_at).total_seconds() >= 0.9
 
 

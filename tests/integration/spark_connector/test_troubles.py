@@ -26,7 +26,7 @@ from tests.integration.spark_connector.querying import (
 QUICK = {
     "fetchOffset.numRetries": 1,
     "fetchOffset.retryIntervalMs": 10,
-    "requestTimeoutMs": 2000,
+    "requestTimeoutMs": 20_000,
     "offsetPollIntervalMs": 1,
 }
 
