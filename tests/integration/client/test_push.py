@@ -80,7 +80,11 @@ async def test_the_first_message_comes_and_an_idle_consumer_stops_within_a_secon
     # The best of some: what waits for a period is late each time.
     for number in range(3):
         came = asyncio.Event()
-        made = consumer(cluster, collect([], lambda _, came=came: came.set()), group=f"g{number}")
+
+        async def handle(_: Any, came: asyncio.Event = came) -> None:
+            came.set()
+
+        made = consumer(cluster, handle, group=f"g{number}")
         begun = loop.time()
         await made.start()
         await came.wait()
