@@ -21,6 +21,7 @@ from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 
 HERE = Path(__file__).parent
+TIMEOUT = 300
 JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -37,10 +38,12 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here starts Spark."""
+    """Every test here starts Spark, which takes its time."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from tests.integration.spark_connector.querying import send
 from tests.interop.apache import Apache, apache, mqadmin
 
 VERSION = "4.9.7"
-WAIT = 60
+WAIT = 120
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

@@ -21,7 +21,7 @@ from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message.sys_flag import COMPRESSED
 from tests.chaos.cluster import cluster
 
-QUICK = {"fetchOffset.numRetries": "0", "requestTimeoutMs": "2000", "readTimeoutMs": "1000"}
+QUICK = {"fetchOffset.numRetries": "0", "requestTimeoutMs": "20000", "readTimeoutMs": "1000"}
 
 
 @pytest.fixture(scope="module")

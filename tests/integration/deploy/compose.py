@@ -28,7 +28,7 @@ from tests.tour import HOME
 COMPOSE = HOME / "docker-compose.yml"
 DOCKERFILE = HOME / "Dockerfile"
 SCRIPTS = Path(sys.executable).parent
-HEALTHY_WITHIN = 30.0
+HEALTHY_WITHIN = 60.0
 COMPLETED_WITHIN = 60.0
 STOPPED_WITHIN = 30.0
 PROGRAMS = {

@@ -21,7 +21,7 @@ def nameservers(deployment: Deployment) -> str:
 
 
 def wait_until_said(deployment: Deployment, name: str, text: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while text not in deployment.said(name):
         assert time.monotonic() < deadline, deployment.said(name)
         assert deployment.running[name].poll() is None, deployment.said(name)
