@@ -13,7 +13,6 @@ from pocketmq import testing
 from pocketmq.loop_monitor import PERIOD
 from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
-from tests.ports import free_port
 
 
 def test_healthy_servers_are_said_to_be_in_one_line(
@@ -25,7 +24,7 @@ def test_healthy_servers_are_said_to_be_in_one_line(
 
 
 def test_a_server_that_is_away_is_not_healthy(cli: CommandLine) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = "127.0.0.1:1"
     result = cli.result("health", "--broker", address)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"failed: can't connect to {address}")
@@ -55,7 +54,7 @@ def test_the_doctor_finds_a_healthy_broker_healthy(cli: CommandLine, topic: str)
 
 
 def test_the_doctor_says_in_lines_what_is_wrong_and_what_to_do(cli: CommandLine) -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = "127.0.0.1:1"
     result = cli.result("doctor", "--nameserver", f"{cli.nameserver};{address}", "--topic", "none")
     assert result.exit_code == 1
     failed = [line.split("\t") for line in result.stdout.splitlines() if line.startswith("failed")]

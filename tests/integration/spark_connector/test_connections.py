@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Generator, Iterator
 
@@ -114,6 +115,7 @@ def test_one_the_broker_left_or_speaks_on_unasked_is_not_used_again(
             other, _ = peer.listener.accept()
         with other:
             other.sendall(said)
+        assert select.select([first._socket], [], [], 10)[0]
         with cache.lease(peer.address) as second:
             assert second is not first
             peer.listener.accept()[0].close()

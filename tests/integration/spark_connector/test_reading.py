@@ -17,7 +17,6 @@ from spark_connector.reading.limits import BATCH_BYTES, BATCH_MESSAGES, MAX_ANSW
 from spark_connector.schema import COLUMNS
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows
-from tests.ports import free_port
 
 TAGS = ("red", "green", "blue")
 
@@ -174,7 +173,7 @@ def test_a_queue_that_vanished_is_named(server: StandaloneServer, filler: Filler
 
 
 def test_a_broker_that_is_not_there_is_named() -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = "127.0.0.1:9"
     reader = range_reader(address, "T", 0, 10, read_timeout=0.3)
     with pytest.raises(BrokerError, match=f"{address}: Connection refused"):
         rows(reader)
