@@ -6,7 +6,7 @@ import asyncio
 import socket
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
@@ -122,17 +122,23 @@ class Load:
         So files go that the broker still has to send.
         """
         offset = 0
-        async with slow_connection(self.address) as (reader, writer):
-            while True:
-                writer.write(encode(pull(queue_id, offset, 1024)) * CRAWLED_AT_ONCE)
-                following = offset
-                for _ in range(CRAWLED_AT_ONCE):
-                    whole = cut(await crawled(reader))
-                    assert whole is not None
-                    low = self.store.min_offset(TOPIC, queue_id)
-                    following = self.check(queue_id, offset, decode(whole))
-                    self.undercut += offset < following <= low
-                offset = following
+        while True:
+            # On a machine that stands still for long it is too slow for the broker, and begins anew.
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                async with slow_connection(self.address) as (reader, writer):
+                    while True:
+                        writer.write(encode(pull(queue_id, offset, 1024)) * CRAWLED_AT_ONCE)
+                        offset = await self._take_slowly(queue_id, offset, reader)
+
+    async def _take_slowly(self, queue_id: int, offset: int, reader: asyncio.StreamReader) -> int:
+        following = offset
+        for _ in range(CRAWLED_AT_ONCE):
+            whole = cut(await crawled(reader))
+            assert whole is not None
+            low = self.store.min_offset(TOPIC, queue_id)
+            following = self.check(queue_id, offset, decode(whole))
+            self.undercut += offset < following <= low
+        return following
 
     async def hold(self, queue_id: int) -> None:
         """Keep slices of the first messages until their files are gone."""
@@ -213,7 +219,8 @@ async def crawled(reader: asyncio.StreamReader) -> bytearray:
     left = int.from_bytes(frame, "big")
     while left:
         piece = await reader.read(min(left, CRAWL_BYTES))
-        assert piece, "the broker has closed the connection"
+        if not piece:
+            raise ConnectionResetError("the broker has closed the connection")
         frame += piece
         left -= len(piece)
         await asyncio.sleep(CRAWL_SECONDS)
