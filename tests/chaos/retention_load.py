@@ -123,7 +123,7 @@ class Load:
         """
         offset = 0
         while True:
-            # On a machine that stands still for long it is too slow for the broker, and begins anew.
+            # Where the machine stands still it is too slow for the broker, and begins anew.
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 async with slow_connection(self.address) as (reader, writer):
                     while True:
