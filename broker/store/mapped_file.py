@@ -221,20 +221,16 @@ class MappedFile:
             self.watermark += length
 
     def store(self, position: int, data: bytes | memoryview, *, by_write: bool) -> None:
-        """Store below the watermark, through the map or by a write: either sees the other's.
-
-        Whoever stores has just seen to it that the file is mapped and whole (``keep_mapped``).
-        """
-        region = self._region or self._map()
-        if by_write:
+        """Store below the watermark, through the map or by a write: either sees the other's."""
+        if by_write and self._region is not None:
             try:
-                region.write(position, data)
+                self._region.write(position, data)
             except OSError:
                 # There is room for it, so the map takes it; what ails the disk, a sync will tell.
                 pass
             else:
                 return
-        region.view[position : position + len(data)] = data
+        self.view[position : position + len(data)] = data
 
     def write(self, position: int, data: bytes) -> None:
         """Write where a page may have no blocks. Raises ``OSError``."""
