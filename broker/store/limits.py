@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -158,6 +161,13 @@ MAX_RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024
 """A whole record of a broker with default settings (cf. MessageStoreConfig.maxMessageSize)."""
 
 
+_MEMORY_LIMITS: Final = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+"""As a container sees them: control groups of version 2, which may say "max", and of version 1."""
+
+
 def open_maps(wanted: int) -> int:
     """How many mapped files may be open at once, so that sockets keep their descriptors."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -166,6 +176,14 @@ def open_maps(wanted: int) -> int:
     return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
 
 
-def memory_bytes() -> int:
-    """Physical memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes(limits: Sequence[str] = _MEMORY_LIMITS) -> int:
+    """Physical memory of the machine, or less where a container is not to have all of it.
+
+    Args:
+        limits: files that may hold the limit of this process's control group.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        with suppress(OSError, ValueError):
+            found.append(int(Path(path).read_text()))
+    return min(found)

@@ -71,6 +71,7 @@ class IndexBuilder:
         lock: held by whoever calls a method.
         position: physical offset up to which the log is indexed.
         loaded: whether the files have been looked at.
+        slice_bytes: of the log, which have as many keys as are indexed at once.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class IndexBuilder:
         self._note = note
         self._safe_ms = safe_ms
         self._walk: Walk | None = None
-        self._slice_bytes = MIN_SLICE_BYTES
+        self.slice_bytes = MIN_SLICE_BYTES
         self.lock = threading.Lock()
         self.position = 0
         self.loaded = False
@@ -142,7 +143,7 @@ class IndexBuilder:
         """
         self.load(end)
         walk = self._walk_for(end - self.position)
-        most = PLAIN_SLICE_BYTES if walk is batch.walk else self._slice_bytes
+        most = PLAIN_SLICE_BYTES if walk is batch.walk else self.slice_bytes
         piece = self._log.read(self.position, end, most)
         if piece is None:
             self.position = max(self.position, end)
@@ -154,7 +155,7 @@ class IndexBuilder:
                 piece = self._log.read(piece.position, end, size) or piece
             walked = batch.walk(piece.data, piece.position)
         self._row.add(walked.batch)
-        self._slice_bytes = slice_for(walked)
+        self.slice_bytes = slice_for(walked)
         if walked.used:
             self.position = piece.position + walked.used
         else:

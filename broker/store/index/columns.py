@@ -92,16 +92,28 @@ class _Records:
         self.bytes: _Bytes = np.frombuffer(data, np.uint8)
         self.starts = starts
         self.sizes = np.diff(starts, append=end)
-        flags = self.column(">i4", starts + SYS_FLAG_AT)
-        self.times_ms = self.column(">i8", starts + STORE_TIMESTAMP_AT_V4)
+        self._step = int(self.sizes[0]) if are_alike(self.sizes) else 0
+        flags = self._field(">i4", SYS_FLAG_AT)
+        self.times_ms = self._field(">i8", STORE_TIMESTAMP_AT_V4)
         rolled_back = flags & TRANSACTION_MASK == TRANSACTION_ROLLBACK
         elsewhere = flags & BORN_HOST_V6 != 0
         if elsewhere.any():
             far = self.column(">i8", starts[elsewhere] + _STORE_TIMESTAMP_AT_V6)
             self.times_ms[elsewhere] = far
-        usual = (flags & HOSTS_V6_MASK == 0) & (self.bytes[starts + _MAGIC_END_AT] == _MAGIC_END)
+        usual = (flags & HOSTS_V6_MASK == 0) & (self._field("u1", _MAGIC_END_AT) == _MAGIC_END)
         self.usual: NDArray[np.bool_] = usual & ~rolled_back
-        self._find_tails(self.column(">u4", starts + _BODY_LENGTH_AT))
+        self._find_tails(self._field(">u4", _BODY_LENGTH_AT))
+
+    def _field(self, kind: str, at: int) -> _Ints:
+        """The numbers that stand at this place of each record."""
+        if not self._step:
+            return self.column(kind, self.starts + at)
+        # Evenly spaced, they are a column already.
+        begin, step = int(self.starts[0]) + at, self._step
+        evenly: NDArray[np.integer] = np.ndarray(
+            (len(self.starts),), kind, self.data, begin, strides=(step,)
+        )
+        return evenly.astype(np.int64)
 
     def column(self, kind: str, at: _Ints) -> _Ints:
         """Numbers that stand at these places."""
@@ -125,11 +137,19 @@ class _Records:
 
     def rows(self, length: int, records: _Ints) -> _Bytes:
         """Topic and properties of records as a matrix, the last of them repeated to fill it."""
+        tails, count = self.tails[records], len(records)
+        missing = -count % _SIDE_BY_SIDE
+        if self._step and count == len(self.starts):
+            evenly: _Bytes = np.ndarray(
+                (count, length), np.uint8, self.data, int(tails[0]), strides=(self._step, 1)
+            )
+            rows = np.empty((count + missing, length), np.uint8)
+            rows[:count] = evenly
+            rows[count:] = evenly[-1]
+            return rows
         windows: _Bytes = np.ndarray(
             (len(self.bytes) - length + 1, length), np.uint8, self.data, strides=(1, 1)
         )
-        tails = self.tails[records]
-        missing = -len(tails) % _SIDE_BY_SIDE
         return windows[np.append(tails, tails[-1:].repeat(missing)) if missing else tails]
 
     def singly(self, records: _Ints) -> _Found:
@@ -265,9 +285,14 @@ def _keys_of(records: _Records) -> Iterator[_Found]:
     yield records.singly(np.sort(np.concatenate(single)))
 
 
+def are_alike(numbers: _Ints) -> bool:
+    """Whether all of them, if there are any, are the same."""
+    return bool((numbers == numbers[:1]).all())
+
+
 def by_length(lengths: _Ints) -> Iterator[tuple[int, _Ints]]:
     """Each length other than 0, and the numbers of the records that have it."""
-    if len(lengths) and (lengths == lengths[0]).all():
+    if len(lengths) and are_alike(lengths):
         if lengths[0]:
             yield int(lengths[0]), np.arange(len(lengths))
         return
@@ -315,7 +340,8 @@ def find_starts(data: memoryview, base: int) -> tuple[_Ints, int]:
 def _run_of(data: memoryview, at: int, size: int) -> int:
     """How many records with the size of the one at a place follow each other there."""
     count = (len(data) - at) // size
-    heads: NDArray[np.unsignedinteger] = np.ndarray((count,), ">u8", data, at, strides=(size,))
+    # In the machine's own order of bytes: they are only compared.
+    heads: NDArray[np.unsignedinteger] = np.ndarray((count,), "=u8", data, at, strides=(size,))
     equal = heads == heads[0]
     return count if equal.all() else int(np.argmin(equal))
 

@@ -29,11 +29,11 @@ LOOK_SECONDS: Final = 1.0
 BUSY_BYTES: Final = 8 * 1024 * 1024
 """A store that took more than this since the last look is busy: its index waits."""
 
-MAX_BACKLOG_BYTES: Final = 1024 * 1024 * 1024
-"""Log that may wait for its index while the store is busy, if memory has so much of it
-(``HOT_LOG_RATIO``). A query that has to index it first takes some half a second."""
+MAX_BACKLOG_SLICES: Final = 2048
+"""What may wait for its index while the store is busy, if memory has so much of the log
+(``HOT_LOG_RATIO``): some four million keys. A query that has to index them first takes a second."""
 
-HOT_LOG_RATIO: Final = 1 / 16
+HOT_LOG_RATIO: Final = 1 / 8
 """Part of the machine's memory: so much as was appended last is taken to be in memory; what lies
 before it is fetched first, which takes as long as indexing it."""
 

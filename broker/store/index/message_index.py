@@ -27,7 +27,7 @@ from broker.store.index.limits import (
     BUSY_BYTES,
     FINISH_SECONDS,
     LOOK_SECONDS,
-    MAX_BACKLOG_BYTES,
+    MAX_BACKLOG_SLICES,
     MAX_QUERIES,
     PAUSE_SECONDS,
     QUERY_WAIT_SECONDS,
@@ -127,7 +127,8 @@ class MessageIndex:
             end = self._visible_end()
             taken, seen = end - seen, end
             waiting = end - self._builder.position
-            busy = taken > BUSY_BYTES and waiting < min(MAX_BACKLOG_BYTES, self._hot_bytes)
+            most = min(MAX_BACKLOG_SLICES * self._builder.slice_bytes, self._hot_bytes)
+            busy = taken > BUSY_BYTES and waiting < most
             rest = 0.0
             if not busy or not self._builder.loaded:
                 rest = 0.0 if self._advance(end) else RETRY_SECONDS

@@ -338,12 +338,16 @@ async def test_the_thread_indexes_by_itself_when_the_store_is_idle(
     store.close()
 
 
+@pytest.mark.parametrize("bounded_by", ["memory", "keys"])
 async def test_a_busy_store_is_left_alone_until_much_waits(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, bounded_by: str
 ) -> None:
     monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(message_index, "BUSY_BYTES", -1)
-    monkeypatch.setattr(message_index, "MAX_BACKLOG_BYTES", 2000)
+    if bounded_by == "memory":
+        monkeypatch.setattr(store.index, "_hot_bytes", 2000)
+    else:
+        monkeypatch.setattr(message_index, "MAX_BACKLOG_SLICES", 2000 / limits.MIN_SLICE_BYTES)
     store.start(asyncio.get_running_loop())
     assert await find(store, "k0") == []
     fill(store, range(5))
@@ -458,7 +462,7 @@ def test_a_slice_has_about_as_many_keys_as_are_worth_one(
 
 
 def test_the_limits_fit_together() -> None:
-    assert limits.BUSY_BYTES <= limits.MAX_BACKLOG_BYTES
+    assert limits.BUSY_BYTES <= limits.MAX_BACKLOG_SLICES * limits.MIN_SLICE_BYTES
     assert limits.PLAIN_SLICE_BYTES < limits.MIN_SLICE_BYTES < limits.MAX_SLICE_BYTES
     assert limits.MAX_SLICE_BYTES <= limits.BUSY_BYTES
     assert file_bytes(SLOTS, ENTRIES) == 40 + 4 * SLOTS + 20 * ENTRIES
