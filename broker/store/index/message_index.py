@@ -32,6 +32,7 @@ from broker.store.index.limits import (
     PAUSE_SECONDS,
     QUERY_WAIT_SECONDS,
     RETRY_SECONDS,
+    SLICES_IN_A_ROW,
 )
 from broker.store.index.log_reader import LogReader
 from broker.store.index.row import IndexRow
@@ -93,6 +94,7 @@ class MessageIndex:
         self._worker = Worker("store-index", self._run, disk)
         self._pool: ThreadPoolExecutor | None = None
         self._queries = 0
+        self._slices = 0
         self._closed = False
         self.trouble: str | None = None
 
@@ -136,7 +138,7 @@ class MessageIndex:
     def _advance(self, end: int) -> bool:
         """Index up to ``end``, with pauses; False when that could not be done."""
         try:
-            self._builder.catch_up(end, lambda: not self._worker.stopping.wait(PAUSE_SECONDS))
+            self._builder.catch_up(end, lambda: self._goes_on(end))
         except OSError as error:
             self._failed(
                 f"the index {self._places.directory} can't be written"
@@ -152,6 +154,13 @@ class MessageIndex:
             self.trouble = None
             return True
         return False
+
+    def _goes_on(self, end: int) -> bool:
+        """After a slice: pause, but not each time while nobody stores anything."""
+        self._slices += 1
+        if self._slices % SLICES_IN_A_ROW and self._visible_end() == end:
+            return not self._worker.stopping.is_set()
+        return not self._worker.stopping.wait(PAUSE_SECONDS)
 
     def _failed(self, sentence: str) -> None:
         if self.trouble != sentence:
