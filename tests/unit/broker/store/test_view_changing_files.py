@@ -1,0 +1,68 @@
+"""Files that are removed or shortened under a reader are named in a sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.view import Damage, StoreChanged, StoreError, StoreView
+from broker.store.view_files import ViewFile
+from tests.unit.broker.store.stores import LOG_FILE
+from tests.unit.broker.store.views import copied, filled
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """Four log files and four queue files, nobody's."""
+    store = filled(tmp_path / "store")
+    yield copied(store)
+    store.close()
+
+
+def test_a_file_that_is_open_may_be_removed(root: Path) -> None:
+    view = StoreView(root)
+    end = view.log_end().position
+    walk = view.log.walk(view.log.start, end, chunk_bytes=1000)
+    next(walk)
+    (root / "commitlog" / f"{0:020d}").unlink()
+    assert sum(1 for found in walk if not isinstance(found, Damage)) > 50
+
+
+def test_a_file_that_is_gone_is_named(root: Path) -> None:
+    view = StoreView(root)
+    end = view.log_end().position
+    path = root / "commitlog" / f"{0:020d}"
+    path.unlink()
+    with pytest.raises(StoreChanged, match=f"{path} has been removed, by retention or by hand"):
+        list(view.log.walk(0, end))
+    view = StoreView(root)
+    with pytest.raises(StoreChanged, match=f"begins at {LOG_FILE} now"):
+        view.log.record_at(0)
+
+
+def test_a_file_that_becomes_shorter_is_a_sentence_and_no_signal(root: Path) -> None:
+    view = StoreView(root)
+    end = view.log_end().position
+    os.truncate(root / "commitlog" / f"{0:020d}", 100)
+    with pytest.raises(StoreChanged, match="ends at byte 100, though it had 16384 bytes"):
+        list(view.log.walk(0, end))
+
+
+def test_what_lies_beyond_the_log_is_not_there(root: Path) -> None:
+    view = StoreView(root)
+    with pytest.raises(StoreError, match="ends at"):
+        view.log.record_at(10**12)
+    with pytest.raises(StoreError, match="missing or too short"):
+        view.log.read_into(LOG_FILE - 10, memoryview(bytearray(20)))
+
+
+def test_files_are_closed_when_nobody_wants_them(root: Path) -> None:
+    file = ViewFile(str(root / "checkpoint"), 0, 4096)
+    file.open()
+    assert file.is_open
+    file.close()
+    file.close()
+    assert not file.is_open
