@@ -1,0 +1,30 @@
+"""Fixtures of the tests of stores that forget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.message_store import MessageStore
+from remoting.clock import ManualClock
+from tests.unit.broker.store.retention.forgetful import Disk, kept
+from tests.unit.broker.store.stores import opened
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: Disk, clock: ManualClock) -> Iterator[MessageStore]:
+    store = opened(tmp_path, files=disk, clock=clock, retention=kept())
+    yield store
+    store.close()

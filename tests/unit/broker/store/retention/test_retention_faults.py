@@ -1,0 +1,68 @@
+"""What can't be removed or read holds up nothing but itself and what is younger."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.files import Region
+from broker.store.message_store import GetStatus, MessageStore
+from broker.store.retention import retention as module
+from remoting.clock import ManualClock
+from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, log_names, numbers
+from tests.unit.broker.store.stores import LOG_FILE
+
+
+def test_what_can_not_be_removed_is_tried_again_and_holds_up_what_is_younger(
+    store: MessageStore, disk: Disk, clock: ManualClock
+) -> None:
+    fill(store, 300)
+    clock.advance(73 * HOUR)
+    fill(store, 200, first=300)
+    before = log_names(store)
+    disk.remove_error = PermissionError(1, "Operation not permitted")
+    store.retention.step()
+    assert store.start_offset > 0
+    assert sorted(int(path.name) for path in store.paths.commit_log.iterdir()) == before
+    # One of the log and one of the queue; the others wait behind them.
+    assert store.retention.failures == 2
+    disk.remove_error = None
+    store.retention.step()
+    assert len(list(store.paths.commit_log.iterdir())) == len(before)
+    clock.advance(121)
+    store.retention.step()
+    assert log_names(store)[0] == store.start_offset
+
+
+def test_a_queue_that_can_not_be_read_keeps_its_beginning_and_serves_what_is_there(
+    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 300)
+    clock.advance(73 * HOUR)
+    fill(store, 100, first=300)
+
+    def fails(queue: ConsumeQueue, position: int) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(module, "first_alive", fails)
+    store.retention.step()
+    assert store.start_offset > 0
+    assert store.min_offset("TopicTest", 0) == 0
+    assert store.get("TopicTest", 0, 0, 10).status is GetStatus.MESSAGE_WAS_REMOVING
+    found = numbers(store)
+    assert found == list(range(found[0], 400))
+
+
+def test_a_damaged_first_record_leaves_the_age_to_the_next_file(
+    store: MessageStore, clock: ManualClock
+) -> None:
+    fill(store, 200)
+    clock.advance(73 * HOUR)
+    fill(store, 200, first=200)
+    second = store._opened().log.files[1]
+    second.view[4:8] = b"\xff" * 4
+    store.retention.step()
+    # What is behind the first file can't be told by its first record, only by later ones.
+    assert store.start_offset > second.start
+    region: Region = store._opened().log.files[0].hold()
+    assert len(region.view) == LOG_FILE

@@ -1,0 +1,110 @@
+"""Files go by themselves, in a thread, while messages are read and the store closes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.store.disk_state import DiskState
+from broker.store.files import DiskUse
+from broker.store.message_store import GetStatus, MessageStore
+from broker.store.retention import retention as module
+from remoting.clock import ManualClock
+from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, numbers
+from tests.unit.broker.store.stores import opened
+
+
+async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning(
+    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 300)
+    store.close()
+    store.open()
+    clock.advance(73 * HOUR)
+    fill(store, 100, first=300)
+    store._opened().queues.close()
+    monkeypatch.setattr(module, "PRESSED_SECONDS", 0.0)
+    reader = store._opened().reader
+    monkeypatch.setattr(reader._warmth, "are_warm", lambda ranges: False)
+    cold = store.get("TopicTest", 0, 0, 10, wait=False)
+    assert cold.status is GetStatus.COLD
+    reading = asyncio.ensure_future(store.get_patiently("me", "TopicTest", 0, 0, 10))
+    codes = asyncio.ensure_future(store.tags_codes("me", "TopicTest", 0, 0, 10))
+    await asyncio.sleep(0)
+    store.retention.step()
+    result = await asyncio.wait_for(reading, 10)
+    assert result.status is GetStatus.OFFSET_TOO_SMALL
+    assert result.next_offset == store.min_offset("TopicTest", 0) > 0
+    assert await asyncio.wait_for(codes, 10) == []
+
+
+async def test_the_thread_deletes_and_ends_with_the_store(
+    tmp_path: Path, disk: Disk, clock: ManualClock
+) -> None:
+    store = opened(
+        tmp_path,
+        files=disk,
+        clock=clock,
+        retention=kept(first_delay_ms=0, interval_ms=10),
+    )
+    fill(store, 300)
+    clock.advance(73 * HOUR)
+    fill(store, 100, first=300)
+    deleted = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    store.retention.followers.append(lambda _: loop.call_soon_threadsafe(deleted.set))
+    store.start(loop)
+    await asyncio.wait_for(deleted.wait(), 20)
+    assert store.start_offset > 0
+    low = store.min_offset("TopicTest", 0)
+    assert numbers(store) == list(range(low, 400))
+    store.close()
+
+
+async def test_nothing_goes_soon_after_the_start_but_the_disk_is_looked_at(
+    tmp_path: Path, disk: Disk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.use = DiskUse(95, 5)
+    store = opened(tmp_path, files=disk, clock=clock, retention=kept(interval_ms=10))
+    fill(store, 300)
+    looked = asyncio.Semaphore(0)
+    loop = asyncio.get_running_loop()
+    measured = DiskState.measured
+
+    def look(state: DiskState, too_full: str | None) -> None:
+        measured(state, too_full)
+        loop.call_soon_threadsafe(looked.release)
+
+    async def looks(count: int) -> None:
+        for _ in range(count):
+            await asyncio.wait_for(looked.acquire(), 20)
+
+    monkeypatch.setattr(DiskState, "measured", look)
+    store.start(loop)
+    await looks(3)
+    assert not store.writable
+    assert store.start_offset == 0
+    clock.advance(61)
+    await looks(3)
+    assert store.start_offset > 0
+    store.close()
+
+
+async def test_a_store_that_closes_while_files_go_ends_at_once(
+    tmp_path: Path, disk: Disk, clock: ManualClock
+) -> None:
+    store = opened(
+        tmp_path, files=disk, clock=clock, retention=kept(first_delay_ms=0, interval_ms=10)
+    )
+    fill(store, 300)
+    clock.advance(73 * HOUR)
+    fill(store, 100, first=300)
+    store.start(asyncio.get_running_loop())
+    # The loop is not given back, so the thread waits for it.
+    store.close()
+    store.open()
+    low = store.min_offset("TopicTest", 0)
+    assert numbers(store) == list(range(low, 400))
+    store.close()
