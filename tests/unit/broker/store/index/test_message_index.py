@@ -1,13 +1,11 @@
-"""Messages are found by their keys whatever became of the store and its index."""
+"""Messages are found by their keys, newest first, whichever files of the index know them."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,80 +13,23 @@ from broker.store.errors import StoreBusy, StoreError
 from broker.store.index import builder as builders
 from broker.store.index import limits, message_index
 from broker.store.index.batch import PlainBatch, Walked
-from broker.store.message_store import MessageStore, PendingMessage
-from broker.store.results import PutStatus
+from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.index_file import HEADER, file_bytes
-from remoting.protocol.message.view import RecordView
-from tests.unit.broker.store.stores import FailingFiles, message, opened
+from remoting.protocol.disk.index_file import file_bytes
+from tests.unit.broker.store.index.indexed import (
+    ENTRIES,
+    FOREVER,
+    SLOTS,
+    SMALL,
+    check,
+    fill,
+    find,
+    index_files,
+    keyed,
+)
+from tests.unit.broker.store.stores import message, opened
 
-SLOTS, ENTRIES = 50, 40
-SMALL = {"max_hash_slots": SLOTS, "max_index_entries": ENTRIES}
-FOREVER = 2**62
-
-
-def keyed(key: str, **more: Any) -> PendingMessage:
-    return message(
-        key.encode(), properties=f"KEYS\x01{key}\x02UNIQ_KEY\x01U-{key}".encode(), **more
-    )
-
-
-def fill(store: MessageStore, numbers: range) -> None:
-    for number in numbers:
-        assert store.put(keyed(f"k{number}")).status is PutStatus.OK
-
-
-async def find(store: MessageStore, key: str, **more: Any) -> list[bytes]:
-    """Bodies of the messages with a key, newest first."""
-    asked = {"max_count": 100, "begin_ms": 0, "end_ms": FOREVER} | more
-    found = await store.index.find("TopicTest", key, **asked)
-    bodies = []
-    for offset in found.offsets:
-        raw = store.record_at(offset)
-        if raw is not None and key in {(record := RecordView(raw)).unique_id, *record.keys}:
-            bodies.append(record.body)
-    return bodies
-
-
-async def check(store: MessageStore, numbers: range) -> None:
-    for number in numbers:
-        assert await find(store, f"k{number}") == [b"k%d" % number]
-        assert await find(store, f"U-k{number}") == [b"k%d" % number]
-
-
-def index_files(store: MessageStore) -> list[str]:
-    return sorted(path.name for path in store.paths.index.iterdir())
-
-
-def reopen(store: MessageStore, *, crash: bool = False) -> MessageStore:
-    root, clock = store.paths.root, store._clock
-    if crash:
-        flushed = store.flush()
-        assert flushed
-    store.close()
-    if crash:
-        store.paths.abort.touch()
-        store.paths.index_note.unlink(missing_ok=True)
-    return opened(root, clock=clock, **SMALL)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> MessageStore:
-    return opened(tmp_path / "store", clock=clock, **SMALL)
-
-
-@pytest.fixture(autouse=True, params=["plain", "numpy"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of taking keys from the log."""
-    if request.param == "numpy":
-        monkeypatch.setattr(builders, "WORTH_NUMPY_BYTES", 0)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 async def test_a_message_is_found_at_once_by_its_id_and_by_each_key(store: MessageStore) -> None:
@@ -127,132 +68,6 @@ async def test_files_roll_when_they_are_full_and_all_are_searched(store: Message
     # 200 keys, 39 entries a file.
     assert len(index_files(store)) == 6
     assert len(set(index_files(store))) == 6
-    store.close()
-
-
-async def test_a_closed_store_has_all_indexed_and_goes_on(store: MessageStore) -> None:
-    fill(store, range(30))
-    store = reopen(store)
-    fill(store, range(30, 60))
-    await check(store, range(60))
-    store.close()
-
-
-async def test_the_checkpoint_tells_of_full_files_which_a_crash_leaves_alone(
-    store: MessageStore, clock: ManualClock
-) -> None:
-    fill(store, range(30))
-    await check(store, range(30))
-    clock.advance(1)
-    fill(store, range(30, 50))
-    store.close()
-    checkpoint = Checkpoint.decode(store.paths.checkpoint.read_bytes())
-    assert checkpoint.index_ms == clock.now_ms()
-    clock.advance(1)
-    store = reopen(store)
-    fill(store, range(50, 60))
-    await check(store, range(60))
-    before = {path.name: path.stat().st_ctime_ns for path in store.paths.index.iterdir()}
-    store = reopen(store, crash=True)
-    await check(store, range(60))
-    after = {path.name: path.stat().st_ctime_ns for path in store.paths.index.iterdir()}
-    kept = [name for name in sorted(before) if after.get(name) == before[name]]
-    assert kept == sorted(before)[:-1]
-    store.close()
-
-
-async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_index(
-    store: MessageStore,
-) -> None:
-    fill(store, range(30))
-    store.close()
-    store.paths.index_note.unlink()
-    before = [path.read_bytes() for path in sorted(store.paths.index.iterdir())]
-    store = reopen(store)
-    await check(store, range(30))
-    store.close()
-    assert [path.read_bytes() for path in sorted(store.paths.index.iterdir())] == before
-
-
-@pytest.mark.parametrize(
-    "note",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b'{"format":2,"indexed":999999,"last":[]}',
-        b'{"format":1,"indexed":999999,"last":["20200101000000000",7]}',
-        b'{"format":1,"indexed":"x","last":[]}',
-    ],
-)
-async def test_a_note_that_is_not_of_these_files_is_not_believed(
-    store: MessageStore, note: bytes
-) -> None:
-    fill(store, range(30))
-    store.close()
-    store.paths.index_note.write_bytes(note)
-    store = reopen(store)
-    await check(store, range(30))
-    store.close()
-
-
-async def test_after_a_crash_everything_is_found_again(store: MessageStore) -> None:
-    fill(store, range(50))
-    await check(store, range(50))
-    store = reopen(store, crash=True)
-    fill(store, range(50, 60))
-    await check(store, range(60))
-    store.close()
-
-
-async def test_after_a_crash_a_file_that_was_not_full_is_made_anew(store: MessageStore) -> None:
-    fill(store, range(50))
-    await check(store, range(50))
-    names = index_files(store)
-    store.close()
-    last = store.paths.index / names[-1]
-    torn = bytearray(last.read_bytes())
-    torn[HEADER.size : HEADER.size + 4 * SLOTS] = bytes(4 * SLOTS)
-    last.write_bytes(torn)
-    store.paths.abort.touch()
-    store = opened(store.paths.root, **SMALL)
-    await check(store, range(50))
-    store.close()
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        (0, 0, 0, 10**9, 0, 3),
-        (0, 0, 0, 0, 0, ENTRIES + 1),
-        (0, 0, 500, 100, 1, 3),
-        (0, 0, 0, 100, 99, 3),
-        (0, 0, 0, 0, 5, 1),
-    ],
-)
-async def test_a_file_whose_header_is_none_is_made_anew(
-    store: MessageStore, header: tuple[int, ...]
-) -> None:
-    fill(store, range(10))
-    store.close()
-    store.paths.index_note.unlink()
-    (path,) = store.paths.index.iterdir()
-    path.write_bytes(HEADER.pack(*header) + path.read_bytes()[HEADER.size :])
-    store = reopen(store)
-    await check(store, range(10))
-    store.close()
-
-
-async def test_files_of_another_length_and_foreign_ones_are_let_be(store: MessageStore) -> None:
-    fill(store, range(10))
-    store.close()
-    (path,) = store.paths.index.iterdir()
-    os.truncate(path, 100)
-    (store.paths.index / "notes.txt").write_text("mine")
-    store = reopen(store)
-    await check(store, range(10))
-    assert len(index_files(store)) == 3
-    assert path.stat().st_size == 100
     store.close()
 
 
@@ -310,107 +125,6 @@ async def test_in_sync_mode_only_what_the_disk_has_is_found(tmp_path: Path) -> N
     assert await find(store, "a") == []
     store.flush()
     assert await find(store, "a") == [b"a"]
-    store.close()
-
-
-async def test_a_store_that_shall_not_index_finds_what_was_indexed(store: MessageStore) -> None:
-    fill(store, range(5))
-    store.close()
-    store = opened(store.paths.root, message_index_enable=False, **SMALL)
-    store.start(asyncio.get_running_loop())
-    store.put(keyed("later"))
-    assert await find(store, "later") == []
-    assert await find(store, "k3") == [b"k3"]
-    store.close()
-    store = reopen(store)
-    assert await find(store, "later") == [b"later"]
-    store.close()
-
-
-async def test_the_thread_indexes_by_itself_when_the_store_is_idle(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    store.start(asyncio.get_running_loop())
-    fill(store, range(5))
-    await until(lambda: store.paths.index.exists() and store.index.backlog_bytes == 0)
-    assert index_files(store)
-    store.close()
-
-
-@pytest.mark.parametrize("bounded_by", ["memory", "keys"])
-async def test_a_busy_store_is_left_alone_until_much_waits(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch, bounded_by: str
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(message_index, "BUSY_BYTES", -1)
-    if bounded_by == "memory":
-        monkeypatch.setattr(store.index, "_hot_bytes", 2000)
-    else:
-        monkeypatch.setattr(message_index, "MAX_BACKLOG_SLICES", 2000 / limits.MIN_SLICE_BYTES)
-    store.start(asyncio.get_running_loop())
-    assert await find(store, "k0") == []
-    fill(store, range(5))
-    waiting = store.index.backlog_bytes
-    assert 0 < waiting < 2000
-    await asyncio.sleep(0.1)
-    assert store.index.backlog_bytes == waiting
-    fill(store, range(5, 30))
-    await until(lambda: store.index.backlog_bytes == 0)
-    store.close()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 - a thread does it
-            await asyncio.sleep(0.01)
-
-
-async def test_a_full_disk_stops_the_index_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(message_index, "RETRY_SECONDS", 0.01)
-    files = FailingFiles()
-    store = opened(tmp_path / "store", files=files, **SMALL)
-    files.full, files.full_for = True, "/index/"
-    store.start(asyncio.get_running_loop())
-    fill(store, range(30))
-    await until(lambda: store.index.trouble is not None)
-    assert "No space left" in str(store.index.trouble)
-    assert "index can't be written" not in str(store.why_not_writable)
-    assert await find(store, "k3") == []
-    files.full = False
-    await until(lambda: store.index.trouble is None)
-    await check(store, range(30))
-    store.close()
-
-
-async def test_an_index_that_fails_at_the_stop_is_completed_by_the_next_start(
-    tmp_path: Path,
-) -> None:
-    files = FailingFiles()
-    store = opened(tmp_path / "store", files=files, **SMALL)
-    fill(store, range(10))
-    await check(store, range(10))
-    fill(store, range(10, 40))
-    files.full, files.full_for = True, "/index/"
-    store.close()
-    assert not store.paths.abort.exists()
-    store = opened(tmp_path / "store", **SMALL)
-    await check(store, range(40))
-    store.close()
-
-
-async def test_a_fault_of_ours_ends_the_index_and_nothing_else(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(builders.IndexBuilder, "step", lambda *_: 1 // 0)
-    store.start(asyncio.get_running_loop())
-    await until(lambda: store.index.trouble is not None)
-    assert "report this" in str(store.index.trouble)
-    assert store.put(keyed("a")).status is PutStatus.OK
     store.close()
 
 

@@ -1,0 +1,31 @@
+"""Fixtures of the tests of the message index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.index import builder as builders
+from broker.store.message_store import MessageStore
+from remoting.clock import ManualClock
+from tests.unit.broker.store.index.indexed import SMALL
+from tests.unit.broker.store.stores import opened
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> MessageStore:
+    return opened(tmp_path / "store", clock=clock, **SMALL)
+
+
+@pytest.fixture(params=["plain", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of taking keys from the log."""
+    if request.param == "numpy":
+        monkeypatch.setattr(builders, "WORTH_NUMPY_BYTES", 0)
+    return str(request.param)

@@ -1,0 +1,89 @@
+"""A thread indexes what waits, and its troubles stop nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.store.index import builder as builders
+from broker.store.index import limits, message_index
+from broker.store.message_store import MessageStore
+from broker.store.results import PutStatus
+from tests.unit.broker.store.index.indexed import SMALL, check, fill, find, index_files, keyed
+from tests.unit.broker.store.stores import FailingFiles, opened
+
+pytestmark = pytest.mark.usefixtures("way")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - a thread does it
+            await asyncio.sleep(0.01)
+
+
+async def test_the_thread_indexes_by_itself_when_the_store_is_idle(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+    store.start(asyncio.get_running_loop())
+    fill(store, range(5))
+    await until(lambda: store.paths.index.exists() and store.index.backlog_bytes == 0)
+    assert index_files(store)
+    store.close()
+
+
+@pytest.mark.parametrize("bounded_by", ["memory", "keys"])
+async def test_a_busy_store_is_left_alone_until_much_waits(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, bounded_by: str
+) -> None:
+    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_index, "BUSY_BYTES", -1)
+    if bounded_by == "memory":
+        monkeypatch.setattr(store.index, "_hot_bytes", 2000)
+    else:
+        monkeypatch.setattr(message_index, "MAX_BACKLOG_SLICES", 2000 / limits.MIN_SLICE_BYTES)
+    store.start(asyncio.get_running_loop())
+    assert await find(store, "k0") == []
+    fill(store, range(5))
+    waiting = store.index.backlog_bytes
+    assert 0 < waiting < 2000
+    await asyncio.sleep(0.1)
+    assert store.index.backlog_bytes == waiting
+    fill(store, range(5, 30))
+    await until(lambda: store.index.backlog_bytes == 0)
+    store.close()
+
+
+async def test_a_full_disk_stops_the_index_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(message_index, "RETRY_SECONDS", 0.01)
+    files = FailingFiles()
+    store = opened(tmp_path / "store", files=files, **SMALL)
+    files.full, files.full_for = True, "/index/"
+    store.start(asyncio.get_running_loop())
+    fill(store, range(30))
+    await until(lambda: store.index.trouble is not None)
+    assert "No space left" in str(store.index.trouble)
+    assert "index can't be written" not in str(store.why_not_writable)
+    assert await find(store, "k3") == []
+    files.full = False
+    await until(lambda: store.index.trouble is None)
+    await check(store, range(30))
+    store.close()
+
+
+async def test_a_fault_of_ours_ends_the_index_and_nothing_else(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(builders.IndexBuilder, "step", lambda *_: 1 // 0)
+    store.start(asyncio.get_running_loop())
+    await until(lambda: store.index.trouble is not None)
+    assert "report this" in str(store.index.trouble)
+    assert store.put(keyed("a")).status is PutStatus.OK
+    store.close()
