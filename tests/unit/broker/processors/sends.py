@@ -1,0 +1,17 @@
+"""What became of sends: what is stored, and how they are refused."""
+
+from __future__ import annotations
+
+from remoting.protocol.message.view import RecordView, iter_records
+from tests.unit.broker.harness import Bench, fields_of, send_command
+
+
+def stored(bench: Bench, topic: str, queue_id: int = 0) -> list[RecordView]:
+    result = bench.store.get(topic, queue_id, 0, 1024)
+    return [record for view in result.records for record in iter_records(view)]
+
+
+def refusal(bench: Bench, **fields) -> tuple[int, str]:
+    reply = bench.must(send_command(fields.pop("topic", "T"), fields.pop("body", b"x"), **fields))
+    assert fields_of(reply) == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    return reply.code, reply.remark
