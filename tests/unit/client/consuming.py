@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from client import serde
@@ -181,6 +182,20 @@ class Works:
         await self.tasks.close()
         if self.threads is not None:
             self.threads.close()
+
+
+@asynccontextmanager
+async def making() -> AsyncIterator[Callable[..., Works]]:
+    """Makes ``Works``, and closes them in the end."""
+    made: list[Works] = []
+
+    def works(handler: Any, **options: Any) -> Works:
+        made.append(Works(handler, **options))
+        return made[-1]
+
+    yield works
+    for one in made:
+        await one.close()
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

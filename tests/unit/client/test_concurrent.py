@@ -1,4 +1,4 @@
-"""What becomes of messages that are handled at once and in any order."""
+"""How messages that are handled at once and in any order are handed out."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ from typing import Any
 
 import pytest
 
-from client import serde
-from client.consumer.outcome import Verdict
-from client.consumer.received import messages_of
-from client.errors import AlreadySettled, DeadLetter, RetryLater, UnreadableMessage
-from client.events import HandlerTimedOut, LoopBlocked
+from client.events import LoopBlocked
 from client.interceptors import Interceptor
-from remoting.protocol.message.sys_flag import COMPRESSED
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.consuming import QUEUE, Works, eventually, record, recorder
+from tests.unit.client.consuming import Works, eventually, making, recorder
 
 Make = Callable[..., Works]
 
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    made: list[Works] = []
-
-    def works(handler: Any, **options: Any) -> Works:
-        made.append(Works(handler, **options))
-        return made[-1]
-
-    yield works
-    for one in made:
-        await one.close()
+    async with making() as works:
+        yield works
 
 
 async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
@@ -107,116 +95,6 @@ async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
     assert seen == ["timed out", "grouped"]
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after waiting"])
-@pytest.mark.parametrize(
-    ("error", "verdict", "level"),
-    [
-        (ValueError("no"), Verdict.RETRY, 0),
-        (RetryLater(), Verdict.RETRY, 0),
-        (RetryLater(30), Verdict.RETRY, 4),
-        (RetryLater(31), Verdict.RETRY, 5),
-        (RetryLater(10**6), Verdict.RETRY, 18),
-        (DeadLetter("bad"), Verdict.DEAD_LETTER, -1),
-        (asyncio.CancelledError(), Verdict.RETRY, 0),
-    ],
-    ids=repr,
-)
-async def test_raising_sends_the_message_back_and_no_other(
-    make: Make, error: BaseException, verdict: Verdict, level: int, waits: bool
-):
-    got: list[int] = []
-
-    async def handle(message: Any) -> None:
-        if waits:
-            await asyncio.sleep(0)
-        if message.offset == 2:
-            raise error
-        got.append(message.offset)
-
-    works = make(handle)
-    held = works.gain()
-    works.put(held, *range(5))
-    await eventually(lambda: held.queue.messages == 0)
-    assert sorted(got) == [0, 1, 3, 4]
-    [(offset, outcome)] = works.shelf.returned
-    assert (offset, outcome.verdict, outcome.delay_level) == (2, verdict, level)
-
-
-async def test_a_message_that_can_not_be_sent_back_is_handled_again(make: Make):
-    got: list[tuple[int, int]] = []
-
-    async def handle(message: Any) -> None:
-        got.append((message.offset, message.retries))
-        if message.offset == 1 and len(got) < 6:
-            raise ValueError
-
-    works = make(handle)
-    works.shelf.works = False
-    held = works.gain()
-    works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.messages == 0)
-    assert got[:3] == [(0, 0), (1, 0), (2, 0)]
-    assert got[3:] == [(1, 1), (1, 2), (1, 3)]
-    assert held.queue.commit_point == 3
-
-
-async def test_settling_within_the_handler_counts(make: Make):
-    async def handle(message: Any) -> None:
-        if message.offset == 0:
-            message.ack()
-            raise ValueError
-        if message.offset == 1:
-            message.retry_later(5)
-        if message.offset == 2:
-            message.dead_letter("why")
-        if message.offset == 3:
-            message.ack()
-
-    works = make(handle)
-    held = works.gain()
-    works.put(held, 0, 1, 2, 3, 4)
-    await eventually(lambda: held.queue.messages == 0)
-    levels = {offset: outcome.delay_level for offset, outcome in works.shelf.returned}
-    assert levels == {1: 2, 2: -1}
-    assert not held.queue.outcomes
-
-
-async def test_settling_twice_raises(make: Make):
-    late: list[Any] = []
-
-    async def handle(message: Any) -> None:
-        for earlier in late:
-            with pytest.raises(AlreadySettled):
-                earlier.ack()
-        message.ack()
-        assert message.settled
-        with pytest.raises(AlreadySettled, match=r"has an outcome already \(queue T/a/0, group g"):
-            message.retry_later()
-        late.append(message)
-
-    works = make(handle)
-    held = works.gain()
-    works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
-    assert not works.shelf.returned
-    with pytest.raises(AlreadySettled):
-        late[0].ack()
-
-
-async def test_a_message_that_does_not_inflate_is_retried_as_any_other_failure(make: Make):
-    async def handle(message: Any) -> None:
-        assert message.body
-
-    works = make(handle)
-    held = works.gain()
-    body = record(0, QUEUE, sys_flag=COMPRESSED)
-    held.queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
-    works.intake.fetched(held.queue)
-    await eventually(lambda: held.queue.messages == 0)
-    [(_, outcome)] = works.shelf.returned
-    assert isinstance(outcome.error, UnreadableMessage)
-
-
 async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
     batches: list[list[int]] = []
 
@@ -228,38 +106,6 @@ async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
     works.put(held, *range(70))
     await eventually(lambda: held.queue.messages == 0)
     assert [len(batch) for batch in batches] == [32, 32, 6]
-
-
-async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Make):
-    async def handle(messages: list[Any]) -> None:
-        await asyncio.sleep(0)
-        messages[0].ack()
-        messages[1].dead_letter()
-        raise ValueError
-
-    works = make(handle, batch_size=4)
-    held = works.gain()
-    works.put(held, 0, 1, 2, 3)
-    await eventually(lambda: held.queue.messages == 0)
-    verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
-    assert verdicts == {1: Verdict.DEAD_LETTER, 2: Verdict.RETRY, 3: Verdict.RETRY}
-
-
-async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: Make):
-    batches: list[list[int]] = []
-
-    async def handle(messages: list[Any]) -> None:
-        batches.append([message.offset for message in messages])
-        if len(batches) == 1:
-            messages[0].ack()
-            raise ValueError
-
-    works = make(handle, batch_size=3)
-    works.shelf.works = False
-    held = works.gain()
-    works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.messages == 0)
-    assert batches == [[0, 1, 2], [1], [2]]
 
 
 async def test_changing_the_list_changes_nothing(make: Make):
@@ -303,64 +149,6 @@ async def test_a_plain_function_that_gives_an_awaitable_has_it_awaited(make: Mak
     works.put(held, 0, 1)
     await eventually(lambda: held.queue.messages == 0)
     assert sorted(got) == [0, 1]
-
-
-async def test_nonsense_returned_is_done_and_said_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-):
-    async def handle(_: Any) -> str:
-        return "RECONSUME_LATER"
-
-    works = make(handle)
-    held = works.gain()
-    works.put(held, *range(5))
-    await eventually(lambda: held.queue.messages == 0)
-    assert not works.shelf.returned
-    assert caplog.text.count("what the handler returns means nothing") == 1
-
-
-async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried(make: Make):
-    cancelled: list[int] = []
-    got: list[int] = []
-
-    async def handle(message: Any) -> None:
-        if message.offset == 0:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.append(message.offset)
-                raise
-        got.append(message.offset)
-
-    works = make(handle, concurrency=1, consume_timeout=0.02)
-    held = works.gain()
-    works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
-    assert (cancelled, got, works.returned()) == ([0], [1], [0])
-    assert works.shelf.returned[0][1].delay_level == 3
-    [event] = works.events
-    assert isinstance(event, HandlerTimedOut)
-    assert (event.queue, event.offset, event.messages) == (held.queue.queue, 0, 1)
-
-
-async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(make: Make):
-    release = threading.Event()
-    got: list[int] = []
-
-    def handle(message: Any) -> None:
-        if message.offset == 0:
-            release.wait(10)
-            message.ack()
-        got.append(message.offset)
-
-    works = make(handle, concurrency=2, consume_timeout=0.5)
-    held = works.gain()
-    works.put(held, 0, 1)
-    try:
-        await eventually(lambda: held.queue.messages == 0)
-        assert (got, works.returned()) == ([1], [0])
-    finally:
-        release.set()
 
 
 async def test_a_handler_that_blocks_the_loop_is_told_of(
