@@ -1,0 +1,157 @@
+"""A queue changes hands with its lock: who holds it, who waits for it, and how it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.events import LockLost
+from remoting.protocol.codes import RequestCode
+from tests.unit.client.rebalance.one_broker import now, queue, world
+from tests.virtual_time import virtual
+
+
+@virtual
+async def test_a_previous_owner_has_its_time_after_a_broker_was_away(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        began = now()
+        one = await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(2)
+        broker.crash()
+        await asyncio.sleep(4)
+        broker.restart()
+        await asyncio.sleep(4)
+        assert queue(3) not in one.member.owned
+        await asyncio.sleep(3)
+        gained = next(when for when, what, which in one.log if which == queue(3))
+        assert 10.0 < gained - began < 12.5
+
+
+@virtual
+async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        one = await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(1)
+        monkeypatch.setattr(type(broker.bench.processors.clients), "notify", lambda *_: None)
+        await cluster.consumer("b", handover_timeout=60.0).start()
+        await asyncio.sleep(6)
+        assert queue(3) not in [which for _, _, which in one.log]
+        assert one.member.owned >= {queue(0), queue(1)}
+
+
+@virtual
+async def test_who_reads_without_the_previous_owners_lock_holds_it_from_then_on(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.bench.state.locks.lock("g", "killed", [queue(3)], broker.now_ms())
+        await cluster.consumer("a", handover_timeout=5.0).start()
+        await asyncio.sleep(4.5)
+        assert broker.lock_owner("g", queue(3)) == "killed"
+        await asyncio.sleep(1)
+        assert broker.lock_owner("g", queue(3)) == "a"
+        await asyncio.sleep(90)
+        assert broker.lock_owner("g", queue(3)) == "a"
+
+
+@virtual
+async def test_locks_are_renewed_and_a_lost_one_is_told_and_taken_back(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a", ordered=True).start()
+        await asyncio.sleep(300)
+        assert broker.lock_owner("g", queue(0)) == "a"
+        assert one.told(LockLost) == []
+        broker.bench.state.locks.unlock("g", "a", [queue(0)])
+        broker.bench.state.locks.lock("g", "stranger", [queue(0)], broker.now_ms())
+        await asyncio.sleep(25)
+        assert [event.queue for event in one.told(LockLost)] == [queue(0)]
+        assert one.log[-1][1:] == ("unlocked", queue(0))
+        await asyncio.sleep(60)
+        assert one.log[-1][1:] == ("locked", queue(0))
+
+
+@virtual
+async def test_a_lock_that_cannot_be_renewed_counts_as_lost_after_30_s(tmp_path: Path):
+    async with world(tmp_path, T=1) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a", ordered=True).start()
+        await asyncio.sleep(0.1)
+        broker.silent.add(RequestCode.LOCK_BATCH_MQ)
+        began = now()
+        await asyncio.sleep(29)
+        assert one.told(LockLost) == []
+        await asyncio.sleep(2)
+        assert LockLost(queue(0)) in one.told(LockLost)
+        assert not one.member.holds_lock(queue(0))
+        assert 29 < one.log[-1][0] - began < 30.5
+        broker.silent.clear()
+        await asyncio.sleep(3)
+        assert one.log[-1][1] == "locked"
+
+
+@virtual
+async def test_an_ordered_member_waits_for_the_end_of_a_crashed_ones_lock(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        one = await cluster.consumer("a", ordered=True).start()
+        two = await cluster.consumer("b", ordered=True).start()
+        await asyncio.sleep(1)
+        began = now()
+        await two.crash()
+        await asyncio.sleep(50)
+        assert cluster.owners("T") == {"a": [0, 1]}
+        await asyncio.sleep(12)
+        assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
+        assert 58 < one.log[-1][0] - began < 62
+
+
+@virtual
+async def test_a_consumer_that_never_lets_go_keeps_an_ordered_lock_and_stop_returns(
+    tmp_path: Path,
+):
+    async with world(tmp_path, T=1) as cluster:
+        one = await cluster.consumer("a", ordered=True).start()
+        await asyncio.sleep(1)
+
+        async def never(which: Any, *, deadline: float) -> None:
+            await asyncio.Event().wait()
+
+        one.lost = never  # type: ignore[method-assign] # what is tested
+        began = now()
+        await one.stop(timeout=1.0)
+        assert now() - began < 8
+        assert cluster.brokers["broker-a"].lock_owner("g", queue(0)) == "a"
+
+
+@virtual
+async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everything(
+    tmp_path: Path,
+):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a", ordered=True).start()
+        two = await cluster.consumer("b", ordered=True).start()
+        await asyncio.sleep(5)
+        broker.restart()
+        await one.client.heartbeats.connect(broker.address, 1.0)
+        one.member.rebalance_soon()
+        await asyncio.sleep(0.1)
+        assert broker.lock_owner("g", queue(0)) == "a"
+        assert broker.lock_owner("g", queue(3)) == "b"
+        await asyncio.sleep(1.0)
+        await two.client.heartbeats.connect(broker.address, 1.0)
+        await asyncio.sleep(30)
+        assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
+        assert one.told(LockLost) == two.told(LockLost) == []
+        assert broker.lock_owner("g", queue(3)) == "b"
+        await two.stop()
+        await asyncio.sleep(1)
+        assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
