@@ -125,6 +125,11 @@ def request(code: int = 10, opaque: int = 1, **settings: Any) -> Command:
     return command
 
 
+def echo(command: Command, _connection: Connection) -> Command:
+    """A handler that answers a request with its own body."""
+    return command.reply(body=bytes(command.body))
+
+
 async def turns(count: int = 3) -> None:
     """Let the loop turn a few times."""
     for _ in range(count):

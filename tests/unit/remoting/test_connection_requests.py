@@ -1,0 +1,136 @@
+"""Who asks over a connection gets the answer, or an error in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remoting.errors import ConnectionLost, RequestTimeout, TooManyRequests
+from remoting.limits import ConnectionLimits
+from remoting.protocol.codes import FLAG_RESPONSE
+from remoting.protocol.command import Command
+from tests.unit.remoting.transcripts import Peer, echo, request, turns
+
+
+async def test_answers_find_those_who_wait_whatever_their_order() -> None:
+    peer = Peer(serving=False)
+    futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
+    await turns()
+    asked = peer.hears()
+    assert len({command.opaque for command in asked}) == 3
+    for command in reversed(asked):
+        peer.says(command.reply(body=b"%d" % command.opaque))
+    for command, future in zip(asked, futures, strict=True):
+        assert bytes((await future).body) == b"%d" % command.opaque
+    assert peer.counters.responses_unknown == 0
+
+
+async def test_an_answer_nobody_asked_for_is_dropped_and_counted() -> None:
+    peer = Peer(serving=False)
+    peer.says(Command(0, 77, FLAG_RESPONSE))
+    assert peer.counters.responses_unknown == 1
+    assert not peer.connection.closed
+
+
+async def test_an_answer_after_the_timeout_is_dropped_and_counted() -> None:
+    peer = Peer(serving=False)
+    asking = asyncio.ensure_future(peer.connection.request(request(105), timeout=3))
+    await turns()
+    peer.wait(2.9)
+    assert not asking.done()
+    peer.wait(0.2)
+    with pytest.raises(RequestTimeout, match=r"10\.0\.0\.9:4711 .* request 105 within 3 s"):
+        await asking
+    assert peer.counters.requests_timed_out == 1
+    peer.says(peer.hears()[0].reply())
+    assert peer.counters.responses_unknown == 1
+
+
+async def test_each_request_has_its_own_timeout() -> None:
+    peer = Peer(serving=False)
+    slow = peer.connection.request_nowait(request(), timeout=30)
+    quick = peer.connection.request_nowait(request(), timeout=1)
+    peer.wait(1.1)
+    assert isinstance(quick.exception(), RequestTimeout)
+    assert not slow.done()
+    peer.wait(29)
+    assert isinstance(slow.exception(), RequestTimeout)
+
+
+async def test_a_cancelled_request_is_forgotten_and_its_answer_dropped() -> None:
+    peer = Peer(serving=False)
+    asking = asyncio.ensure_future(peer.connection.request(request(), timeout=3))
+    await turns()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    peer.says(peer.hears()[0].reply())
+    assert peer.counters.responses_unknown == 1
+    peer.wait(5)
+    assert peer.counters.requests_timed_out == 0
+
+
+async def test_a_cancelled_future_is_forgotten_when_its_time_is_up() -> None:
+    peer = Peer(serving=False, limits=ConnectionLimits(max_pending_requests=1))
+    peer.connection.request_nowait(request(), timeout=3).cancel()
+    with pytest.raises(TooManyRequests, match="1 requests wait"):
+        peer.connection.request_nowait(request(), timeout=3)
+    peer.wait(3.1)
+    peer.connection.request_nowait(request(), timeout=3).cancel()
+
+
+async def test_the_end_of_the_connection_fails_all_who_wait() -> None:
+    peer = Peer(serving=False)
+    futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(2)]
+    futures.append(peer.connection.request_nowait(request(), timeout=3))
+    futures[2].cancel()
+    peer.vanish(ConnectionResetError("reset"))
+    for future in futures[:2]:
+        with pytest.raises(ConnectionLost, match="reset"):
+            await future
+    with pytest.raises(ConnectionLost):
+        peer.connection.request_nowait(request(), timeout=3)
+    with pytest.raises(ConnectionLost):
+        peer.connection.send_oneway(request())
+    with pytest.raises(ConnectionLost):
+        await peer.connection.drain()
+    peer.connection.send(request())
+    peer.connection.send_bytes(b"x")
+    peer.connection.send_with_body(request(), [b"x"])
+    assert peer.connection.unsent_bytes == 0
+    assert peer.counters.connections_closed == 1
+
+
+async def test_a_oneway_request_waits_for_nothing() -> None:
+    peer = Peer(serving=False)
+    peer.connection.send_oneway(Command.request(35, oneway=True))
+    await turns()
+    assert [command.is_oneway for command in peer.hears()] == [True]
+    assert not peer.connection._is_busy()
+
+
+async def test_a_server_asks_its_client_the_same_way() -> None:
+    server = Peer(serving=True)
+    client = Peer(serving=False, handler=echo)
+    asking = server.connection.request_nowait(Command.request(40, body=b"who?"), timeout=3)
+    await turns()
+    client.says(*server.hears())
+    server.says(*client.hears())
+    assert bytes((await asking).body) == b"who?"
+
+
+async def test_a_request_above_the_frame_limit_is_not_sent() -> None:
+    peer = Peer(serving=False, limits=ConnectionLimits(max_frame_bytes=1000))
+    with pytest.raises(ValueError, match="frame limit of 1000"):
+        await peer.connection.request(Command.request(10, body=bytes(2000)), timeout=1)
+    assert not peer.connection._is_busy()
+
+
+async def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
+    peer = Peer(serving=False)
+    peer.connection.request_nowait(first := request(), timeout=3).cancel()
+    peer.connection._pending._opaque = 0x7FFF_FFFF
+    peer.connection.request_nowait(last := request(), timeout=3).cancel()
+    peer.connection.request_nowait(wrapped := request(), timeout=3).cancel()
+    assert (first.opaque, last.opaque, wrapped.opaque) == (0, 0x7FFF_FFFF, 1)
