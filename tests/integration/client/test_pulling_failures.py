@@ -1,0 +1,125 @@
+"""What a pull consumer does and says when something fails, is refused or ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import client
+from client.events import QueueResumed, QueueWaiting
+from tests.integration.client.pulling import fill, queue, take
+
+
+@pytest.fixture
+async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
+    async with client.Producer(cluster.nameserver) as made:
+        yield made
+
+
+async def test_reading_goes_on_when_the_broker_is_back(cluster: Any, producer: Any, until: Any):
+    await fill(producer, 10)
+    events: list[client.Event] = []
+    async with client.PullConsumer(
+        cluster.nameserver, group="g", on_event=events.append
+    ) as consumer:
+        queues = await consumer.queues("T")
+        consumer.assign(queues)
+        await take(consumer, 10)
+        await consumer.commit()
+        await cluster.stop()
+        assert await consumer.get_many(1, timeout=0.5) == []
+        await cluster.add()
+        async with client.Producer(cluster.nameserver) as again:
+            await again.send("T", b"back")
+        assert await take(consumer, 1) == [b"back"]
+        await until(lambda: sum(isinstance(e, QueueResumed) for e in events) == len(queues))
+        assert {e.queue for e in events if isinstance(e, QueueWaiting)} == set(queues)
+        await consumer.commit()
+
+
+async def test_reading_goes_on_after_the_name_server_restarts(cluster: Any, producer: Any):
+    async with client.PullConsumer(
+        cluster.nameserver, group="g", route_refresh_period=0.05
+    ) as consumer:
+        consumer.assign(await consumer.queues("T"))
+        await cluster.restart_name_server()
+        await asyncio.sleep(0.2)
+        await producer.send("T", b"x")
+        assert await take(consumer, 1) == [b"x"]
+
+
+async def test_an_unknown_topic_is_not_found(cluster: Any):
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        with pytest.raises(client.TopicNotFound):
+            await consumer.queues("Nowhere")
+        with pytest.raises(client.UsageError):
+            await consumer.queues("no/topic")
+
+
+async def test_a_refusal_is_raised_and_reading_goes_on_when_it_is_lifted(
+    cluster: Any, producer: Any
+):
+    await fill(producer, 4)
+    async with client.Admin(cluster.nameserver) as admin:
+        await admin.create_group("g", consume=False)
+        async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+            consumer.assign(await consumer.queues("T"))
+            with pytest.raises(client.NoPermission, match="no permission"):
+                await consumer.get_many(10, timeout=5)
+            await admin.create_group("g", consume=True)
+            got: list[bytes] = []
+            async with asyncio.timeout(10):
+                while len(got) < 4:
+                    try:
+                        got += [m.body for m in await consumer.get_many(10)]
+                    except client.NoPermission:
+                        continue
+
+
+async def test_a_dead_background_task_surfaces_everywhere(cluster: Any, monkeypatch: Any):
+    async def broken(self: Any, offset: int) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    async def read() -> None:
+        async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+            monkeypatch.setattr("client.consumer.fetcher.Fetcher._pull", broken)
+            consumer.assign([queue(0)])
+            with pytest.raises(client.ConsumerStopped, match="a fault of ours"):
+                await consumer.get_many(1, timeout=5)
+            with pytest.raises(client.ConsumerStopped):
+                await anext(consumer)
+
+    with pytest.raises(client.ConsumerStopped) as caught:
+        await read()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+async def test_takers_are_told_when_the_consumer_closes(cluster: Any):
+    consumer = client.PullConsumer(cluster.nameserver, group="g")
+    await consumer.start()
+    consumer.assign([queue(0)])
+    waiting = asyncio.create_task(consumer.get_many(1))
+    await asyncio.sleep(0.05)
+    await consumer.close()
+    with pytest.raises(client.ConsumerStopped, match="closed"):
+        await waiting
+    with pytest.raises(client.ConsumerStopped):
+        await consumer.get_many(1)
+    with pytest.raises(client.UsageError):
+        consumer.assign([queue(0)])
+    await consumer.close()
+
+
+async def test_a_fault_in_on_event_does_not_stop_the_reading(cluster: Any, producer: Any):
+    def faulty(event: client.Event) -> None:
+        raise ZeroDivisionError
+
+    async with client.PullConsumer(cluster.nameserver, group="g", on_event=faulty) as consumer:
+        consumer.assign([queue(0)])
+        await consumer.seek(queue(0), 500)
+        await producer.send("T", b"x", queue=queue(0))
+        await consumer.seek(queue(0), client.BEGIN)
+        assert await take(consumer, 1) == [b"x"]
