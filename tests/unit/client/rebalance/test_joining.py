@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,24 +19,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.offset import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.world import World
+from tests.unit.client.rebalance.one_broker import queue, world
 from tests.virtual_time import virtual
-
-
-def queue(number: int, topic: str = "T", broker: str = "broker-a") -> MessageQueue:
-    return MessageQueue(topic, broker, number)
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-@asynccontextmanager
-async def world(root: Path, **topics: int) -> AsyncIterator[World]:
-    """One broker with these topics."""
-    async with World(root) as made:
-        made.broker("broker-a", **(topics or {"T": 4}))
-        yield made
 
 
 @virtual
