@@ -92,12 +92,17 @@ async def replay(client: Client) -> list[bytes]:
 
 async def test_a_replay_from_the_disk_gives_every_message(make_broker, connect, tmp_path):
     await filled(make_broker, tmp_path, connect)
-    broker = make_broker()
-    await broker.start()
-    drop_from_page_cache(broker)
-    client = await connect(broker)
-    assert await replay(client) == [body_of(number) for number in range(MESSAGES)]
-    assert broker.store.stats.cold_gets > 0
+    # To ask what is in memory makes the system read ahead; a quick disk may be done by then.
+    for _ in range(20):
+        broker = make_broker()
+        await broker.start()
+        drop_from_page_cache(broker)
+        client = await connect(broker)
+        assert await replay(client) == [body_of(number) for number in range(MESSAGES)]
+        await broker.stop()
+        if cold_gets := broker.store.stats.cold_gets:
+            break
+    assert cold_gets > 0
 
 
 async def test_the_loop_turns_while_the_disk_is_read(make_broker, connect, tmp_path):

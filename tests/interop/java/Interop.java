@@ -132,7 +132,10 @@ public class Interop {
             switch (args[0]) {
                 case "read": consumer.seekToBegin(queue); break;
                 case "wait": consumer.seekToEnd(queue); break;
-                default: consumer.seek(queue, Long.parseLong(args[4]));
+                default:
+                    // What was asked for before the seek would be delivered after it.
+                    while (!consumer.poll(1500).isEmpty()) { }
+                    consumer.seek(queue, Long.parseLong(args[4]));
             }
         }
         if (args[0].equals("wait")) {
