@@ -16,6 +16,9 @@ BACK_WITHIN = 10.0
 """Seconds within which clients go on by themselves once a server is back, be the machine busy; who
 misses it looks for it again after thirty."""
 
+PATIENCE = 30.0
+"""Seconds a test gives its own questions and waits; a busy machine may stand still for some."""
+
 
 @dataclass
 class Cluster:
@@ -99,10 +102,12 @@ class Load:
 async def stored_numbers(nameserver: str, topic: str) -> list[int]:
     """Every number that the broker has, in the order of the queues."""
     numbers: list[int] = []
-    async with client.Admin(nameserver) as admin:
+    async with client.Admin(nameserver, request_timeout=PATIENCE) as admin:
         stats = await admin.topic_stats(topic)
     stored = sum(offsets.max_offset - offsets.min_offset for offsets in stats.values())
-    async with client.PullConsumer(nameserver, group="checker") as consumer:
+    async with client.PullConsumer(
+        nameserver, group="checker", request_timeout=PATIENCE
+    ) as consumer:
         consumer.assign(stats)
         for queue in stats:
             await consumer.seek(queue, client.BEGIN)

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import client
 from client.limits import SEND_RETRIES
+from tests.chaos.cluster import PATIENCE
 
 PRODUCERS: Final = 4
 """Each a client of its own, so with a connection of its own."""
@@ -130,7 +131,9 @@ class Reader:
 
     async def run(self) -> None:
         """Read; never ends by itself. Fails at a message that is not the next one."""
-        async with client.PullConsumer(self._address, group="reader") as consumer:
+        async with client.PullConsumer(
+            self._address, group="reader", request_timeout=PATIENCE
+        ) as consumer:
             queues = await consumer.queues(self._topic)
             consumer.assign(queues)
             for queue in queues:
@@ -153,7 +156,7 @@ class Reader:
 @asynccontextmanager
 async def flooded(address: str, topic: str, queues: int) -> AsyncIterator[tuple[Flood, Reader]]:
     """A flood and a reader for the time of the block; what they find wrong ends it."""
-    async with client.Admin(address) as admin:
+    async with client.Admin(address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(topic, queues=queues)
     flood, reader = Flood(address, topic), Reader(address, topic, queues)
     async with AsyncExitStack() as stack:

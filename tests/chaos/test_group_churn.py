@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import client
-from tests.chaos.cluster import Cluster, cluster
+from tests.chaos.cluster import PATIENCE, Cluster, cluster
 from tests.chaos.group_check import Findings, Kill, check
 from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess, ours
@@ -177,7 +177,7 @@ async def churn(
     running: Cluster, folder: Path, seed: int, *, ordered: bool
 ) -> AsyncIterator[tuple[Churn, client.Admin]]:
     """A group of the fewest members; all processes are gone afterwards."""
-    async with client.Admin(running.address) as admin:
+    async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
         made = Churn(running, admin, folder, seed, ordered=ordered)
         try:

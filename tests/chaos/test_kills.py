@@ -21,7 +21,7 @@ import pytest
 
 import client
 from pocketmq.testing import ServerError, ServerProcess
-from tests.chaos.cluster import BACK_WITHIN, Cluster, Load, cluster, stored_numbers
+from tests.chaos.cluster import BACK_WITHIN, PATIENCE, Cluster, Load, cluster, stored_numbers
 from tests.chaos.flood import Flood, Place, Reader, copies_of, flooded
 from tests.chaos.stored import Stored
 from tests.sizes import size
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(size(ci=300, soak=1800))
 @asynccontextmanager
 async def loaded(running: Cluster) -> AsyncIterator[Load]:
     """A load on the cluster for the time of the block."""
-    async with client.Admin(running.address) as admin:
+    async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(TOPIC, queues=4)
     async with client.Producer(running.address, group="load") as producer:
         load = Load(producer, TOPIC)
@@ -169,7 +169,7 @@ async def kill_at_the_start(broker: ServerProcess, after: float) -> None:
 
 async def read_again(address: str) -> list[list[int]]:
     """The numbers of each queue, as a consumer gets them that begins now."""
-    async with client.Admin(address) as admin:
+    async with client.Admin(address, request_timeout=PATIENCE) as admin:
         stats = await admin.topic_stats(TOPIC)
     reader = Reader(address, TOPIC, QUEUES)
     task = asyncio.create_task(reader.run())
@@ -213,7 +213,7 @@ async def test_killing_the_name_server_stops_nobody(tmp_path: Path) -> None:
 
 async def newcomer_finds_the_topic(address: str) -> None:
     """The name server learns of the broker again from the broker's next registration."""
-    async with client.Admin(address) as newcomer:
+    async with client.Admin(address, request_timeout=PATIENCE) as newcomer:
         async with asyncio.timeout(40):
             while True:
                 try:
@@ -228,7 +228,9 @@ async def test_a_consumer_goes_on_after_the_broker_was_killed(tmp_path: Path) ->
     with cluster(tmp_path) as running:
         async with (
             loaded(running) as load,
-            client.PullConsumer(running.address, group="steady") as consumer,
+            client.PullConsumer(
+                running.address, group="steady", request_timeout=PATIENCE
+            ) as consumer,
         ):
             consumer.assign(await consumer.queues(TOPIC))
             seen: list[tuple[client.MessageQueue, int]] = []
@@ -272,7 +274,7 @@ asyncio.run(main())
 
 async def test_killing_a_producer_loses_nothing_it_was_told_is_stored(tmp_path: Path) -> None:
     with cluster(tmp_path) as running:
-        async with client.Admin(running.address) as admin:
+        async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=4)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PRODUCER_PROGRAM, running.address, stdout=asyncio.subprocess.PIPE

@@ -14,7 +14,7 @@ import pytest
 
 import client
 from pocketmq.testing import SMALL_STORE, ServerError, ServerProcess
-from tests.chaos.cluster import BACK_WITHIN, Load, stored_numbers
+from tests.chaos.cluster import BACK_WITHIN, PATIENCE, Load, stored_numbers
 from tests.ports import free_port, free_ports
 from tests.sizes import size
 
@@ -59,7 +59,7 @@ def processes_of(supervisor: ServerProcess) -> list[int]:
 
 async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_go_on(tmp_path: Path) -> None:
     with workers(tmp_path) as (address, broker):
-        async with client.Admin(address) as admin:
+        async with client.Admin(address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES // 2)
             queues = await admin.queues(TOPIC)
         assert {queue.broker_name for queue in queues} == {"w-0", "w-1"}
@@ -87,14 +87,14 @@ async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_go_on(tmp_
 
 async def until_both_serve(address: str, broker: ServerProcess, *, without: int) -> None:
     """Wait until the killed worker's successor is in the route."""
-    async with asyncio.timeout(20), client.Admin(address) as admin:
+    async with asyncio.timeout(20), client.Admin(address, request_timeout=PATIENCE) as admin:
         while without in processes_of(broker) or len(await admin.queues(TOPIC)) < QUEUES:  # noqa: ASYNC110 - another process has no event to await
             await asyncio.sleep(0.02)
 
 
 async def test_a_topic_is_created_changed_and_deleted_at_every_worker(tmp_path: Path) -> None:
     with workers(tmp_path) as (address, _):
-        async with client.Admin(address) as admin:
+        async with client.Admin(address, request_timeout=PATIENCE) as admin:
             await admin.create_topic("orders", queues=3)
             assert len(await admin.queues("orders")) == 6
             await admin.update_topic("orders", read_queues=5, write_queues=5)

@@ -63,11 +63,15 @@ class Meanwhile:
                 self._progress.notify_all()
 
     async def _main(self) -> None:
-        async with client.Admin(self._nameserver) as admin:
+        async with client.Admin(self._nameserver, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=1)
         async with (
-            client.Producer(self._nameserver, group="meanwhile", retries=0) as producer,
-            client.PullConsumer(self._nameserver, group="meanwhile") as consumer,
+            client.Producer(
+                self._nameserver, group="meanwhile", retries=0, timeout=PATIENCE
+            ) as producer,
+            client.PullConsumer(
+                self._nameserver, group="meanwhile", request_timeout=PATIENCE
+            ) as consumer,
         ):
             queues = await consumer.queues(TOPIC)
             consumer.assign(queues)

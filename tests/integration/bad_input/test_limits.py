@@ -13,7 +13,12 @@ from typing import NamedTuple
 import pytest
 
 import client
-from broker.limits import BYTES_PER_CHARACTER, MAX_PARKED_BYTES, SHORT_SUBSCRIPTION_LENGTH
+from broker.limits import (
+    BYTES_PER_CHARACTER,
+    MAX_PARKED_BYTES,
+    MAX_QUEUE_LOCKS,
+    SHORT_SUBSCRIPTION_LENGTH,
+)
 from pocketmq.memory import private_megabytes
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
@@ -263,17 +268,22 @@ def test_memberships_have_an_end_and_end_with_their_connection(small: Small) -> 
 
 
 def test_queue_locks_have_an_end(small: Small) -> None:
+    bodies = [
+        encode(
+            LockBatchRequestBody(
+                "greedy", "c", [MessageQueue(f"t{part}", "broker-a", n) for n in range(10_000)]
+            )
+        )
+        for part in range(MAX_QUEUE_LOCKS // 10_000 + 1)
+    ]
     with patient_peer(small.broker) as peer:
-        answers = []
-        for part in range(5):
-            queues = [MessageQueue(f"t{part}", "broker-a", n) for n in range(50_000)]
-            body = encode(LockBatchRequestBody("greedy", "c", queues))
-            answers.append(peer.ask(Command.request(RequestCode.LOCK_BATCH_MQ, body=body)))
-        assert [answer.code for answer in answers] == [0, 0, 0, 0, 1]
-        assert "queue locks" in (answers[-1].remark or "")
-        for part in range(4):
-            queues = [MessageQueue(f"t{part}", "broker-a", n) for n in range(50_000)]
-            body = encode(LockBatchRequestBody("greedy", "c", queues))
+        *locked, refused = [
+            peer.ask(Command.request(RequestCode.LOCK_BATCH_MQ, body=body)) for body in bodies
+        ]
+        assert {answer.code for answer in locked} == {0}
+        assert refused.code == 1
+        assert "queue locks" in (refused.remark or "")
+        for body in bodies:
             assert peer.ask(Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body)).code == 0
 
 
