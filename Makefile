@@ -27,9 +27,7 @@ demo: setup               ## 336,776 flights in and out of a broker of your own
 
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI
-	rm -f .coverage .coverage.*
 	$(BIN)/python -m coverage run -m pytest -m "not spark"
-	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
 	$(MAKE) spark
@@ -82,4 +80,4 @@ lock: setup               ## pin every version anew
 	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark_kafka/requirements.lock
 
 clean:                    ## everything that was built or fetched
-	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -1,4 +1,5 @@
-/* A server that stores nothing: it answers each request of the load generator with the same text.
+/* A server that stores nothing: it answers each send of the load generator with the same text, and
+ * each pull with records copied from memory, one by one, as those of one queue lie in a log.
  *
  *   cc -O2 -o floor floor.c && ./floor PORT
  *
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 enum { READ_BYTES = 256 * 1024, BUFFER_BYTES = 32 * 1024 * 1024, MAX_DESCRIPTOR = 1024 };
+enum { RECORDS = 200000, RECORD_BYTES = 1200, QUEUES = 4, PULLED = 32 };
 
 struct peer {
   unsigned char *buffer;
@@ -33,6 +35,13 @@ static const char ANSWER[] =
     "\"flag\":1,\"language\":\"JAVA\",\"opaque\":%ld,\"serializeTypeCurrentRPC\":\"JSON\","
     "\"version\":407}";
 
+static const char FOUND[] =
+    "{\"code\":%d,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"maxOffset\":\"50000\","
+    "\"nextBeginOffset\":\"%ld\",\"minOffset\":\"0\"},\"flag\":1,\"language\":\"JAVA\","
+    "\"opaque\":%ld,\"remark\":\"FOUND\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}";
+
+static unsigned char *records;
+
 static uint32_t get32(const unsigned char *at) {
   uint32_t value;
   memcpy(&value, at, 4);
@@ -44,9 +53,34 @@ static void put32(unsigned char *at, uint32_t value) {
   memcpy(at, &value, 4);
 }
 
+static long number_after(const unsigned char *header, size_t length, const char *name) {
+  const char *found = memmem(header, length, name, strlen(name));
+  return found ? strtol(found + strlen(name), NULL, 10) : 0;
+}
+
+static void make_records(void) {
+  records = malloc((size_t)RECORDS * RECORD_BYTES);
+  memset(records, 'x', (size_t)RECORDS * RECORD_BYTES);
+  for (size_t n = 0; n < RECORDS; n++) put32(records + n * RECORD_BYTES, RECORD_BYTES);
+}
+
+static size_t answer_pull(unsigned char *at, const unsigned char *header, size_t length) {
+  long queue = number_after(header, length, "\"queueId\":\"");
+  long offset = number_after(header, length, "\"queueOffset\":\"");
+  int count = offset + PULLED <= RECORDS / QUEUES ? PULLED : 0;
+  int text = sprintf((char *)at + 8, FOUND, count ? 0 : 19, offset + count,
+                     number_after(header, length, "\"opaque\":"));
+  for (int n = 0; n < count; n++)
+    memcpy(at + 8 + text + n * RECORD_BYTES,
+           records + ((offset + n) * QUEUES + queue) * RECORD_BYTES, RECORD_BYTES);
+  put32(at, 4 + text + count * RECORD_BYTES);
+  put32(at + 4, text);
+  return 8 + text + count * RECORD_BYTES;
+}
+
 static size_t answer(unsigned char *at, const unsigned char *header, size_t length) {
-  const char *found = memmem(header, length, "\"opaque\":", 9);
-  int text = sprintf((char *)at + 8, ANSWER, found ? strtol(found + 9, NULL, 10) : 0);
+  if (!memcmp(header, "{\"code\":11,", 11)) return answer_pull(at, header, length);
+  int text = sprintf((char *)at + 8, ANSWER, number_after(header, length, "\"opaque\":"));
   put32(at, 4 + text);
   put32(at + 4, text);
   return 8 + text;
@@ -87,6 +121,7 @@ int main(int argc, char **argv) {
   }
   struct epoll_event event = {.events = EPOLLIN, .data.fd = listener};
   epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
+  make_records();
   for (;;) {
     if (epoll_wait(poll, &event, 1, -1) < 1) continue;
     int descriptor = event.data.fd;

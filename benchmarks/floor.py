@@ -1,7 +1,8 @@
 """What a server that stores nothing reaches: ``python -m benchmarks.floor``.
 
-A program in C that answers every frame with the same text takes the place of the broker. The rest,
-sockets, wake-ups and the load generator, is what any broker on this machine has to live with.
+A program in C takes the place of the broker: it answers every send with the same text, and every
+pull with records copied from memory. The rest, sockets, wake-ups and the load generator, is what
+any broker on this machine has to live with.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.ports import free_port
 ROUNDS: Final = 5
 SECONDS: Final = 2.0
 READY_WITHIN: Final = 5.0
-LOADS: Final = ("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64")
+LOADS: Final = ("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64", "pull-1", "pull-4")
 
 
 @contextmanager
