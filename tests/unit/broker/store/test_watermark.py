@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -238,10 +239,11 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
 ) -> None:
     """The appender goes just as fast as the thread; a zeroed record would be seen."""
     monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", written_from)
-    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4096)
-    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 4096)
-    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
-    log = new_log(tmp_path)
+    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 1024)
+    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 1024)
+    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 256)
+    size = 4096
+    log = new_log(tmp_path, size)
     ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     stop = threading.Event()
     failures: list[Exception] = []
@@ -254,25 +256,29 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
             failures.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(2)]
+    # Or each write of the appender costs it 5 ms, for which the threads keep the interpreter.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
     for thread in threads:
         thread.start()
     places = []
     try:
-        for number in range(20_000):
+        for number in range(42_000):
             data = number.to_bytes(4, "big") * (20 + number % 57)
             places.append((append(log, data), data))
     finally:
         stop.set()
+        sys.setswitchinterval(interval)
         for thread in threads:
             thread.join()
     assert failures == []
-    assert len(log.files) > 50
+    assert len(log.files) > 2_000
     for position, data in places:
         view = log.slice(position, len(data))
         assert view is not None
         assert bytes(view) == data
     for file in log.files:
-        assert log.end - file.start >= FILE or file.watermark >= log.end - file.start
+        assert log.end - file.start >= size or file.watermark >= log.end - file.start
 
 
 def test_a_file_that_is_opened_again_is_zero_behind_its_end(tmp_path: Path) -> None:
