@@ -119,7 +119,9 @@ class LogFlusher:
         wake, stopping = self._worker.wake, self._worker.stopping
         while not stopping.is_set():
             requested = wake.wait(interval)
-            wake.clear()
+            if requested:
+                # Not else: a request that comes just when the wait has ended is the next turn's.
+                wake.clear()
             if not stopping.is_set() and (requested or self.is_due()):
                 self.sync()
                 self._on_flushed(self.flushed)

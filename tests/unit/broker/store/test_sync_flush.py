@@ -107,6 +107,41 @@ async def test_messages_of_one_turn_of_the_loop_need_one_sync(
     assert files.log_syncs == 1
 
 
+class LateRequest(threading.Event):
+    """The first wait that ends without a request goes on when one has come all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+        self._came = threading.Event()
+
+    def set(self) -> None:
+        super().set()
+        self._came.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        requested = super().wait(timeout)
+        if not requested and not self.ended.is_set():
+            self.ended.set()
+            self._came.wait(30)
+        return requested
+
+
+async def test_a_request_that_comes_just_when_the_flusher_gave_up_waiting_is_not_lost(
+    tmp_path: Path,
+) -> None:
+    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log_ms=10)
+    assert store._parts is not None
+    wake = store._parts.log_flusher._worker.wake = LateRequest()
+    store.start(asyncio.get_running_loop())
+    try:
+        await asyncio.to_thread(wake.ended.wait)
+        async with asyncio.timeout(4):
+            assert await durable(store, store.put(message()).end_offset)
+    finally:
+        store.close()
+
+
 async def test_nobody_has_to_wait_for_a_message_to_become_visible(store: MessageStore) -> None:
     seen = asyncio.Event()
     store.on_arrival = lambda *_: seen.set()
