@@ -135,7 +135,7 @@ async def test_a_request_that_comes_just_when_the_flusher_gave_up_waiting_is_not
     wake = store._parts.log_flusher._worker.wake = LateRequest()
     store.start(asyncio.get_running_loop())
     try:
-        await asyncio.to_thread(wake.ended.wait)
+        assert await asyncio.to_thread(wake.ended.wait, 30)
         async with asyncio.timeout(4):
             assert await durable(store, store.put(message()).end_offset)
     finally:
