@@ -231,27 +231,45 @@ class ConsumeQueue(QueueFiles):
         entry = self._stored(offset)
         return entry is not None and (entry[1] == FILLER_SIZE or entry[0] + entry[1] <= log_end)
 
-    def replay(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
-        """What the log says about message ``offset``; whether the entry had to be written.
+    def replay(self, offset: int, entries: bytes | bytearray) -> int:
+        """What the log says about the messages from ``offset`` on; how many had to be written.
+
+        Args:
+            offset: number of the first.
+            entries: packed.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: there is no room for them.
         """
-        packed = ENTRY.pack(physical_offset, size, tags_code)
         if self._all and offset * ENTRY_BYTES < self._all[0].start:
             self._forget_all()
-        if offset < self.max_offset:
-            entries = self.entries(offset, ENTRY_BYTES)
-            if entries is not None and bytes(entries) == packed:
-                return False
-            file = self._file_of(offset)
-            file.write(offset * ENTRY_BYTES - file.start, packed)
-            return True
-        self._fill_to(offset)
-        self.prepare(1)
-        self.append(physical_offset, size, tags_code)
-        self.next_offset = self.max_offset
-        return True
+        count = len(entries) // ENTRY_BYTES
+        known = max(0, min(count, self.max_offset - offset))
+        written = self._correct(offset, entries[: known * ENTRY_BYTES])
+        if known < count:
+            self._fill_to(offset + known)
+            self.prepare(count - known)
+            self.append_packed(bytes(entries[known * ENTRY_BYTES :]))
+            self.next_offset = self.max_offset
+        return written + count - known
+
+    def _correct(self, offset: int, entries: bytes | bytearray) -> int:
+        """Write entries that are there already where they are other; how many are."""
+        written = at = 0
+        while at < len(entries):
+            number = offset + at // ENTRY_BYTES
+            file = self._file_of(number)
+            place = number * ENTRY_BYTES - file.start
+            wanted = bytes(entries[at : at + file.size - place])
+            there = bytes(self.entries(number, len(wanted)) or b"")
+            if there != wanted:
+                file.write(place, wanted)
+                written += sum(
+                    there[one : one + ENTRY_BYTES] != wanted[one : one + ENTRY_BYTES]
+                    for one in range(0, len(wanted), ENTRY_BYTES)
+                )
+            at += len(wanted)
+        return written
 
     def replay_gap(self, begin: int, end: int) -> None:
         """The log has no good record of the messages in ``[begin, end)``. Raises ``OSError``."""

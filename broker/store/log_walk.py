@@ -13,10 +13,12 @@ reached the disk, and no text has that by itself.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from broker.store.derive.runs import Stretch
 from broker.store.errors import StoreError
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import Progress
@@ -54,6 +56,16 @@ _SECTOR_BYTES: Final = 512
 _LOOK_BYTES: Final = 1 << 20
 """Walked between two looks whether to go on: a hundredth of a second."""
 
+ALONE_BYTES: Final = 1 << 20
+"""Walked record by record before it is worth to look at more together."""
+
+STRETCH_BYTES: Final = 1 << 20
+"""Looked at together: it stays in the processor's cache while that is done."""
+
+LookTogether = Callable[[memoryview, int], Stretch | None]
+"""Finds the good records that bytes of the log begin with, of which the physical offset is given;
+None for none."""
+
 
 class LogRecord(NamedTuple):
     """A good record; its bytes begin at ``position`` of ``view``, a whole file."""
@@ -87,6 +99,7 @@ class LogWalk:
         synced_ms: int,
         synced_end: int | None = None,
         progress: Progress | None = None,
+        together: Callable[[], LookTogether | None] = lambda: None,
     ) -> None:
         """A walk.
 
@@ -96,6 +109,7 @@ class LogWalk:
             synced_ms: store time up to which all records had reached the disk.
             synced_end: physical offset up to which they had; None to go by the time.
             progress: tells whether to go on.
+            together: asked when there is much to walk over, for what does it faster.
         """
         self._mapped = mapped
         self._check_crc = check_crc
@@ -104,6 +118,8 @@ class LogWalk:
         self._progress = progress or Progress()
         self._asked: MappedFile | None = None
         self._asked_end = 0
+        self._get_together = together
+        self._together: LookTogether | None = None
         self.end = 0
         self.last = 0
         self.last_store_ms = 0
@@ -117,10 +133,23 @@ class LogWalk:
             OSError: a file can't be mapped.
             OpeningGivenUp: it shall not go on.
         """
+        for found in self.sweep(first, position, sys.maxsize):
+            assert isinstance(found, LogRecord)
+            yield found
+
+    def sweep(
+        self, first: int = 0, position: int = 0, together_from: int = 0
+    ) -> Iterator[LogRecord | Stretch]:
+        """The same; from a physical offset on they may come by the stretch.
+
+        Raises:
+            OSError: a file can't be mapped.
+            OpeningGivenUp: it shall not go on.
+        """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
             self.end = self.last = file.start + position
-            closed = yield from self._run_file(file, position)
+            closed = yield from self._sweep_file(file, position, together_from)
             position = 0
             if not closed:
                 if not self._goes_on_in(index + 1):
@@ -129,19 +158,26 @@ class LogWalk:
             # A blank record closes the file: nothing else of it belongs to the log.
             self.end = file.start + file.size
 
-    def _run_file(self, file: MappedFile, position: int) -> Generator[LogRecord, None, bool]:
+    def _sweep_file(
+        self, file: MappedFile, position: int, together_from: int
+    ) -> Generator[LogRecord | Stretch, None, bool]:
         """Whether the file is closed by a blank record."""
-        look_at = position
+        look_at, alone_until = position, position + ALONE_BYTES
         while True:
             if position >= look_at:
                 self._tell(file, position)
                 look_at = position + _LOOK_BYTES
+            if position >= alone_until and file.start + position >= together_from:
+                for stretch in self._stretches(file, position):
+                    position += stretch.size
+                    self._passed(stretch, stretch.last, stretch.last_store_ms)
+                    self.records += stretch.records
+                    yield stretch
+                alone_until = position + ALONE_BYTES
             scan, record = self._look(file, position)
             if record is not None:
-                self.last = record.physical_offset
                 position += record.size
-                self.end = file.start + position
-                self.last_store_ms = record.store_timestamp_ms
+                self._passed(record, record.physical_offset, record.store_timestamp_ms)
                 self.records += 1
                 yield record
             elif isinstance(scan, Blank):
@@ -151,6 +187,28 @@ class LogWalk:
                 position += size
             else:
                 return False
+
+    def _stretches(self, file: MappedFile, position: int) -> Iterator[Stretch]:
+        """Good records, for as long as there are many of them."""
+        if self._together is None:
+            self._together, self._get_together = self._get_together(), lambda: None
+        together, behind = self._together, self._data_end(file)
+        if together is None:
+            return
+        while position < behind:
+            self._tell(file, position)
+            data = file.view[position : min(position + STRETCH_BYTES, behind)]
+            stretch = together(data, file.start + position)
+            if stretch is None:
+                return
+            position += stretch.size
+            yield stretch
+            if stretch.size < STRETCH_BYTES // 2:
+                return
+
+    def _passed(self, found: LogRecord | Stretch, last: int, store_ms: int) -> None:
+        self.end = found.physical_offset + found.size
+        self.last, self.last_store_ms = last, store_ms
 
     def _tell(self, file: MappedFile, position: int) -> None:
         last = self._mapped[-1]

@@ -21,21 +21,24 @@ log has grown to where it stood.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import NoReturn
 
 from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.derive.runs import EntryRun, Stretch
 from broker.store.dispatch import entry_of
 from broker.store.limits import FILES_OF_A_CLEAN_START
-from broker.store.log_walk import LogRecord, LogWalk, begins_by
+from broker.store.log_walk import LogRecord, LogWalk, LookTogether, begins_by
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
 from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 
 
 class QueueLacksEntries(Exception):
@@ -90,6 +93,22 @@ class Recovery:
             synced_ms=self._checkpoint.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
             progress=self._progress,
+            together=self._look_together,
+        )
+
+    def _look_together(self) -> LookTogether | None:
+        """The way by numpy, if that can be had."""
+        if not self._check_crc:
+            return None
+        try:
+            from broker.store.derive import stretches  # noqa: PLC0415 - only for much to walk over
+        except ImportError:
+            return None
+        return partial(
+            stretches.find_stretch,
+            levels_ms=self._delay_levels_ms,
+            synced_ms=self._checkpoint.physic_ms,
+            synced_end=None if self._safe is None else self._safe.synced,
         )
 
     @property
@@ -157,8 +176,8 @@ class Recovery:
         while first and self._mapped[first].start > dispatched:
             first -= 1
         self._walk = self._new_walk()
-        records = self._walk.run(first)
-        self._replay((one for one in records if one.physical_offset >= dispatched), partial=False)
+        found = self._walk.sweep(first, 0, dispatched)
+        self._replay((one for one in found if one.physical_offset >= dispatched), partial=False)
         self._cut_log()
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._all_queues():
@@ -188,8 +207,8 @@ class Recovery:
         if index >= len(self._mapped) or (at == safe.tail and not self._is_known(safe, at)):
             self._disbelieve()
         self._walk = self._new_walk()
-        records = self._behind(safe, self._walk.run(index, position))
-        self._replay(records, partial=True)
+        found = self._behind(safe, self._walk.sweep(index, position, safe.end))
+        self._replay(found, partial=True)
         self._end_log(index)
         for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
@@ -201,15 +220,17 @@ class Recovery:
         position = at - file.start
         return bytes(file.view[position : position + len(head)]) == head
 
-    def _behind(self, safe: SafePoint, records: Iterator[LogRecord]) -> Iterator[LogRecord]:
+    def _behind(
+        self, safe: SafePoint, found: Iterator[LogRecord | Stretch]
+    ) -> Iterator[LogRecord | Stretch]:
         """Pass over the records before the safe point, which has to lie between two of them."""
         before = max(safe.tail, self._mapped[0].start)
-        for record in records:
-            if record.physical_offset >= safe.end:
-                self._check_end(safe, before, record.physical_offset)
-                yield from chain((record,), records)
+        for one in found:
+            if one.physical_offset >= safe.end:
+                self._check_end(safe, before, one.physical_offset)
+                yield from chain((one,), found)
                 return
-            before = record.physical_offset + record.size
+            before = one.physical_offset + one.size
         self._check_end(safe, before, self._walk.end)
 
     def _check_end(self, safe: SafePoint, before: int, behind: int) -> None:
@@ -244,7 +265,7 @@ class Recovery:
 
     def _from_file(self, first: int) -> None:
         self._walk = self._new_walk()
-        self._replay(self._walk.run(first), partial=True)
+        self._replay(self._walk.sweep(first), partial=True)
         if self._walk.damaged:
             self._look_at_all()
         self._end_log(first)
@@ -259,7 +280,7 @@ class Recovery:
     def _whole(self) -> None:
         self._seen.clear()
         self._walk = self._new_walk()
-        self._replay(self._walk.run(), partial=False)
+        self._replay(self._walk.sweep(), partial=False)
         self._end_log(0)
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._all_queues():
@@ -289,28 +310,36 @@ class Recovery:
                 file.rewrite(max(0, begin), min(end, file.size))
             file.sync()
 
-    def _replay(self, records: Iterable[LogRecord], *, partial: bool) -> None:
-        for record in records:
-            entry = entry_of(record, self._delay_levels_ms)
-            if entry is None:
-                continue
-            try:
-                queue = self._queues.get_or_create(entry.topic, entry.queue_id)
-            except ValueError as error:
-                self._report.note(f"the record at {entry.physical_offset} has no queue: {error}")
-                continue
-            offset = entry.queue_offset
-            if partial and offset > queue.max_offset and not self._walk.damaged:
-                raise QueueLacksEntries(
-                    f"queue {entry.queue_id} of topic {entry.topic} has no entry {offset - 1}: the"
-                    " queues are built anew from the log"
-                )
-            if queue.replay(offset, entry.physical_offset, entry.size, entry.tags_code):
-                self._report.rebuilt_entries += 1
-            first, behind = self._seen.get(queue, (offset, offset))
-            queue.replay_gap(behind, offset)
-            # A queue whose topic was deleted and made again begins anew in the same log.
-            self._seen[queue] = (first if offset >= behind else min(first, offset), offset + 1)
+    def _replay(self, found: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
+        for one in found:
+            for run in one.runs if isinstance(one, Stretch) else self._run_of(one):
+                self._replay_run(run, partial=partial)
+
+    def _run_of(self, record: LogRecord) -> Iterator[EntryRun]:
+        entry = entry_of(record, self._delay_levels_ms)
+        if entry is not None:
+            packed = ENTRY.pack(entry.physical_offset, entry.size, entry.tags_code)
+            yield EntryRun((entry.topic, entry.queue_id), entry.queue_offset, packed)
+
+    def _replay_run(self, run: EntryRun, *, partial: bool) -> None:
+        (topic, queue_id), offset, entries = run
+        try:
+            queue = self._queues.get_or_create(topic, queue_id)
+        except ValueError as error:
+            position, _, _ = ENTRY.unpack_from(entries)
+            self._report.note(f"the record at {position} has no queue: {error}")
+            return
+        if partial and offset > queue.max_offset and not self._walk.damaged:
+            raise QueueLacksEntries(
+                f"queue {queue_id} of topic {topic} has no entry {offset - 1}: the queues are built"
+                " anew from the log"
+            )
+        self._report.rebuilt_entries += queue.replay(offset, entries)
+        first, behind = self._seen.get(queue, (offset, offset))
+        queue.replay_gap(behind, offset)
+        end = offset + len(entries) // ENTRY_BYTES
+        # A queue whose topic was deleted and made again begins anew in the same log.
+        self._seen[queue] = (first if offset >= behind else min(first, offset), end)
 
     def _all_queues(self) -> Iterator[ConsumeQueue]:
         for queue in self._queues.all():

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from broker.store.derive.runs import QueueKey
 from broker.store.verify import fast, side_files
-from broker.store.verify.entries import QueueKey
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_files import IndexFiles, load_index
 from broker.store.verify.index_scan import Place, Scan

@@ -16,10 +16,8 @@ class Fast(NamedTuple):
 def load() -> Fast | None:
     """Import them; None without numpy."""
     try:
-        from broker.store.verify import (  # noqa: PLC0415 - 20 MB, and only where it is wanted
-            columns,
-            index_columns,
-        )
+        from broker.store.derive import columns  # noqa: PLC0415 - 20 MB, only where it is wanted
+        from broker.store.verify import index_columns  # noqa: PLC0415 - likewise
     except ImportError:
         return None
     return Fast(columns, index_columns)

@@ -15,16 +15,16 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from broker.store.derive.entries import LogRow, PlainGathering
+from broker.store.derive.rows import row_of
 from broker.store.errors import StoreError
 from broker.store.verify import fast as by_numpy
-from broker.store.verify.entries import LogRow, PlainGathering
 from broker.store.verify.fast import Fast
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_match import Claims, IndexMatch, Key
 from broker.store.verify.index_scan import IndexPart, Place
 from broker.store.verify.queue_walk import QueueReader, QueueState, QueueWalk
 from broker.store.verify.ranges import Ranges
-from broker.store.verify.rows import row_of
 from broker.store.view import StoreView
 from broker.store.view_log import chain
 from remoting.protocol.errors import RecordError

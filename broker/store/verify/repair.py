@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from broker.store.derive.runs import QueueKey
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from broker.store.index.batch import PlainBatch
@@ -20,7 +21,6 @@ from broker.store.index.file import Shape
 from broker.store.index.row import IndexRow
 from broker.store.opening import LOCK_TEXT
 from broker.store.verify.check import CheckOptions, Report, check
-from broker.store.verify.entries import QueueKey
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_files import load_index
 from broker.store.verify.index_match import Claims, IndexMatch, Key

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store import state_file
+from broker.store.derive.runs import QueueKey
 from broker.store.errors import StoreError
-from broker.store.verify.entries import QueueKey
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_scan import IndexPart
 from broker.store.view import StoreView

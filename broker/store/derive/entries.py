@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.store.verify.rows import Row
+from broker.store.derive.rows import Row
+from broker.store.derive.runs import EntryRun, QueueKey
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 
 MAX_GATHERED: Final = 400_000
@@ -18,17 +19,6 @@ MAX_GATHERED: Final = 400_000
 
 MAX_GATHERED_PLAIN: Final = 50_000
 """Likewise without numpy, where an entry takes more."""
-
-QueueKey = tuple[str, int]
-"""Topic and queue id."""
-
-
-class EntryRun(NamedTuple):
-    """Packed entries of a queue, of messages from number ``first`` on."""
-
-    key: QueueKey
-    first: int
-    entries: bytes | bytearray
 
 
 class LogRow(NamedTuple):

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.store.verify.entries import MAX_GATHERED, EntryRun, QueueKey
-from broker.store.verify.models import Ints, Mask, alike
-from broker.store.verify.rows import row_of
+from broker.store.derive.entries import MAX_GATHERED
+from broker.store.derive.models import Ints, Mask, alike
+from broker.store.derive.rows import row_of
+from broker.store.derive.runs import EntryRun, QueueKey
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -67,6 +68,7 @@ class Columns(NamedTuple):
         topics: that ``topic`` counts.
         topic: -1 for a record that is of no queue.
         key_records, key_hashes: of each key the number of its record, and its hash.
+        single: records that had to be looked at one by one.
         wrong: records that can't be trusted, and why.
         bad: the first record whose lengths don't make up its size; it and all later ones are left
             out. None for none.
@@ -82,6 +84,7 @@ class Columns(NamedTuple):
     code: Ints
     key_records: Ints
     key_hashes: Ints
+    single: Ints
     wrong: list[tuple[int, str]]
     bad: int | None
 
@@ -180,13 +183,15 @@ class _Look:
             self._code,
             records,
             hashes,
+            np.flatnonzero(~self._done),
             self._wrong,
             self._bad,
         )
-        return found if self._bad is None else _before(found, self._bad)
+        return found if self._bad is None else before(found, self._bad)
 
 
-def _before(found: Columns, bad: int) -> Columns:
+def before(found: Columns, bad: int) -> Columns:
+    """Those of the records that come before number ``bad``."""
     keys = int(np.searchsorted(found.key_records, bad))
     return found._replace(
         starts=found.starts[:bad],
@@ -198,6 +203,7 @@ def _before(found: Columns, bad: int) -> Columns:
         code=found.code[:bad],
         key_records=found.key_records[:keys],
         key_hashes=found.key_hashes[:keys],
+        single=found.single[found.single < bad],
         wrong=[one for one in found.wrong if one[0] < bad],
     )
 

@@ -64,7 +64,8 @@ class Model:
         self._least = np.frombuffer(row, np.uint8).copy()
         self._spread = np.zeros(len(row), np.uint8)
         end = self._topic_end = 1 + row[0]
-        self.possible = end > 1
+        # A zero that is not of a length is odd: a disk may have lost what stood there.
+        self.possible = end > 1 and 0 not in row[1:end] and 0 not in row[end + 2 :]
         self._allow(1, end, 0x21, 0x7E)
         self._tag = (0, 0)
         self._sums: list[tuple[int, int]] = []
