@@ -20,7 +20,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
-from broker.store.files import Files
+from broker.store.files import Files, is_no_space
 from broker.store.limits import (
     FIRST_TURN_SECONDS,
     FIRST_TURNS,
@@ -28,6 +28,7 @@ from broker.store.limits import (
     SAFE_POINT_BYTES,
     SAFE_POINT_QUEUE_SECONDS,
 )
+from broker.store.mapped_file import MappedFile
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of
@@ -55,9 +56,20 @@ class LogFlusher:
         clock: Clock,
         stats: StoreStats,
         *,
+        synced: int,
         store_ms: Callable[[], int],
     ) -> None:
-        """``store_ms`` tells the store time of the last record."""
+        """A flusher.
+
+        Args:
+            log: just opened.
+            disk: its state.
+            config: of the store.
+            clock: for intervals.
+            stats: to count in.
+            synced: physical offset up to which the log is on the disk.
+            store_ms: tells the store time of the last record.
+        """
         self._log = log
         self._disk = disk
         self._config = config
@@ -69,7 +81,8 @@ class LogFlusher:
         self._worker.on_death = lambda: self._on_flushed(self.flushed)
         self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
-        self.flushed = log.end
+        self._found_end = log.end
+        self.flushed = synced
         self.tail = log.opened_tail
         self.flushed_store_ms = 0
 
@@ -84,7 +97,8 @@ class LogFlusher:
             if end > self.flushed:
                 if not self._sync_files(end):
                     return False
-                self.tail = self.flushed
+                # A start does not begin before what another one has walked over.
+                self.tail = max(self.flushed, self.tail)
             self.flushed = end
             self.flushed_store_ms = store_ms
             self._flushed_at = self._clock.monotonic()
@@ -94,12 +108,24 @@ class LogFlusher:
         for file in self._log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
             try:
+                self._write_again(file)
+            except OSError as error:
+                if not is_no_space(error):
+                    self._disk.sync_failed(file.path, error)
+                else:
+                    self._disk.refused(file.path, error)
+                return False
+            try:
                 file.sync()
             except OSError as error:
                 self._disk.sync_failed(file.path, error)
                 return False
             self._stats.count_sync(self._clock.monotonic() - begun)
         return True
+
+    def _write_again(self, file: MappedFile) -> None:
+        """What a start has found behind the last sync before it. Raises ``OSError``."""
+        file.rewrite(self.flushed - file.start, self._found_end - file.start)
 
     def request(self) -> None:
         """Have the thread sync soon; all requests made during a sync share the next one."""

@@ -281,10 +281,21 @@ class MappedFile:
         """Write what stands there once more, so that the next sync brings it to the disk for sure.
 
         After a sync that failed the system may take pages for written that are not, and they can
-        still be read. Raises ``OSError``.
+        still be read. In any thread; nothing is changed there meanwhile.
+
+        Args:
+            begin, end: bytes of the file; what lies outside it is left out.
+
+        Raises:
+            OSError: the disk refuses, or the file has gone or changed its length.
         """
+        begin, end = max(0, begin), min(end, self.size)
+        if begin >= end:
+            return
         region = self.hold()
         for at in range(begin, end, len(_ZEROS)):
+            if not region.is_whole():
+                raise self._shortened()
             region.write(at, bytes(region.view[at : min(at + len(_ZEROS), end)]))
 
     def is_cached(self, position: int, length: int) -> bool | None:

@@ -36,6 +36,7 @@ class Opened:
     queues: QueueTable
     checkpoint: Checkpoint
     last_store_ms: int
+    synced: int
     safe: SafePointFile
     report: RecoveryReport
 
@@ -91,6 +92,7 @@ def _recover(
         safe.read(),
         delay_levels_ms=config.delay_levels_ms,
         check_crc=config.check_crc_on_recover,
+        sync=config.flush_disk_type == "SYNC_FLUSH",
         progress=progress,
     )
     clean = files.size(paths.abort) is None
@@ -99,12 +101,14 @@ def _recover(
         stop = clean_stop.read(files, paths, config, [file.start for file in mapped])
     report = recovery.run(clean=clean, stop=stop)
     # Only now: a start that was refused leaves the store as it was.
-    safe.begin(log, believed=recovery.believes_safe_point)
+    safe.begin(log, synced=recovery.synced, believed=recovery.believes_safe_point)
     files.remove(paths.clean_stop)
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
-    return Opened(lock, log, queues, checkpoint, recovery.last_store_ms, safe, report)
+    return Opened(
+        lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, safe, report
+    )
 
 
 def _read_checkpoint(paths: StorePaths, files: Files) -> Checkpoint:

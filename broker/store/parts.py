@@ -73,7 +73,9 @@ def join_parts(
     def visible_end() -> int:
         return log_flusher.flushed if config.flush_disk_type == "SYNC_FLUSH" else log.end
 
-    log_flusher = LogFlusher(log, disk, config, clock, stats, store_ms=store_ms)
+    log_flusher = LogFlusher(
+        log, disk, config, clock, stats, synced=opened.synced, store_ms=store_ms
+    )
     queue_flusher = QueueFlusher(
         queues,
         log_flusher,

@@ -180,8 +180,7 @@ class QueueFiles:
         """Write the entries from ``offset`` on once more; see ``MappedFile.rewrite``."""
         begin, end = offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
         for file in self._all:
-            if file.start < end and file.start + file.size > begin:
-                file.rewrite(max(0, begin - file.start), min(file.size, end - file.start))
+            file.rewrite(begin - file.start, end - file.start)
 
     def has_files_before(self, offset: int) -> bool:
         """Whether ``drop_before`` may give files; from any thread."""

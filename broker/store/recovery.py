@@ -20,6 +20,7 @@ log has grown to where it stood.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -56,7 +57,12 @@ class Recovery:
         safe: where the last run was safe, if it told.
         delay_levels_ms: of ``messageDelayLevel``.
         check_crc: compare the CRC of bodies.
+        sync: bring what is found to the disk at once, for readers may see nothing else.
         progress: tells whether to go on.
+
+    Attributes:
+        synced: physical offset up to which the log is on the disk.
+        last_store_ms: store time of its last record.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Recovery:
         *,
         delay_levels_ms: Sequence[int],
         check_crc: bool,
+        sync: bool,
         progress: Progress,
     ) -> None:
         self._log = log
@@ -76,6 +83,7 @@ class Recovery:
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._check_crc = check_crc
+        self._sync = sync
         self._progress = progress
         self._checkpoint = checkpoint
         self._safe = safe
@@ -84,6 +92,7 @@ class Recovery:
         self._report = RecoveryReport()
         # Of each queue the number of its first message in the log, and behind its last one.
         self._seen: dict[ConsumeQueue, tuple[int, int]] = {}
+        self.synced = sys.maxsize
         self.last_store_ms = 0
 
     def _new_walk(self) -> LogWalk:
@@ -209,7 +218,12 @@ class Recovery:
         self._walk = self._new_walk()
         found = self._behind(safe, self._walk.sweep(index, position, safe.end))
         self._replay(found, partial=True)
-        self._end_log(index)
+        if self._sync:
+            self._end_log(index)
+        else:
+            # Readers may see what is in the page cache alone: the flusher has it to do.
+            self._cut_log()
+            self.synced = safe.synced
         for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
             self._settle_behind(queue, number)
@@ -302,12 +316,11 @@ class Recovery:
 
     def _end_log(self, first: int) -> None:
         self._cut_log()
-        # Readers will see what may be in the page cache alone so far.
+        # What was found may be in the page cache alone.
         for file in self._mapped[first:]:
             self._progress.look()
             if self._safe is not None:
-                begin, end = self._safe.synced - file.start, self._walk.end - file.start
-                file.rewrite(max(0, begin), min(end, file.size))
+                file.rewrite(self._safe.synced - file.start, self._walk.end - file.start)
             file.sync()
 
     def _replay(self, found: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
@@ -359,6 +372,7 @@ class Recovery:
     def _finish(self) -> RecoveryReport:
         report, walk = self._report, self._walk
         self._log.load(self._mapped, walk.end, walk.last)
+        self.synced = min(self.synced, walk.end)
         self.last_store_ms = walk.last_store_ms
         report.scanned_records = walk.records
         report.damaged_records = walk.damaged

@@ -166,11 +166,12 @@ class SafePointFile:
         point = self.point
         return 0 if point is None else point.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
 
-    def begin(self, log: CommitLog, *, believed: bool) -> None:
-        """The log has been recovered and is on the disk; of its queues that is not known.
+    def begin(self, log: CommitLog, *, synced: int, believed: bool) -> None:
+        """The log has been recovered; of its queues nobody knows whether they are on the disk.
 
         Args:
             log: just opened.
+            synced: physical offset up to which it is on the disk.
             believed: whether what was read here goes with it.
 
         Raises:
@@ -179,8 +180,8 @@ class SafePointFile:
         point = self.point if believed else None
         if point is None:
             point = SafePoint(log.start, "", log.start, log.start, {})
-        if point != self.point or point.synced != log.end:
-            self.write(replace(point, synced=log.end))
+        if point != self.point or point.synced != synced:
+            self.write(replace(point, synced=synced))
 
     def drop(self) -> None:
         """It is not true any more. Raises ``OSError``."""

@@ -142,6 +142,7 @@ class FailingFiles(OsFiles):
         self.open_error: OSError | None = None
         self.syncs: list[Path] = []
         self.on_sync: Callable[[Path], None] = lambda _: None
+        self.on_write: Callable[[Path], None] = lambda _: None
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         if self.open_error is not None:
@@ -151,6 +152,7 @@ class FailingFiles(OsFiles):
         return FailingRegion(super().open_mapped(path, size, create=create), path, self)
 
     def before_write(self, path: Path) -> None:
+        self.on_write(path)
         if self.full and self.full_for in str(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 

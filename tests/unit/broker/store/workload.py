@@ -208,8 +208,11 @@ class Day:
             in_order = sum(one.end_offset <= kept for one in sent)
             assert len(self.sent[queue]) == in_order, f"{queue} lost what others kept"
         assert self.store.end_offset >= kept
-        self.durable = kept
-        self.look()
+        flushed = self.store._opened().log_flusher.flushed
+        assert flushed >= kept or not self.sync
+        self.durable = max(min(self.durable, kept), min(flushed, kept))
+        if flushed >= kept:
+            self.look()
 
 
 def read_densely(store: MessageStore, queue: Queue) -> list[RecordView]:
