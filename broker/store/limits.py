@@ -49,6 +49,13 @@ SAFE_POINT_QUEUE_SECONDS: Final = 0.005
 """What a safe point puts the next one off for each queue that it had to sync: each is a write to
 the disk, and ten thousand of them shall not come every second."""
 
+MARK_SECONDS: Final = 0.05
+"""How long a sync of the log waits for the loop to mark where it ends."""
+
+MARK_QUEUE_SECONDS: Final = 0.0001
+"""What a safe point puts the next one off for each queue there is: some 100 ns of the loop's time
+that a mark takes, a thousand times."""
+
 FIRST_TURN_SECONDS: Final = 0.05
 """Between looks whether a safe point can be made, after a start that had much to walk over."""
 

@@ -11,11 +11,12 @@ from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher
 from broker.store.files import Files, Lock
-from broker.store.flush import LogFlusher, QueueFlusher
 from broker.store.index.file import Shape
 from broker.store.index.message_index import IndexPlaces, MessageIndex
+from broker.store.log_flusher import LogFlusher
 from broker.store.opening import Opened
 from broker.store.paths import StorePaths
+from broker.store.queue_flusher import QueueFlusher
 from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
 from broker.store.retention.retention import Retention
@@ -91,6 +92,8 @@ def join_parts(
         marker=Marker(log, queues, dispatcher.first_waiting),
         named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
     )
+    log_flusher.before_sync = queue_flusher.log_is_synced_soon
+    log_flusher.after_sync = queue_flusher.log_was_synced
     index = MessageIndex(
         log,
         files,

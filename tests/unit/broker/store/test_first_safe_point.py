@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
-from broker.store import flush
+from broker.store import queue_flusher
 from broker.store.limits import FIRST_TURNS
 from broker.store.message_store import MessageStore
 from broker.store.safe_point import SafePoint, SafePointFile
@@ -32,7 +33,7 @@ def crashed(tmp_path: Path) -> MessageStore:
 async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
     crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flush, "SAFE_POINT_BYTES", 1000)
+    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
     loop = asyncio.get_running_loop()
     written: asyncio.Future[SafePoint] = loop.create_future()
     real = SafePointFile.write
@@ -60,8 +61,8 @@ async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
 async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flush, "SAFE_POINT_BYTES", 1000)
-    monkeypatch.setattr(flush, "FIRST_TURN_SECONDS", 0.001)
+    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
+    monkeypatch.setattr(queue_flusher, "FIRST_TURN_SECONDS", 0.001)
     loop = asyncio.get_running_loop()
     crashed.open()
     turns = 0
@@ -79,3 +80,68 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     await asyncio.wait_for(enough.wait(), 10)
     crashed.close()
     assert turns == FIRST_TURNS
+
+
+# --- while the log grows fast
+
+
+@pytest.fixture
+def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MessageStore:
+    """A store whose log grows by what counts as much, and whose queues' thread does not look."""
+    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
+    config = small_config(
+        tmp_path / "store",
+        flush_interval_consume_queue_ms=NEVER_MS,
+        flush_commit_log_least_pages=0,
+        flush_interval_commit_log_ms=10,
+    )
+    return MessageStore(config)
+
+
+async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
+    busy: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy.open()
+    loop = asyncio.get_running_loop()
+    written: asyncio.Queue[SafePoint] = asyncio.Queue()
+    real = SafePointFile.write
+
+    def write(self: SafePointFile, point: SafePoint) -> None:
+        real(self, point)
+        loop.call_soon_threadsafe(written.put_nowait, point)
+
+    monkeypatch.setattr(SafePointFile, "write", write)
+    busy.start(loop)
+    for _ in range(3):
+        for _ in range(20):
+            busy.put(message(b"x" * 100))
+        while (await asyncio.wait_for(written.get(), 10)).end != busy.end_offset:
+            pass
+    left = crash(busy)
+    assert left.open().scanned_records <= 1
+    left.close()
+    busy.close()
+
+
+async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(
+    busy: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_flusher, "MARK_SECONDS", 0.001)
+    busy.open()
+    flusher = busy._opened().log_flusher
+    loop = asyncio.get_running_loop()
+    busy.start(loop)
+    synced = threading.Event()
+    after = flusher.after_sync
+
+    def after_sync() -> None:
+        after()
+        synced.set()
+
+    flusher.after_sync = after_sync
+    for _ in range(20):
+        busy.put(message(b"x" * 100))
+    # The loop waits here: it takes no mark.
+    assert synced.wait(10)
+    assert flusher.flushed == busy.end_offset
+    busy.close()

@@ -1,12 +1,6 @@
-"""Bringing what was stored to the disk: the commit log, then the queues and the checkpoint.
+"""Bringing consume queues to the disk, and what tells the next start how far all of it is there.
 
-``LogFlusher`` owns how far the log is on the disk. Its thread syncs on request and, in ASYNC mode,
-by interval; all who ask while a sync runs share the next one, without any timer: that is group
-commit. ``QueueFlusher`` syncs consume queues at its own pace in another thread, for nobody waits
-for them, and writes the checkpoint and the safe point. Only ``fdatasync`` is used, which releases
-the GIL.
-
-A sync that failed is never tried again, and nothing is stored any more: see ``disk_state``.
+``QueueFlusher`` does so at its own pace in a thread of its own, for nobody waits for queues.
 """
 
 from __future__ import annotations
@@ -16,19 +10,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
-from broker.store.files import Files, is_no_space
+from broker.store.files import Files
 from broker.store.limits import (
     FIRST_TURN_SECONDS,
     FIRST_TURNS,
+    MARK_QUEUE_SECONDS,
+    MARK_SECONDS,
     PAGE_BYTES,
     SAFE_POINT_BYTES,
     SAFE_POINT_QUEUE_SECONDS,
 )
-from broker.store.mapped_file import MappedFile
+from broker.store.log_flusher import LogFlusher
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of
@@ -39,138 +34,14 @@ from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 
 
-class LogFlusher:
-    """Syncs the commit log.
-
-    Attributes:
-        flushed: physical offset up to which the log is on the disk.
-        tail: physical offset from which on it was brought there last; a record begins there.
-        flushed_store_ms: store time up to which its messages are.
-    """
-
-    def __init__(
-        self,
-        log: CommitLog,
-        disk: DiskState,
-        config: StoreConfig,
-        clock: Clock,
-        stats: StoreStats,
-        *,
-        synced: int,
-        store_ms: Callable[[], int],
-    ) -> None:
-        """A flusher.
-
-        Args:
-            log: just opened.
-            disk: its state.
-            config: of the store.
-            clock: for intervals.
-            stats: to count in.
-            synced: physical offset up to which the log is on the disk.
-            store_ms: tells the store time of the last record.
-        """
-        self._log = log
-        self._disk = disk
-        self._config = config
-        self._clock = clock
-        self._stats = stats
-        self._store_ms = store_ms
-        self._syncing = threading.Lock()
-        self._worker = Worker("store-flush-log", self._run, disk)
-        self._worker.on_death = lambda: self._on_flushed(self.flushed)
-        self._on_flushed: Callable[[int], None] = lambda _: None
-        self._flushed_at = clock.monotonic()
-        self._found_end = log.end
-        self.flushed = synced
-        self.tail = log.opened_tail
-        self.flushed_store_ms = 0
-
-    def sync(self) -> bool:
-        """Bring all of the log to the disk, in any thread; False when the disk failed."""
-        with self._syncing:
-            if self._disk.final:
-                return False
-            # In this order: what was stored up to this time lies before that end.
-            store_ms = self._store_ms()
-            end = self._log.end
-            if end > self.flushed:
-                if not self._sync_files(end):
-                    return False
-                # A start does not begin before what another one has walked over.
-                self.tail = max(self.flushed, self.tail)
-            self.flushed = end
-            self.flushed_store_ms = store_ms
-            self._flushed_at = self._clock.monotonic()
-            return True
-
-    def _sync_files(self, end: int) -> bool:
-        for file in self._log.files_between(self.flushed, end):
-            begun = self._clock.monotonic()
-            try:
-                self._write_again(file)
-            except OSError as error:
-                if not is_no_space(error):
-                    self._disk.sync_failed(file.path, error)
-                else:
-                    self._disk.refused(file.path, error)
-                return False
-            try:
-                file.sync()
-            except OSError as error:
-                self._disk.sync_failed(file.path, error)
-                return False
-            self._stats.count_sync(self._clock.monotonic() - begun)
-        return True
-
-    def _write_again(self, file: MappedFile) -> None:
-        """What a start has found behind the last sync before it. Raises ``OSError``."""
-        file.rewrite(self.flushed - file.start, self._found_end - file.start)
-
-    def request(self) -> None:
-        """Have the thread sync soon; all requests made during a sync share the next one."""
-        self._worker.wake.set()
-
-    def start(self, on_flushed: Callable[[int], None]) -> None:
-        """Start the thread; ``on_flushed`` is called in it after each sync or failed one."""
-        self._on_flushed = on_flushed
-        self._worker.start()
-
-    def stop(self) -> bool:
-        """End the thread; False when a sync that runs does not end within bounds."""
-        return self._worker.stop()
-
-    def _run(self) -> None:
-        interval = self._config.flush_interval_commit_log_ms / 1000
-        wake, stopping = self._worker.wake, self._worker.stopping
-        while not stopping.is_set():
-            requested = wake.wait(interval)
-            if requested:
-                # Not else: a request that comes just when the wait has ended is the next turn's.
-                wake.clear()
-            if not stopping.is_set() and (requested or self.is_due()):
-                self.sync()
-                self._on_flushed(self.flushed)
-
-    def is_due(self) -> bool:
-        """Whether the interval flush has enough to do, or has waited long enough."""
-        dirty = self._log.end - self.flushed
-        if dirty <= 0:
-            return False
-        thorough = self._config.flush_commit_log_thorough_interval_ms / 1000
-        return (
-            dirty >= self._config.least_flush_bytes
-            or self._clock.monotonic() - self._flushed_at >= thorough
-        )
-
-
 class QueueFlusher:
     """Syncs consume queues, and writes the checkpoint and the safe point.
 
-    A safe point takes two turns of the thread: in the first the loop is asked to take a mark, in
-    the second the disk has the log up to there and gets the queues. When a sync of a queue has
-    failed, nobody knows what of it is on the disk: the last safe point stays, and so does the
-    ``abort`` file, so that the next start builds anew what came later.
+    A safe point takes two steps: first the loop is asked to take a mark; when the disk has the log
+    up to there it gets the queues. A log that grows fast is marked just before each of its syncs,
+    so that a start after a crash walks over little more than what the disk did not have. When a
+    sync of a queue has failed, nobody knows what of it is on the disk: the last safe point stays,
+    and so does the ``abort`` file, so that the next start builds anew what came later.
 
     Attributes:
         safe: the safe point.
@@ -224,6 +95,7 @@ class QueueFlusher:
         self._dispatched_ms = dispatched_ms
         self._marker = marker
         self._mark: Mark | None = None
+        self._marked = threading.Event()
         self._named = {queue for queue in queues.all() if queue.opened_offset and named(queue)}
         self._guard = threading.Lock()
         self._failed: OSError | None = None
@@ -272,9 +144,25 @@ class QueueFlusher:
 
     def _take_mark(self) -> None:
         self._mark = self._marker.take()
+        self._marked.set()
+
+    def log_is_synced_soon(self) -> None:
+        """In the log's thread: what is marked now is safe the sooner."""
+        if self._is_due():
+            self._marked.clear()
+            self._ask_for_mark()
+            self._marked.wait(MARK_SECONDS)
+
+    def log_was_synced(self) -> None:
+        """In the log's thread: a mark may have become safe."""
+        mark = self._mark
+        if mark is not None and self._log_flusher.flushed >= mark.end:
+            self._worker.wake.set()
 
     def _make_safe(self, mark: Mark) -> None:
-        pause = SAFE_POINT_QUEUE_SECONDS * sum(map(bool, map(_dirty_bytes, self._queues.all())))
+        queues = self._queues.all()
+        pause = SAFE_POINT_QUEUE_SECONDS * sum(map(bool, map(_dirty_bytes, queues)))
+        pause += MARK_QUEUE_SECONDS * len(queues)
         self.sync(thorough=True)
         point = point_of(mark, self._log_flusher.flushed)
         with self._guard:
@@ -369,15 +257,18 @@ class QueueFlusher:
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
-        stopping = self._worker.stopping
+        wake, stopping = self._worker.wake, self._worker.stopping
         # What the start walked over shall not be walked over again, and ever more of it, when one
         # life after the other ends before an interval does.
         for _ in range(FIRST_TURNS):
             if not self._is_due() or stopping.wait(min(FIRST_TURN_SECONDS, interval)):
                 break
             self.turn()
-        while not stopping.wait(interval):
-            self.turn()
+        while not stopping.is_set():
+            wake.wait(interval)
+            wake.clear()
+            if not stopping.is_set():
+                self.turn()
 
 
 def _dirty_bytes(queue: ConsumeQueue) -> int:
