@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.store.index.batch import KEY_END, topic_prefix
-from broker.store.index.columns import by_length
+from broker.store.index.columns import by_length, out_of_bounds
 from broker.store.index.limits import MIN_ALIKE
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import java_hash
@@ -105,13 +105,8 @@ class Model:
 
     def fits(self, rows: _Bytes) -> Mask | None:
         """Which rows have the same parts; None: all. There are as many as go side by side."""
-        wide = rows.reshape(-1, _SIDE_BY_SIDE * rows.shape[1])
-        above = wide - np.tile(self._least, _SIDE_BY_SIDE)
-        bad = above > np.tile(self._spread, _SIDE_BY_SIDE)
-        if not bad.any():
-            return None
-        found: Mask = ~np.any(bad.reshape(rows.shape), axis=1)
-        return found
+        odd = out_of_bounds(rows, self._least, self._spread)
+        return None if odd is None else ~odd
 
     def codes(self, rows: _Bytes) -> Ints:
         """Hashes of the tags."""

@@ -38,9 +38,10 @@ class ColumnLinks(NamedTuple):
     slots: _Ints
     numbers: _Ints
 
-    def pages(self, page_bytes: int) -> set[int]:
+    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
         """See ``Links``."""
-        return set(((HEADER.size + self.slots * SLOT.size) // page_bytes).tolist())
+        pages = (HEADER.size + self.slots * SLOT.size) // page_bytes
+        return set(pages[np.frombuffer(marked, np.bool_)[pages]].tolist())
 
     def set_slots(self) -> None:
         """See ``Links``."""

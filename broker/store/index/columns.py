@@ -218,14 +218,7 @@ class _Model:
 
     def misfits(self, rows: _Bytes) -> NDArray[np.bool_] | None:
         """Which rows have other names, separators or keys' places; None: none has."""
-        # Many rows side by side: numpy has to begin anew for each row it is given.
-        wide = rows.reshape(-1, _SIDE_BY_SIDE * rows.shape[1])
-        above = wide - np.tile(self._least, _SIDE_BY_SIDE)
-        bad = above > np.tile(self._spread, _SIDE_BY_SIDE)
-        if not bad.any():
-            return None
-        odd: NDArray[np.bool_] = np.any(bad.reshape(rows.shape), axis=1)
-        return odd
+        return out_of_bounds(rows, self._least, self._spread)
 
     def hashes(self, rows: _Bytes) -> _Ints:
         """Of the keys, a row for each record: see ``key_hash``."""
@@ -283,6 +276,26 @@ def _keys_of(records: _Records) -> Iterator[_Found]:
                 left = left[odd]
         single.append(left)
     yield records.singly(np.sort(np.concatenate(single)))
+
+
+def out_of_bounds(rows: _Bytes, least: _Bytes, spread: _Bytes) -> NDArray[np.bool_] | None:
+    """Which rows have a byte below its column's least, or that exceeds it by more than the spread.
+
+    Args:
+        rows: as many as go side by side, see ``_Records.rows``.
+        least: of each column.
+        spread: of each column, at most 255 less the least.
+
+    Returns:
+        None when there is none.
+    """
+    # Many rows side by side: numpy has to begin anew for each row it is given.
+    wide = rows.reshape(-1, _SIDE_BY_SIDE * rows.shape[1])
+    low, most = np.tile(least, _SIDE_BY_SIDE), np.tile(least + spread, _SIDE_BY_SIDE)
+    if not ((wide.min(axis=0) < low).any() or (wide.max(axis=0) > most).any()):
+        return None
+    odd: NDArray[np.bool_] = np.any((rows < least) | (rows > least + spread), axis=1)
+    return odd
 
 
 def are_alike(numbers: _Ints) -> bool:

@@ -47,7 +47,8 @@ class IndexFile:
         self._searched = IndexTable(view, slots=slots, entries=entries, touch=self._region.fetch)
         self._region.fetch(0, HEADER.size)
         self.header = self._table.header
-        self._bare: set[int] | None = None
+        # A byte for each page that slots are in: 1 when it has no room.
+        self._bare: bytearray | None = None
 
     @property
     def room(self) -> int:
@@ -85,37 +86,37 @@ class IndexFile:
         count = min(len(batch) - start, self.room)
         if not count:
             return 0
-        self._touch_slots()
+        bare = self._touch_slots()
         links = batch.link(self._table, start, start + count)
         at = self._table.entries_at + self.header.next_entry * ENTRY.size
         self._region.write(at, links.entries)
-        if self._bare:
-            self._make_room(self._bare & links.pages(PAGE_BYTES))
+        for page in links.pages(bare, PAGE_BYTES):
+            self._make_room(page)
+            bare[page] = 0
         links.set_slots()
         self._write_header(links.header)
         return count
 
-    def _touch_slots(self) -> None:
+    def _touch_slots(self) -> bytearray:
         """Once, before the first entry: have the slots in memory, and learn which have no room."""
         if self._bare is not None:
-            return
+            return self._bare
         end = self._table.entries_at
-        bare = set(range(-(-end // PAGE_BYTES)))
+        bare = bytearray(b"\1" * -(-end // PAGE_BYTES))
         for start, stop in self._region.extents(0):
             if start < end:
                 behind = min(stop, end)
                 self._region.fetch(start, behind - start)
-                bare -= set(range(-(-start // PAGE_BYTES), behind // PAGE_BYTES))
+                first, last = -(-start // PAGE_BYTES), behind // PAGE_BYTES
+                bare[first:last] = bytes(max(last - first, 0))
         self._bare = bare
+        return bare
 
-    def _make_room(self, pages: set[int]) -> None:
-        assert self._bare is not None
-        for page in pages:
-            start = page * PAGE_BYTES
-            behind = min(start + PAGE_BYTES, self._table.entries_at)
-            # As it is: a page at the border may hold something already, header, slots or entries.
-            self._region.write(start, bytes(self._region.view[start:behind]))
-            self._bare.discard(page)
+    def _make_room(self, page: int) -> None:
+        start = page * PAGE_BYTES
+        behind = min(start + PAGE_BYTES, self._table.entries_at)
+        # As it is: a page at the border may hold something already, header, slots or entries.
+        self._region.write(start, bytes(self._region.view[start:behind]))
 
     def _write_header(self, header: IndexHeader) -> None:
         self._region.write(0, HEADER.pack(*header))

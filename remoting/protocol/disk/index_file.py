@@ -76,8 +76,13 @@ class Links(Protocol):
         """The file's header afterwards."""
         ...
 
-    def pages(self, page_bytes: int) -> set[int]:
-        """Numbers of the pages of the file that hold the slots that change."""
+    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
+        """Those pages of the file that hold slots that change, of the ones that are marked with 1.
+
+        Args:
+            marked: a byte for each page, by its number.
+            page_bytes: how long a page is.
+        """
         ...
 
     def set_slots(self) -> None:
@@ -98,9 +103,10 @@ class SlotLinks(NamedTuple):
     buffer: bytearray | memoryview | mmap
     newest: dict[int, int]
 
-    def pages(self, page_bytes: int) -> set[int]:
+    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
         """See ``Links``."""
-        return {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.newest}
+        pages = {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.newest}
+        return {page for page in pages if marked[page]}
 
     def set_slots(self) -> None:
         """See ``Links``."""

@@ -161,8 +161,9 @@ async def test_an_index_that_cannot_be_read_says_so(
 @pytest.mark.parametrize(
     ("used", "keys", "expected"),
     [
-        (1200 * 1000, 1000, 1200 * limits.SLICE_KEYS),
-        (280 * 1000, 2000, limits.MIN_SLICE_BYTES),
+        (900 * 1000, 1000, 900 * limits.SLICE_KEYS),
+        (1200 * 1000, 1000, limits.MAX_SLICE_BYTES),
+        (200 * 1000, 2000, limits.MIN_SLICE_BYTES),
         (limits.MIN_SLICE_BYTES, 0, limits.MAX_SLICE_BYTES),
         (0, 0, limits.MIN_SLICE_BYTES),
     ],
