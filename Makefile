@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
+# What the coverage is counted over: the other tests are about whole processes.
+COVERED := tests/unit tests/integration
+
 OLDER_SPARK := .tools/pyspark-4.2.1
 
 .PHONY: help setup demo test spark check soak cover plain bench bench-clients bench-spark clean lock
@@ -27,9 +30,10 @@ demo: setup               ## 336,776 flights in and out of a broker of your own
 
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI
-	$(BIN)/python -m coverage run -m pytest -m "not spark"
+	$(BIN)/python -m coverage run -m pytest -m "not spark" $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
+	$(PYTEST) -m "not spark" $(COVERED:%=--ignore=%)
 	$(MAKE) spark
 else
 	$(PYTEST)

@@ -180,11 +180,9 @@ class Day:
 
     def close(self) -> None:
         """Stop cleanly."""
+        flusher = self.store._opened().log_flusher
         self.store.close()
-        if not self.store._disk.final:
-            self.durable = max(
-                (sent[-1].end_offset for sent in self.sent.values() if sent), default=0
-            )
+        self.durable = max(self.durable, flusher.flushed)
 
     # --- what it promised
 
