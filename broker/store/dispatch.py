@@ -15,7 +15,6 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.log_walk import LogRecord
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.message import properties
-from remoting.protocol.message.record import locate
 from remoting.protocol.message.sys_flag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -67,9 +66,8 @@ def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | 
     if not takes_queue_offset(record.sys_flag):
         return None
     view = record.view
-    _, _, _, topic_at, topic_end, end = locate(view, record.position, len(view))
-    topic = str(view[topic_at:topic_end], "utf-8", "replace")
-    text = bytes(view[topic_end + 2 : end])
+    topic = str(view[record.topic_at : record.topic_end], "utf-8", "replace")
+    text = bytes(view[record.topic_end + 2 : record.position + record.size])
     if topic == SCHEDULE_TOPIC and (level := _delay_level(text)) > 0:
         delay_ms = delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
         tags_code = record.store_timestamp_ms + delay_ms

@@ -24,6 +24,7 @@ from broker.store.mapped_file import MappedFile
 from broker.store.progress import Progress
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     MAGIC_BLANK,
@@ -34,13 +35,14 @@ from remoting.protocol.message.record import (
     Found,
     Invalid,
     Scan,
+    body_crc,
     examine,
     locate,
 )
 from remoting.protocol.message.sys_flag import BORN_HOST_V6
 
-# Queue id, queue offset, physical offset, system flag, store time; the last for IPv4 born hosts.
-_FIELDS: Final = Struct(">12xi4xqqi16xq")
+# CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.
+_FIELDS: Final = Struct(">8xIi4xqqi16xq")
 _TIME: Final = Struct(">q")
 _TIME_AT_V6: Final = 68
 _START: Final = Struct(">II")
@@ -68,10 +70,16 @@ None for none."""
 
 
 class LogRecord(NamedTuple):
-    """A good record; its bytes begin at ``position`` of ``view``, a whole file."""
+    """A good record; its bytes begin at ``position`` of ``view``.
+
+    Attributes:
+        topic_at, topic_end: where in ``view`` its topic is.
+    """
 
     view: memoryview
     position: int
+    topic_at: int
+    topic_end: int
     physical_offset: int
     size: int
     queue_id: int
@@ -163,10 +171,11 @@ class LogWalk:
     ) -> Generator[LogRecord | Stretch, None, bool]:
         """Whether the file is closed by a blank record."""
         look_at, alone_until = position, position + ALONE_BYTES
+        view = file.view
         while True:
             if position >= look_at:
                 self._tell(file, position)
-                look_at = position + _LOOK_BYTES
+                look_at, view = position + _LOOK_BYTES, file.view
             if position >= alone_until and file.start + position >= together_from:
                 for stretch in self._stretches(file, position):
                     position += stretch.size
@@ -174,7 +183,7 @@ class LogWalk:
                     self.records += stretch.records
                     yield stretch
                 alone_until = position + ALONE_BYTES
-            scan, record = self._look(file, position)
+            scan, record = self._look(file, position, view)
             if record is not None:
                 position += record.size
                 self._passed(record, record.physical_offset, record.store_timestamp_ms)
@@ -215,14 +224,21 @@ class LogWalk:
         self._progress.position, self._progress.end = file.start + position, last.start + last.size
         self._progress.look()
 
-    def _look(self, file: MappedFile, position: int) -> tuple[object, LogRecord | None]:
-        view = file.view
-        scan = self._examine(file, position)
-        if not isinstance(scan, Found):
-            return scan, None
-        queue_id, queue_offset, physical_offset, sys_flag, store_ms = _FIELDS.unpack_from(
+    def _look(
+        self, file: MappedFile, position: int, view: memoryview
+    ) -> tuple[Scan | None, LogRecord | None]:
+        """The good record at a place of a file, whose ``view`` is given, or what else is there."""
+        try:
+            _, body_at, body_end, topic_at, topic_end, end = locate(
+                view, position, self._data_end(file)
+            )
+        except RecordError:
+            return self._examine(file, position), None
+        crc, queue_id, queue_offset, physical_offset, sys_flag, store_ms = _FIELDS.unpack_from(
             view, position
         )
+        if self._check_crc and body_crc(view[body_at:body_end]) != crc:
+            return self._examine(file, position), None
         if sys_flag & BORN_HOST_V6:
             (store_ms,) = _TIME.unpack_from(view, position + _TIME_AT_V6)
         # Neither number is covered by the CRC. A message comes after all earlier ones of its queue.
@@ -230,18 +246,21 @@ class LogWalk:
             0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
         ):
             return Invalid(f"the record at {physical_offset} is not of this place"), None
-        if not self._had_reached_disk(physical_offset, store_ms) and _lost_text(view, position):
-            return Invalid(f"the record at {physical_offset} has lost its topic or text"), None
-        return scan, LogRecord(
+        record = LogRecord(
             view,
             position,
+            topic_at,
+            topic_end,
             physical_offset,
-            scan.size,
+            end - position,
             queue_id,
             queue_offset,
             sys_flag,
             store_ms,
         )
+        if not self._had_reached_disk(physical_offset, store_ms) and _lost_text(record):
+            return Invalid(f"the record at {physical_offset} has lost its topic or text"), None
+        return None, record
 
     def _examine(self, file: MappedFile, position: int) -> Scan:
         """What a place of a file holds, without a look into a hole behind all of its data.
@@ -309,7 +328,7 @@ class LogWalk:
         return index < len(self._mapped) and self._is_synced(self._mapped[index], 0)
 
     def _is_synced(self, file: MappedFile, position: int) -> bool:
-        _, record = self._look(file, position)
+        _, record = self._look(file, position, file.view)
         return record is not None and self._had_reached_disk(
             record.physical_offset, record.store_timestamp_ms
         )
@@ -322,7 +341,7 @@ class LogWalk:
             scan = self._examine(file, positions[-1])
             if not isinstance(scan, Found):
                 return
-            _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
+            _, _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
             places.append(physical_offset - positions[-1])
             positions.append(positions[-1] + scan.size)
         if places[0] != file.start and len(set(places)) == 1:
@@ -333,12 +352,11 @@ class LogWalk:
             )
 
 
-def _lost_text(view: memoryview, position: int) -> bool:
+def _lost_text(record: LogRecord) -> bool:
     """Whether the topic or the properties of a record lack what one sector held of them."""
-    _, _, _, topic_at, topic_end, end = locate(view, position, len(view))
-    if b"\0" not in bytes(view[topic_end + 2 : end]) + bytes(view[topic_at:topic_end]):
+    view, at, end = record.view, record.topic_at, record.position + record.size
+    if b"\0" not in bytes(view[record.topic_end + 2 : end]) + bytes(view[at : record.topic_end]):
         return False
-    at = topic_at
     while at < end:
         behind = min(end, (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES)
         if not any(view[at:behind]):

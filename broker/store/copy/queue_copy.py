@@ -35,6 +35,7 @@ from broker.store.view_queue import first_from
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.disk.file_name import name_of
 from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import locate
 from remoting.protocol.message.view import RecordView
 
 
@@ -267,9 +268,12 @@ def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:
 
 
 def _log_record(chunk: LogChunk, start: int, record: RecordView) -> LogRecord:
+    _, _, _, topic_at, topic_end, _ = locate(chunk.data, start, start + record.size)
     return LogRecord(
         chunk.data,
         start,
+        topic_at,
+        topic_end,
         chunk.position + start,
         record.size,
         record.queue_id,

@@ -55,7 +55,7 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
     Raises:
         RecordError: its lengths don't make up its size.
     """
-    flag, body_at, body_end, _, _, end = locate(data, at, at + size)
+    flag, body_at, body_end, topic_at, topic_end, end = locate(data, at, at + size)
     if end != at + size:
         raise RecordError(f"the record at {base + at} is shorter than it says")
     crc, queue_id, offset, physical, _, store_ms = _FIELDS.unpack_from(data, at)
@@ -63,7 +63,9 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
         return _wrong(f"the body of the record at {base + at} fails its CRC")
     if flag & BORN_HOST_V6:
         (store_ms,) = _TIME.unpack_from(data, at + _TIME_AT_V6)
-    record = LogRecord(data, at, physical, size, queue_id, offset, flag, store_ms)
+    record = LogRecord(
+        data, at, topic_at, topic_end, physical, size, queue_id, offset, flag, store_ms
+    )
     _, hashes = hashes_of(data, at, at + size)
     if not takes_queue_offset(flag):
         return Row(None, 0, 0, 0, store_ms, hashes)
