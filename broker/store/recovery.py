@@ -20,9 +20,9 @@ log has grown to where it stood.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import NoReturn
 
@@ -113,7 +113,7 @@ class Recovery:
             from broker.store.derive import stretches  # noqa: PLC0415 - only for much to walk over
         except ImportError:
             return None
-        return partial(
+        return functools.partial(
             stretches.find_stretch,
             levels_ms=self._delay_levels_ms,
             synced_ms=self._checkpoint.physic_ms,
