@@ -29,21 +29,16 @@ from typing import NoReturn
 from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.derive.runs import EntryRun, Stretch
-from broker.store.dispatch import entry_of
+from broker.store.derive.runs import Stretch
 from broker.store.limits import FILES_OF_A_CLEAN_START
 from broker.store.log_walk import LogRecord, LogWalk, LookTogether, begins_by
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
+from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
 from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
-
-
-class QueueLacksEntries(Exception):
-    """A queue does not have what it should have of the log before the place of a start."""
 
 
 class Recovery:
@@ -90,7 +85,7 @@ class Recovery:
         self._is_safe = True
         self._walk = self._new_walk()
         self._report = RecoveryReport()
-        # Of each queue the number of its first message in the log, and behind its last one.
+        # See Replay.
         self._seen: dict[ConsumeQueue, tuple[int, int]] = {}
         self.synced = sys.maxsize
         self.last_store_ms = 0
@@ -292,7 +287,6 @@ class Recovery:
             queue.correct_min(start)
 
     def _whole(self) -> None:
-        self._seen.clear()
         self._walk = self._new_walk()
         self._replay(self._walk.sweep(), partial=False)
         self._end_log(0)
@@ -324,35 +318,11 @@ class Recovery:
             file.sync()
 
     def _replay(self, found: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
-        for one in found:
-            for run in one.runs if isinstance(one, Stretch) else self._run_of(one):
-                self._replay_run(run, partial=partial)
-
-    def _run_of(self, record: LogRecord) -> Iterator[EntryRun]:
-        entry = entry_of(record, self._delay_levels_ms)
-        if entry is not None:
-            packed = ENTRY.pack(entry.physical_offset, entry.size, entry.tags_code)
-            yield EntryRun((entry.topic, entry.queue_id), entry.queue_offset, packed)
-
-    def _replay_run(self, run: EntryRun, *, partial: bool) -> None:
-        (topic, queue_id), offset, entries = run
-        try:
-            queue = self._queues.get_or_create(topic, queue_id)
-        except ValueError as error:
-            position, _, _ = ENTRY.unpack_from(entries)
-            self._report.note(f"the record at {position} has no queue: {error}")
-            return
-        if partial and offset > queue.max_offset and not self._walk.damaged:
-            raise QueueLacksEntries(
-                f"queue {queue_id} of topic {topic} has no entry {offset - 1}: the queues are built"
-                " anew from the log"
-            )
-        self._report.rebuilt_entries += queue.replay(offset, entries)
-        first, behind = self._seen.get(queue, (offset, offset))
-        queue.replay_gap(behind, offset)
-        end = offset + len(entries) // ENTRY_BYTES
-        # A queue whose topic was deleted and made again begins anew in the same log.
-        self._seen[queue] = (first if offset >= behind else min(first, offset), end)
+        replay = Replay(
+            self._walk, self._queues, self._report, self._delay_levels_ms, partial=partial
+        )
+        replay.run(found)
+        self._seen = replay.seen
 
     def _all_queues(self) -> Iterator[ConsumeQueue]:
         for queue in self._queues.all():
