@@ -5,6 +5,7 @@ Imported only where numpy can be had, see ``hot.numpy_loader``.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -24,23 +25,33 @@ from remoting.protocol.message.record import (
 from remoting.protocol.message.tags import tags_code_of
 
 _Bytes = NDArray[np.uint8]
+_Rows = NDArray[np.void]
 
-_FLAG: Final = slice(12, 16)
+_ELEMENT_FLAG_AT: Final = 12
 _BODY_LENGTH: Final = slice(16, 20)
 _FLAG_AT: Final = 16
 _CRC_MASK: Final = 0x7FFFFFFF
 _TAGS: Final = TAGS.encode() + NAME_END
 
+_MAX_LAYOUTS: Final = 256
+"""Shapes of messages whose layouts are kept, of a KiB each; to make one takes some 10 us."""
+
+_COPIED_AT_ONCE: Final = 128 * 1024
+"""Bytes of bodies that are taken out for their CRCs, and stay in the processor's cache."""
+
+Fields = dict[str, tuple[str, int]]
+"""Of rows of bytes: the type of a field, and where it is."""
+
+HEAD: Final = np.dtype(f"V{HEAD_BYTES_V4}")
+
 
 class Messages:
     """The messages of a batch, a row each."""
 
-    __slots__ = ("_buffer", "_properties", "_rows", "_shape", "_start", "_text")
+    __slots__ = ("_properties", "_rows", "_shape", "_text")
 
-    def __init__(self, buffer: bytes, start: int, shape: Shape, rows: _Bytes, text: bytes) -> None:
+    def __init__(self, rows: _Bytes, shape: Shape, text: bytes) -> None:
         """``text`` goes behind the properties of each, with its separator if one is needed."""
-        self._buffer = buffer
-        self._start = start
         self._shape = shape
         self._rows = rows
         self._text = text
@@ -68,30 +79,52 @@ class Messages:
             number: queue offset of the first one.
             position: physical offset of the first one.
         """
-        shape, rows = self._shape, self._rows
-        properties = len(self._text) + shape.properties_bytes
+        shape, text = self._shape, self._text
+        properties = shape.properties_bytes + len(text)
         tail = topic + properties.to_bytes(2, "big")
-        tail_at = HEAD_BYTES_V4 + shape.body_bytes
-        own_at = tail_at + len(tail)
-        size = own_at + properties
-        records = np.empty((shape.messages, size), np.uint8)
-        records[:, :HEAD_BYTES_V4] = row_of(head)
-        put(records, CRC_AT, np.array(self._crcs(), ">u4"))
-        records[:, _FLAG_AT : _FLAG_AT + 4] = rows[:, _FLAG]
-        count = np.arange(shape.messages, dtype=np.int64)
-        put(records, QUEUE_OFFSET_AT, (number + count).astype(">i8"))
-        put(records, PHYSICAL_OFFSET_AT, (position + size * count).astype(">i8"))
-        records[:, HEAD_BYTES_V4:tail_at] = rows[:, HEAD_BYTES : HEAD_BYTES + shape.body_bytes]
-        records[:, tail_at:own_at] = row_of(tail)
-        records[:, own_at : own_at + shape.properties_bytes] = self._properties
-        records[:, own_at + shape.properties_bytes :] = row_of(self._text)
-        return records.reshape(-1).data
+        sent, stored = _layouts(shape.body_bytes, shape.properties_bytes, len(tail), len(text))
+        messages: _Rows = self._rows.reshape(-1).view(sent)
+        records: _Rows = np.empty(shape.messages, stored)
+        records["head"] = np.frombuffer(head, HEAD)
+        records["crc"] = crcs(messages["body"])
+        records["flag"] = messages["flag"]
+        records["number"] = np.arange(number, number + shape.messages)
+        end = position + shape.messages * stored.itemsize
+        records["place"] = np.arange(position, end, stored.itemsize)
+        records["body"] = messages["body"]
+        records["tail"] = void_of(tail)
+        if shape.properties_bytes:
+            records["properties"] = messages["properties"]
+        if text:
+            records["text"] = void_of(text)
+        return records.view(np.uint8).data
 
-    def _crcs(self) -> list[int]:
-        buffer, shape = self._buffer, self._shape
-        length, first = shape.body_bytes, self._start + HEAD_BYTES
-        starts = range(first, first + shape.messages * shape.step, shape.step)
-        return [crc32(buffer[start : start + length]) & _CRC_MASK for start in starts]
+
+@lru_cache(_MAX_LAYOUTS)
+def _layouts(
+    body_bytes: int, properties_bytes: int, tail_bytes: int, text_bytes: int
+) -> tuple[np.dtype[np.void], np.dtype[np.void]]:
+    """Of messages as they are sent, and of their records."""
+    body, properties = f"V{body_bytes}", f"V{properties_bytes}"
+    body_end = HEAD_BYTES + body_bytes
+    sent: Fields = {"flag": ("V4", _ELEMENT_FLAG_AT), "body": (body, HEAD_BYTES)}
+    stored: Fields = {
+        "head": (HEAD.str, 0),
+        "crc": (">u4", CRC_AT),
+        "flag": ("V4", _FLAG_AT),
+        "number": (">i8", QUEUE_OFFSET_AT),
+        "place": (">i8", PHYSICAL_OFFSET_AT),
+        "body": (body, HEAD_BYTES_V4),
+        "tail": (f"V{tail_bytes}", HEAD_BYTES_V4 + body_bytes),
+    }
+    at = HEAD_BYTES_V4 + body_bytes + tail_bytes
+    if properties_bytes:
+        sent["properties"] = properties, body_end + 2
+        stored["properties"] = properties, at
+        at += properties_bytes
+    if text_bytes:
+        stored["text"] = f"V{text_bytes}", at
+    return layout(sent, body_end + 2 + properties_bytes), layout(stored, at + text_bytes)
 
 
 def messages_of(buffer: bytes, start: int, shape: Shape, text: bytes) -> Messages | None:
@@ -105,6 +138,8 @@ def messages_of(buffer: bytes, start: int, shape: Shape, text: bytes) -> Message
     size = shape.messages * shape.step
     rows = np.frombuffer(buffer, np.uint8, size, start).reshape(shape.messages, shape.step)
     length_at = HEAD_BYTES + shape.body_bytes
+    if not shape.body_bytes:
+        return None
     for part in (_BODY_LENGTH, slice(length_at, length_at + 2)):
         if not (rows[:, part] == rows[0, part]).all():
             return None
@@ -115,7 +150,7 @@ def messages_of(buffer: bytes, start: int, shape: Shape, text: bytes) -> Message
         text = join(bytes(rows[0, -1:]), text)[1:]
     if shape.properties_bytes + len(text) > MAX_PROPERTIES_BYTES:
         return None
-    return Messages(buffer, start, shape, rows, text)
+    return Messages(rows, shape, text)
 
 
 def row_of(data: bytes) -> _Bytes:
@@ -123,10 +158,30 @@ def row_of(data: bytes) -> _Bytes:
     return np.frombuffer(data, np.uint8)
 
 
-def put(records: _Bytes, at: int, column: NDArray[np.generic]) -> None:
-    """A number into each row, with its own byte order."""
-    width = column.itemsize
-    records[:, at : at + width] = column.view(np.uint8).reshape(-1, width)
+def void_of(data: bytes) -> _Rows:
+    """Bytes, not none, as a field of that length."""
+    return np.frombuffer(data, f"V{len(data)}")
+
+
+def layout(fields: Fields, size: int) -> np.dtype[np.void]:
+    """Of rows of ``size`` bytes."""
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [kind for kind, _ in fields.values()],
+            "offsets": [at for _, at in fields.values()],
+            "itemsize": size,
+        }
+    )
+
+
+def crcs(bodies: _Rows) -> NDArray[np.uint32]:
+    """What their records say of bodies of one length (cf. ``record.body_crc``)."""
+    found: list[int] = []
+    at_once = max(_COPIED_AT_ONCE // bodies.itemsize, 1)
+    for begin in range(0, len(bodies), at_once):
+        found += map(crc32, bodies[begin : begin + at_once].tolist())
+    return np.fromiter(found, np.uint32, len(found)) & np.uint32(_CRC_MASK)
 
 
 assert FIXED_BYTES_V4 == HEAD_BYTES_V4 + 3, "a length of one byte, and one of two, behind the head"

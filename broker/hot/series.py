@@ -14,14 +14,14 @@ it means. A frame that is any different ends the series and goes ``hot.send``'s 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.hot.answers import framed, framed_template
 from broker.hot.headers import DECODE_ERRORS, KEY_BYTES, SendFields, decode_send, has_few_fields
 from broker.hot.numpy_loader import NUMPY
 from broker.hot.properties import Stored, stored
-from broker.hot.targets import Target, Targets, key_of
+from broker.hot.targets import MAX_TARGETS, Target, Targets, key_of
 from broker.hot.turn import Turn
 from broker.state import BrokerState
 from remoting.protocol.codes import RequestCode
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.hot.rows import Like, Rows
     from broker.store.bulk import Run
 
-MIN_SERIES: Final = 16
+MIN_SERIES: Final = 10
 """Frames from which on a series is faster than the same frames one by one."""
 
 _WORTH_A_TEMPLATE: Final = 6
@@ -78,12 +78,14 @@ class Own(NamedTuple):
 class Model:
     """A frame that was understood, and what its likes are made of."""
 
-    __slots__ = ("fields", "like", "properties", "tags_code", "waits")
+    __slots__ = ("fields", "generation", "like", "properties", "tags_code", "targets", "waits")
 
     def __init__(self, like: Like, fields: SendFields, kept: Stored) -> None:
         self.like = like
         self.fields = fields
         self.properties, self.waits, self.tags_code = kept
+        self.targets: dict[int, Target] = {}
+        self.generation = -1
 
 
 class Series:
@@ -118,7 +120,7 @@ class Series:
             or buffer[header_at + size : header_at + size + _MODEL_KEY_BYTES] != beginning
             or buffer[far : far + PREFIX_BYTES] != buffer[position:header_at]
             or not self._turn.takes_sends
-            or end - body_at > self._max_body
+            or not 0 < end - body_at <= self._max_body
         ):
             return 0
         rows = NUMPY.rows()
@@ -158,14 +160,9 @@ class Series:
         """Add the messages and their answers; False, with nothing done, where they can't be."""
         queues = found.queues
         counts = {queue: queues.count(queue) for queue in set(queues)}
-        targets: dict[int, Target] = {}
-        for queue in counts:
-            model.fields.e = str(queue)
-            key = key_of(model.fields)
-            target = self._targets.get(key) or self._targets.find(key, model.fields)
-            if target is None or target.batch:
-                return False
-            targets[queue] = target
+        targets = self._targets_of(model, counts)
+        if targets is None:
+            return False
         first = targets[queues[0]]
         topic = first.topic_text
         # The topic's own length byte is in its text.
@@ -191,6 +188,22 @@ class Series:
         fills = list(zip(positions, numbers, found.opaques, strict=True))
         self._answer(model, targets, counts, queues, fills)
         return True
+
+    def _targets_of(self, model: Model, queues: Mapping[int, int]) -> dict[int, Target] | None:
+        """Those of queues; None where one of them has to be looked at by itself."""
+        known = model.targets
+        if model.generation != self._targets.generation or len(known) > MAX_TARGETS:
+            model.generation = self._targets.generation
+            known.clear()
+        for queue in queues:
+            if queue not in known:
+                model.fields.e = str(queue)
+                key = key_of(model.fields)
+                target = self._targets.get(key) or self._targets.find(key, model.fields)
+                if target is None or target.batch:
+                    return None
+                known[queue] = target
+        return {queue: known[queue] for queue in queues}
 
     def _make_room(self, runs: Sequence[tuple[Run, int]], size: int) -> bool:
         bulk = self._bulk

@@ -82,7 +82,11 @@ class _Numbers:
 
 
 class Targets:
-    """The kinds of sends met."""
+    """The kinds of sends met.
+
+    Attributes:
+        generation: another number whenever what was found before is no longer true.
+    """
 
     __slots__ = (
         "_answers",
@@ -92,6 +96,7 @@ class Targets:
         "_runs",
         "_state",
         "_topics_version",
+        "generation",
         "get",
     )
 
@@ -103,6 +108,7 @@ class Targets:
         self._runs: dict[tuple[str, int], Run] = {}
         self._topics_version = state.topics.data_version
         self._removals = self._queues.removals
+        self.generation = 0
         self.get = self._known.get
 
     def refresh(self) -> None:
@@ -113,6 +119,7 @@ class Targets:
         ):
             self._topics_version = self._state.topics.data_version
             self._removals = self._queues.removals
+            self.generation += 1
             self._known.clear()
             self._runs.clear()
 
