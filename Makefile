@@ -58,7 +58,8 @@ cover:                    ## the tests as CI runs them: with branch coverage, an
 	$(MAKE) test CI=true
 
 plain: setup              ## the suite without uvloop, orjson and isal
-	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow"
+	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
+	    --ignore=tests/chaos --ignore=tests/integration/benchmarks
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak
