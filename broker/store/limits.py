@@ -32,7 +32,7 @@ RUN_AHEAD_MIN_FREE_BYTES: Final = 256 * 1024 * 1024
 ALLOCATE_STEP_BYTES: Final = 8 * 1024 * 1024
 """The same where no pages are written, only blocks taken."""
 
-WRITTEN_FROM_BYTES: Final = 32 * 1024
+WRITTEN_FROM_BYTES: Final = 8 * 1024
 """Records of a pass that are so many bytes are written, fewer are stored through the map."""
 
 APPENDER_STEP_BYTES: Final = 256 * 1024
