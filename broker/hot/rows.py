@@ -101,7 +101,7 @@ class Like:
         return Rows(self, frames, numbers)
 
     def _are_alike(self, heads: _Bytes, digits: _Bytes, frames: NDArray[np.void]) -> bool:
-        """Whether all frames are like it; half as long a look as the other."""
+        """Whether all frames are like it: a shorter look than for the first that is not."""
         return (
             (heads & self._mask).tobytes() == self._masked * len(frames)
             and digits.tobytes().isdigit()
