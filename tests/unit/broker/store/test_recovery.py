@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -24,7 +21,6 @@ from tests.unit.broker.store.crashes import (
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     QUEUE_FILE,
-    FailingFiles,
     bodies,
     message,
     opened,
@@ -49,93 +45,6 @@ def test_a_kill_loses_nothing_that_was_put(store: MessageStore) -> None:
         assert bodies(found, queue_id=queue_id) == bodies(store, queue_id=queue_id)
     assert found.put(message()).queue_offset == store.put(message()).queue_offset
     found.close()
-    store.close()
-
-
-def restarted(store: MessageStore, files: FailingFiles, **changes: Any) -> MessageStore:
-    """Another broker on the files that a kill leaves."""
-    config = replace(crash(store).config, **changes)
-    again = MessageStore(config, files=files)
-    again.open()
-    return again
-
-
-def test_what_a_start_shows_in_synced_mode_is_on_the_disk(store: MessageStore) -> None:
-    for _ in range(30):
-        store.put(message(b"x" * 2000))
-    files = FailingFiles()
-    again = restarted(store, files, flush_disk_type="SYNC_FLUSH")
-    assert set(log_files(again)) <= set(files.syncs)
-    again.close()
-    store.close()
-
-
-def test_in_other_modes_it_is_written_again_and_synced_by_the_first_flush(
-    store: MessageStore,
-) -> None:
-    """After a sync that failed the system may take pages for written that are not."""
-    for _ in range(30):
-        store.put(message(b"x" * 2000))
-    files = FailingFiles()
-    again = restarted(store, files)
-    end = again.put(message(b"new")).end_offset
-    assert not set(log_files(again)) & set(files.syncs)
-    written: list[Path] = []
-    files.on_write = written.append
-    flusher = again._opened().log_flusher
-    assert flusher.flushed == 0
-    assert flusher.sync()
-    assert flusher.flushed == end
-    assert set(log_files(again)) <= set(files.syncs) & set(written)
-    written.clear()
-    again.put(message(b"newer"))
-    assert flusher.sync()
-    assert not set(log_files(again)) & set(written)
-    again.close()
-    store.close()
-
-
-def test_a_stop_soon_after_a_kill_has_little_to_look_at_again(store: MessageStore) -> None:
-    for _ in range(30):
-        store.put(message(b"x" * 2000))
-    again = restarted(store, FailingFiles())
-    again.close()
-    report = again.open()
-    assert (report.quick, report.scanned_records) == (True, 1)
-    again.close()
-    store.close()
-
-
-def test_a_disk_too_full_to_write_what_a_start_found_again_is_asked_again(
-    store: MessageStore,
-) -> None:
-    store.put(message())
-    files = FailingFiles()
-    again = restarted(store, files)
-    files.full = True
-    flusher = again._opened().log_flusher
-    assert not flusher.sync()
-    result = again.put(message())
-    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert "no space left" in result.message
-    files.full = False
-    assert flusher.sync()
-    assert flusher.flushed == again.end_offset
-    again.close()
-    store.close()
-
-
-def test_a_log_that_is_shortened_before_it_was_written_again_ends_the_writing(
-    store: MessageStore,
-) -> None:
-    store.put(message())
-    again = restarted(store, FailingFiles())
-    os.truncate(log_files(again)[0], LOG_FILE // 2)
-    assert not again._opened().log_flusher.sync()
-    result = again.put(message())
-    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert "failed to sync" in result.message
-    again.close()
     store.close()
 
 
