@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.errors import Refused
 from broker.store.errors import StoreBusy
+from broker.store.lookups import NotInMemory
 from broker.store.message_store import MessageStore
-from broker.store.reader import NotInMemory
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 

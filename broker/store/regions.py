@@ -34,11 +34,12 @@ def _removed() -> FileNotFoundError:
 class OsRegion:
     """A region of the operating system's: a descriptor and a shared map."""
 
-    __slots__ = ("_descriptor", "_size", "view")
+    __slots__ = ("_address", "_descriptor", "_size", "view")
 
     def __init__(self, descriptor: int, view: memoryview) -> None:
         self._descriptor = descriptor
         self._size = len(view)
+        self._address = 0
         self.view = view
 
     def write(self, position: int, data: bytes | memoryview) -> None:
@@ -99,7 +100,8 @@ class OsRegion:
 
     def is_cached(self, position: int, length: int) -> bool | None:
         """Ask the page cache."""
-        return page_cache.is_cached(self._descriptor, position, length)
+        self._address = self._address or page_cache.address_of(self.view)
+        return page_cache.is_cached(self._address, position, length)
 
     def fetch(self, position: int, length: int) -> None:
         """Read into the page cache."""
@@ -120,13 +122,14 @@ class SmallRegion:
     Whatever the map can't do opens the file anew, by its name.
     """
 
-    __slots__ = ("_file", "_inode", "_path", "_size", "view")
+    __slots__ = ("_address", "_file", "_inode", "_path", "_size", "view")
 
     def __init__(self, path: Path, descriptor: int, file: mmap.mmap) -> None:
         self._path = os.fspath(path)
         self._inode = os.fstat(descriptor).st_ino
         self._file = file
         self._size = len(file)
+        self._address = 0
         self.view = memoryview(file)
 
     def _opened(self) -> OsRegion:
@@ -162,7 +165,8 @@ class SmallRegion:
 
     def is_cached(self, position: int, length: int) -> bool | None:
         """Ask the page cache."""
-        return self._opened().is_cached(position, length)
+        self._address = self._address or page_cache.address_of(self.view)
+        return page_cache.is_cached(self._address, position, length)
 
     def fetch(self, position: int, length: int) -> None:
         """Read into the page cache."""

@@ -17,8 +17,9 @@ Only the loop's thread comes here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -52,7 +53,6 @@ Run = tuple[int, int, int]
 # whose hosts are both IPv4.
 _HEAD: Final = Struct(">IIIi4xqqi44xI")
 _head: Final = _HEAD.unpack_from
-_length: Final = Struct(">h").unpack_from
 _NUMBERS: Final = Struct(">II4xi4xqq")
 
 _LIGHT_PREFIX: Final = "%LMQ%"
@@ -92,15 +92,13 @@ class Soundness:
         epoch, low, high = queue.checked
         if epoch != (now := self._warmth.epoch) or not low <= offset <= high:
             epoch, low, high = now, offset, offset
-        end = offset + len(starts)
-        tail = _tail_of(queue)
-        for number in range(high, end):
-            start, size = starts[number - offset], sizes[number - offset]
-            if flaw_of(view, start - base, size, start, queue, number, tail):
-                return False
-        if end > high:
-            queue.checked = (epoch, low, end)
-        return True
+        known, end = high - offset, offset + len(starts)
+        if known:
+            starts, sizes = starts[known:], sizes[known:]
+        if high < end:
+            high += usual(view, base, starts, sizes, queue, high)
+            queue.checked = (epoch, low, high)
+        return high >= end
 
     def is_known(self, queue: ConsumeQueue, offset: int, end: int) -> bool:
         """Whether all messages in ``[offset, end)`` were found sound not long ago."""
@@ -118,7 +116,6 @@ class Soundness:
         epoch, low, high = before
         if epoch != (now := self._warmth.epoch):
             epoch, low, high = now, offset, offset
-        tail = _tail_of(queue)
         runs: list[Run] = []
         view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
         for number, (start, size, tags_code) in enumerate(ENTRY.iter_unpack(entries), offset):
@@ -130,7 +127,7 @@ class Soundness:
                     continue
                 view, base, limit = found
             if not low <= number < high:
-                flaw = flaw_of(view, start - base, size, start, queue, number, tail)
+                flaw = flaw_of(view, start - base, size, start, queue, number)
                 if flaw:
                     damaged += 1
                     self._damaged(queue.topic, queue.queue_id, number, start, flaw)
@@ -205,7 +202,6 @@ def flaw_of(
     place: int,
     queue: ConsumeQueue,
     number: int,
-    tail: bytes,
 ) -> str:
     """What is wrong with a record; nothing when it is sound.
 
@@ -216,27 +212,54 @@ def flaw_of(
         place: its physical offset.
         queue: the one that it belongs to.
         number: its own there.
-        tail: what stands behind the body of a usual record: the topic with its length.
     """
-    said, magic, crc, queue_id, said_number, said_place, sys_flag, body_length = _head(view, at)
-    end = at + size
-    body_at = at + HEAD_BYTES_V4
-    body_end = body_at + body_length
-    topic_end = body_end + len(tail)
-    if (
-        said == size
-        and magic == MAGIC_V1
-        and said_place == place
-        and said_number == number
-        and queue_id == queue.queue_id
-        and not sys_flag & HOSTS_V6_MASK
-        and topic_end + 2 <= end
-        and bytes(view[body_end:topic_end]) == tail
-        and topic_end + 2 + _length(view, topic_end)[0] == end
-        and crc32(view[body_at:body_end]) & 0x7FFFFFFF == crc
-    ):
+    if usual(view, place - at, (place,), (size,), queue, number):
         return ""
     return _look_closer(view, at, size, place, queue, number)
+
+
+def usual(
+    view: Buffer,
+    base: int,
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    queue: ConsumeQueue,
+    number: int,
+) -> int:
+    """How many consecutive messages, from the first one on, are records of the usual kind, sound.
+
+    Args:
+        view: holds all of them.
+        base: its first physical offset.
+        starts: physical offset of each.
+        sizes: of each, by its entry.
+        queue: the one that they belong to.
+        number: of the first one there.
+    """
+    queue_id = queue.queue_id
+    tail = bytes((len(queue.topic_bytes),)) + queue.topic_bytes
+    behind_body = _behind_body(len(tail))
+    most = number
+    for start, size in zip(starts, sizes, strict=True):
+        at = start - base
+        said, magic, crc, said_queue, said_number, said_place, sys_flag, length = _head(view, at)
+        body_at = at + HEAD_BYTES_V4
+        body_end = body_at + length
+        left = at + size - body_end - len(tail) - 2
+        if (
+            said != size
+            or said_place != start
+            or said_number != most
+            or said_queue != queue_id
+            or magic != MAGIC_V1
+            or sys_flag & HOSTS_V6_MASK
+            or left < 0
+            or behind_body(view, body_end) != (tail, left)
+            or crc32(view[body_at:body_end]) & 0x7FFFFFFF != crc
+        ):
+            break
+        most += 1
+    return most - number
 
 
 def _look_closer(
@@ -264,6 +287,11 @@ def _look_closer(
     return ""
 
 
-def _tail_of(queue: ConsumeQueue) -> bytes:
-    """What stands behind the body of a usual record of a queue."""
-    return bytes((len(queue.topic_bytes),)) + queue.topic_bytes
+@cache
+def _behind_body(topic_bytes: int) -> Callable[[Buffer, int], tuple[Any, ...]]:
+    """Reads what stands behind a usual body: the topic with its length, and the properties' length.
+
+    Args:
+        topic_bytes: how long those of the topic and its length are.
+    """
+    return Struct(f">{topic_bytes}sh").unpack_from

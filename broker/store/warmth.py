@@ -19,7 +19,6 @@ from broker.store.limits import (
     CHECKED_SECONDS,
     GRANULE_BYTES,
     MAX_PROBES,
-    MAX_SPAN_BYTES,
     MAX_WARM_GRANULES,
     WARM_SECONDS,
 )
@@ -63,12 +62,6 @@ class Warmth:
                     self._begin_epoch(now)
                     return False
         return True
-
-    def is_warm(self, file: MappedFile, start: int, end: int) -> bool:
-        """Likewise of one range, with what may lie in its gaps; False is not the last word."""
-        if end - start > MAX_SPAN_BYTES:
-            return False
-        return self.are_warm((FileRange(file, start - file.start, end - file.start),))
 
     def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
         """Ask for the whole granule, or else for what is wanted of it."""

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 import client
 from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
-from broker.store import reader
+from broker.store import lookups
 from pocketmq.doctor import Case, examine
 from pocketmq.loop_monitor import LoopMonitor
 from pocketmq.metrics_page import Page
@@ -161,8 +161,8 @@ async def test_consumers_get_everything_else_once_and_in_order(
     if how in {"stopped", "killed"}:
         broker = await cluster.add()
     else:
-        monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
-        monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
+        monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+        monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
     if how == "cold":
         drop_all(broker)
     assert await pull_all(cluster) == expected()

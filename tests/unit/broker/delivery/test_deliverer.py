@@ -16,7 +16,7 @@ from broker.delivery.delayed import postpone
 from broker.delivery.delays import Delays
 from broker.delivery.progress import FILE_NAME
 from broker.state import BrokerCounters
-from broker.store import cold_reads, reader
+from broker.store import cold_reads, lookups
 from broker.store.files import OsFiles
 from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
 from remoting.clock import ManualClock
@@ -376,7 +376,7 @@ async def test_a_body_that_has_become_too_large_keeps_nobody_waiting(late: Late)
 async def test_messages_from_long_ago_are_read_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
     monkeypatch.setattr(cold_reads, "HOT_QUEUE_ENTRIES", 4)
     files = SlowFiles()
     late = Late(tmp_path / "store", files=files)
@@ -395,7 +395,7 @@ async def test_messages_from_long_ago_are_read_in_a_thread(
 async def test_a_disk_that_can_not_be_read_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
     files = SlowFiles()
     late = Late(tmp_path / "store", files=files)
     late.open()

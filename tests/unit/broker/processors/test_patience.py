@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.processors import patience
-from broker.store import cold_reads, reader
+from broker.store import cold_reads, lookups
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -35,8 +35,8 @@ def disk() -> SlowFiles:
 @pytest.fixture
 def bench(tmp_path: Path, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A broker whose messages, a second apart, are on the disk alone."""
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(reader, "HOT_QUEUE_ENTRIES", 0)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(lookups, "HOT_QUEUE_ENTRIES", 0)
     before = Bench(tmp_path)
     before.topic("old")
     for _ in range(MESSAGES):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.store import cold_reads, reader, warmth
+from broker.store import cold_reads, lookups, warmth
 from broker.store.errors import StoreBusy
 from broker.store.files import OsFiles, Region
 from broker.store.limits import COLD_READERS, GRANULE_BYTES, WARM_SECONDS
@@ -101,8 +101,8 @@ def store(
     tmp_path: Path, disk: SlowFiles, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MessageStore]:
     """A store with messages from before it was opened, all on the disk alone."""
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
-    monkeypatch.setattr(reader, "HOT_QUEUE_ENTRIES", 4)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(lookups, "HOT_QUEUE_ENTRIES", 4)
     before = opened(tmp_path)
     for number in range(120):
         before.put(message(b"%d" % number, queue_id=number % 3))

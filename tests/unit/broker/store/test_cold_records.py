@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import cold_reads, reader
+from broker.store import cold_reads, lookups
 from broker.store.errors import StoreError
 from broker.store.message_store import MessageStore
 from remoting.protocol.message.view import RecordView
@@ -34,7 +34,7 @@ def store(
     tmp_path: Path, disk: SlowFiles, places: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MessageStore]:
     """A store whose messages are on the disk alone."""
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 1024)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
     monkeypatch.setattr(cold_reads, "HOT_QUEUE_ENTRIES", 4)
     before = opened(tmp_path)
     places += [before.put(message(body, tag="a")).physical_offset for body in BODIES]

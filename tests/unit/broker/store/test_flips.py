@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import reader
+from broker.store import lookups
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
@@ -30,8 +30,8 @@ CHECKED_HEAD: Final = (*range(16), *range(20, 36), *range(84, HEAD_BYTES_V4))
 
 @pytest.fixture(autouse=True)
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
 
 
 def body_of(number: int) -> bytes:

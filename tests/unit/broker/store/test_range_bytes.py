@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import range_bytes, reader
+from broker.store import lookups, range_bytes
 from broker.store.errors import StoreError
 from broker.store.message_store import MessageStore
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
@@ -157,7 +157,7 @@ async def test_entries_that_stand_for_no_message_have_no_bytes(tmp_path: Path) -
 async def test_what_the_disk_alone_has_is_read_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "HOT_QUEUE_ENTRIES", 0)
+    monkeypatch.setattr(lookups, "HOT_QUEUE_ENTRIES", 0)
     monkeypatch.setattr("broker.store.cold_reads.HOT_QUEUE_ENTRIES", 0)
     before = filled(tmp_path, [10] * 120)
     known = sizes(before)

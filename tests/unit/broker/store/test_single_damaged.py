@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import reader
+from broker.store import lookups
+from broker.store.lookups import NotInMemory
 from broker.store.message_store import MessageStore
-from broker.store.reader import NotInMemory
 from tests.unit.broker.store.damage import COUNT, PARTS, all_but, fill, flip, flip_in
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
@@ -19,8 +19,8 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 @pytest.fixture(autouse=True)
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended counts as old from the next record on."""
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture

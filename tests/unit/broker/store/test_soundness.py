@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import reader, soundness
+from broker.store import lookups, soundness
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
@@ -24,8 +24,8 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 @pytest.fixture(autouse=True)
 def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended counts as old from the next record on."""
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture
@@ -44,13 +44,14 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the messages that were checked."""
     checked: list[int] = []
-    flaw_of = soundness.flaw_of
+    usual = soundness.usual
 
-    def counting(*args: Any) -> str:
-        checked.append(args[5])
-        return flaw_of(*args)
+    def counting(*args: Any) -> int:
+        starts, number = args[2], args[5]
+        checked.extend(range(number, number + len(starts)))
+        return usual(*args)
 
-    monkeypatch.setattr(soundness, "flaw_of", counting)
+    monkeypatch.setattr(soundness, "usual", counting)
     return checked
 
 
@@ -256,8 +257,8 @@ def test_what_came_just_now_is_trusted(
     store: MessageStore, checks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = fill(store, COUNT)
-    monkeypatch.setattr(reader, "HOT_LOG_BYTES", store.end_offset - places[20])
-    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 0)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", store.end_offset - places[20])
+    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
     assert bodies(store) == all_but()
     # Those that one get gives are checked together.
     assert checks == list(range(21))
@@ -363,7 +364,7 @@ async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
 async def test_what_was_appended_is_trusted_until_something_as_young_had_left_memory(
     tmp_path: Path, clock: ManualClock, checks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "TRUSTED_MEMORY_RATIO", 1 / 8)
+    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 1 / 8)
     disk = SlowFiles()
     store = opened(tmp_path, files=disk, clock=clock)
     fill(store, COUNT)

@@ -1,0 +1,200 @@
+"""What is known of a store's messages without getting them: where they lie, and when they came.
+
+Questions about a queue need no record decoded. What was appended not long ago is taken to be in
+memory and as it was; of all else the page cache is asked (``warmth``), and it has to be checked
+(``soundness``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.limits import (
+    HOT_LOG_BYTES,
+    HOT_QUEUE_ENTRIES,
+    READ_IN_MEMORY_RATIO,
+    TRUSTED_MEMORY_RATIO,
+    memory_bytes,
+)
+from broker.store.queue_table import QueueTable
+from broker.store.results import FileRange
+from broker.store.soundness import Run, Soundness
+from broker.store.stats import StoreStats
+from broker.store.warmth import Warmth
+from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.protocol.message.record import FIXED_BYTES_V4
+from remoting.protocol.message.sys_flag import BORN_HOST_V6
+
+# Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
+_TIMES: Final = Struct(">28xqi16xq4xq")
+_SIZE: Final = Struct(">I")
+
+
+class NotInMemory(Exception):
+    """What was asked for lies, or may lie, on the disk alone.
+
+    Attributes:
+        ranges: where.
+    """
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        super().__init__("it would have to be read from the disk")
+        self.ranges = ranges
+
+
+class Lookups:
+    """Answers about the messages of a store; only the loop's thread comes here.
+
+    Attributes:
+        memory_only: questions about single messages raise ``NotInMemory`` rather than wait.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        stats: StoreStats,
+        warmth: Warmth,
+        soundness: Soundness,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._stats = stats
+        self._warmth = warmth
+        self._soundness = soundness
+        self._opened_end = log.end
+        self._cold_end = 0
+        self.memory_only = False
+        self._memory = memory_bytes()
+        self._in_memory_bytes = int(self._memory * READ_IN_MEMORY_RATIO)
+
+    @property
+    def _hot_from(self) -> int:
+        """Physical offset from which on records were appended not long ago."""
+        return max(self._opened_end, self._log.end - HOT_LOG_BYTES)
+
+    def _is_doubtful(self, queue: ConsumeQueue, offset: int, first: int) -> bool:
+        """Whether messages from ``offset`` on, at ``first`` in the log, may be other than stored.
+
+        What this process appended and what has not left memory since, for all that is known, is as
+        it was.
+        """
+        newest = self._log.end - max(HOT_LOG_BYTES, self._memory * TRUSTED_MEMORY_RATIO)
+        return first < max(self._opened_end, self._cold_end, newest) or (
+            offset < queue.opened_offset
+        )
+
+    def _cold(self, runs: list[Run]) -> list[FileRange]:
+        """Where the records of runs lie, if some of them may not be in memory."""
+        ranges = []
+        for start, end, _ in runs:
+            file = self._log.file_at(start)
+            if file is not None:
+                ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
+        if self._warmth.are_warm(ranges):
+            return []
+        # What is older left memory before it.
+        self._cold_end = max(self._cold_end, runs[-1][1])
+        return ranges
+
+    def _cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
+        """Where entries lie, if some of them may not be in memory."""
+        if offset >= max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
+            return []
+        cold = queue.range_of(offset, longest)
+        return [] if cold is None or self._warmth.are_warm((cold,)) else [cold]
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The record that begins at a place of the log; None when none does, or a damaged one."""
+        if self.memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
+            raise NotInMemory(cold)
+        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
+        if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
+            return None
+        (size,) = _SIZE.unpack_from(head)
+        longest = min(size, MAX_FRAME_BYTES)
+        if self.memory_only and (cold := self.cold_at(physical_offset, longest)):
+            raise NotInMemory(cold)
+        record = self._log.slice(physical_offset, size)
+        return record if self._soundness.is_sound(record, head, physical_offset) else None
+
+    def cold_at(self, physical_offset: int, length: int) -> list[FileRange]:
+        """Where bytes of the log lie that may not be in memory; nothing if they are."""
+        if physical_offset < 0 or physical_offset >= self._hot_from:
+            return []
+        return self._cold([(physical_offset, physical_offset + length, 1)])
+
+    def size_at(self, physical_offset: int) -> int:
+        """What a record that begins there says of its size; 0 when none can."""
+        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
+        return 0 if head is None else int(_SIZE.unpack_from(head)[0])
+
+    # --- offsets and times
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Behind the last visible message; 0 for a queue that has none."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.max_offset
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message that is still there; 0 for a queue that never had one."""
+        queue = self._queues.get((topic, queue_id))
+        return 0 if queue is None else queue.min_offset
+
+    def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, ms; -1 when it can't be read."""
+        queue = self._queues.get((topic, queue_id))
+        return -1 if queue is None else self._store_time(queue, offset)
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """When the queue's first message was stored, ms; -1 when there is none."""
+        return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        if self.memory_only and (cold := self._cold_entries(queue, offset, ENTRY_BYTES)):
+            raise NotInMemory(cold)
+        entry = queue.entry(offset)
+        if entry is not None and self.memory_only and (cold := self.cold_at(entry[0], entry[1])):
+            raise NotInMemory(cold)
+        head = None if entry is None else self._log.slice(entry[0], FIXED_BYTES_V4)
+        if head is None:
+            return -1
+        _, sys_flag, behind_v4, behind_v6 = _TIMES.unpack_from(head)
+        return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The message stored nearest to a time, the first of equal ones.
+
+        The last message's number beyond the last time; 0 when there is no message.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._store_time(queue, middle) >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == queue.max_offset:
+            return low - 1
+        if low == queue.min_offset:
+            return low
+        before = timestamp_ms - self._store_time(queue, low - 1)
+        behind = self._store_time(queue, low) - timestamp_ms
+        return low if behind == 0 or before > behind else low - 1
+
+    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is taken to be in the page cache (cf. checkInDiskByConsumeOffset).
+
+        Also true when there is no such message, as the rule for groups without offset wants it.
+        """
+        queue = self._queues.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return entry is None or self._log.end - entry[0] <= self._in_memory_bytes

@@ -1,0 +1,68 @@
+"""Consecutive messages that lie near to each other in one file of the log: looked at as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from broker.store.commit_log import CommitLog
+from broker.store.limits import MAX_SPAN_BYTES
+from broker.store.results import FileRange
+
+
+class Span(NamedTuple):
+    """Some of a get's messages.
+
+    Attributes:
+        place: from the first one's begin to the last one's end, with what may lie between.
+        low: index of the first one.
+        high: index behind the last one.
+    """
+
+    place: FileRange
+    low: int
+    high: int
+
+
+def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], end: int) -> list[Span]:
+    """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
+
+    Args:
+        log: what they lie in.
+        starts: physical offset of each; none is below the first.
+        sizes: of each.
+        end: behind the one furthest back in the log.
+    """
+    first = starts[0]
+    file = log.file_at(first)
+    if file is None:
+        return []
+    base = file.start
+    if end <= min(base + file.size, first + MAX_SPAN_BYTES):
+        return [Span(FileRange(file, first - base, end - base), 0, len(starts))]
+    spans = []
+    low = limit = 0
+    begin = end = first
+    for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        behind = start + size
+        if begin <= start and behind <= limit:
+            end = max(end, behind)
+            continue
+        if index:
+            spans.append(Span(FileRange(file, begin - base, end - base), low, index))
+        file = log.file_at(start)
+        if file is None or behind > file.start + file.size:
+            return []
+        low, begin, end, base = index, start, behind, file.start
+        limit = max(behind, min(base + file.size, begin + MAX_SPAN_BYTES))
+    spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
+    return spans
+
+
+def scattered(
+    view: memoryview, base: int, starts: Sequence[int], sizes: Sequence[int]
+) -> list[memoryview]:
+    """A slice for each record of a file that begins at physical offset ``base``."""
+    return [
+        view[start - base : start - base + size] for start, size in zip(starts, sizes, strict=True)
+    ]

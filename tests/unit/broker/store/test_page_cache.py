@@ -1,0 +1,85 @@
+"""The page cache tells of a map what it has, without reading and whoever brought it there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store import page_cache
+from broker.store.limits import GRANULE_BYTES
+from broker.store.page_cache import address_of, fetch, is_cached
+
+SIZE = 4 * GRANULE_BYTES
+PAGE = mmap.PAGESIZE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file that the disk alone has."""
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.write(os.urandom(SIZE))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
+
+
+@pytest.fixture
+def descriptor(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def address(descriptor: int) -> Iterator[int]:
+    view = memoryview(mmap.mmap(descriptor, SIZE))
+    yield address_of(view)
+    view.release()
+
+
+def test_what_left_memory_is_not_there_until_somebody_reads_it(
+    descriptor: int, address: int
+) -> None:
+    assert is_cached(address, 0, SIZE) is False
+    fetch(descriptor, GRANULE_BYTES, GRANULE_BYTES)
+    assert is_cached(address, GRANULE_BYTES, GRANULE_BYTES) is True
+    assert is_cached(address, 0, SIZE) is False
+    fetch(descriptor, 0, SIZE)
+    assert is_cached(address, 0, SIZE) is True
+
+
+def test_all_pages_that_a_range_touches_count(descriptor: int, address: int) -> None:
+    fetch(descriptor, PAGE, PAGE)
+    assert is_cached(address, PAGE, PAGE) is True
+    assert is_cached(address, PAGE + 100, 1) is True
+    assert is_cached(address, PAGE - 1, 1) is False
+    assert is_cached(address, PAGE - 1, 2) is False
+    assert is_cached(address, 2 * PAGE - 1, 2) is False
+
+
+def test_what_was_written_is_there(descriptor: int, address: int) -> None:
+    os.pwrite(descriptor, bytes(GRANULE_BYTES), 2 * GRANULE_BYTES)
+    assert is_cached(address, 2 * GRANULE_BYTES, GRANULE_BYTES) is True
+
+
+def test_of_what_is_not_mapped_nobody_knows(address: int) -> None:
+    assert is_cached(0, 0, PAGE) is None
+
+
+def test_where_it_can_not_be_asked_nobody_knows(
+    address: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache, "_mincore", None)
+    assert is_cached(address, 0, SIZE) is None
+    monkeypatch.setattr(page_cache.sys, "platform", "darwin")
+    assert page_cache._find_mincore() is None

@@ -1,0 +1,128 @@
+"""A get from several places of the log looks at near messages as one, and gives what all give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store import lookups, spans
+from broker.store.commit_log import CommitLog
+from broker.store.message_store import GetStatus, MessageStore
+from broker.store.spans import spans_of
+from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
+from tests.unit.broker.store.stores import LOG_FILE, message, opened
+
+QUEUES = 3
+ROUNDS = 60
+NEAR = 2048
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageStore]:
+    """Messages of three queues in turns, runs of one to four; all from before it was opened."""
+    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", NEAR)
+    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
+    store = opened(tmp_path)
+    for number in range(ROUNDS):
+        for queue_id in range(QUEUES):
+            for _ in range(1 + number % 4):
+                store.put(message(BODY % number, queue_id=queue_id, tag="a"))
+    store.close()
+    store.open()
+    yield store
+    store.close()
+
+
+def log_of(store: MessageStore) -> CommitLog:
+    return store._opened().log
+
+
+def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
+    store: MessageStore,
+) -> None:
+    assert store.end_offset > 2 * LOG_FILE
+    for queue_id in range(QUEUES):
+        for offset in range(store.max_offset(TOPIC, queue_id)):
+            for count in (1, 7, 32):
+                at_once = store.get(TOPIC, queue_id, offset, count, wait=False)
+                one_by_one = store.get(
+                    TOPIC, queue_id, offset, count, accept=lambda _: True, wait=False
+                )
+                assert at_once.status is one_by_one.status is GetStatus.FOUND
+                assert b"".join(at_once.records) == b"".join(one_by_one.records)
+                assert at_once.count == one_by_one.count
+                assert at_once.size == one_by_one.size
+                assert at_once.next_offset == one_by_one.next_offset
+
+
+def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rounds 2 and 3 gave this queue three messages and four, with six of others between them.
+    queue = store._opened().queues.get((TOPIC, 0))
+    assert queue is not None
+    sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
+    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", 5 * max(sizes))
+    result = store.get(TOPIC, 0, 3, 7, wait=False)
+    assert [len(record) for record in result.records] == [sum(sizes[:3]), sum(sizes[3:])]
+
+
+def test_behind_a_damaged_record_the_next_span_is_served(store: MessageStore) -> None:
+    queue = store._opened().queues.get((TOPIC, 0))
+    entry = queue.entry(20) if queue is not None else None
+    assert entry is not None
+    flip(store, entry[0] + PARTS["magic"])
+    result = store.get(TOPIC, 0, 0, 32, wait=False)
+    assert (result.count, result.next_offset) == (31, 32)
+    assert store.stats.damaged_messages == 1
+
+
+@given(data=st.data())
+def test_spans_hold_each_message_once_in_one_file_and_no_more_than_near_ones(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = _log(tmp_path_factory)
+    places = data.draw(
+        st.lists(
+            st.tuples(st.integers(0, 3 * LOG_FILE), st.integers(1, LOG_FILE // 2)),
+            min_size=1,
+            max_size=12,
+        )
+    )
+    first = min(start for start, _ in places)
+    starts = [first, *(start for start, _ in places)]
+    sizes = [1, *(size for _, size in places)]
+    end = max(map(sum, zip(starts, sizes, strict=True)))
+    found = spans_of(log, starts, sizes, end)
+    if any(
+        start // LOG_FILE != (start + size - 1) // LOG_FILE or log.file_at(start) is None
+        for start, size in zip(starts, sizes, strict=True)
+    ):
+        assert found == []
+        return
+    assert [span.low for span in found] == [0, *(span.high for span in found[:-1])]
+    assert found[-1].high == len(starts)
+    for (file, begin, behind), low, high in found:
+        assert 0 <= begin < behind <= file.size
+        assert begin == starts[low] - file.start
+        assert behind == max(
+            starts[index] + sizes[index] - file.start for index in range(low, high)
+        )
+        assert all(starts[index] - file.start >= begin for index in range(low, high))
+
+
+_LOGS: list[CommitLog] = []
+
+
+def _log(factory: pytest.TempPathFactory) -> CommitLog:
+    """A log of three files, made once."""
+    if not _LOGS:
+        store = opened(factory.mktemp("spans"))
+        while store.end_offset < 2 * LOG_FILE:
+            store.put(message(b"x" * 1000))
+        _LOGS.append(log_of(store))
+    return _LOGS[0]
