@@ -8,18 +8,23 @@ with the test, however it ends. A start that is under way then is given up.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import click
 
 from remoting import loop
 from remoting.protocol.accelerated import json_dumps
+
+COLLECT_EVERY: Final = 10_000
+"""New objects after which the youngest are looked through for circles of garbage, half a
+millisecond's work, instead of Python's 700: what a request makes goes without any such look."""
 
 
 class Part(Protocol):
@@ -78,6 +83,7 @@ class Serving:
                 stack.push_async_callback(part.stop)
                 if not await _started(part, stop):
                     return
+            stack.enter_context(_spared_collector())
             self._announce()
             await self._until_stopped(stop)
 
@@ -117,6 +123,23 @@ async def _started(part: Part, stop: asyncio.Event) -> bool:
     with suppress(asyncio.CancelledError):
         await starting
     return not stop.is_set()
+
+
+@contextmanager
+def _spared_collector() -> Iterator[None]:
+    """What a server has when it is ready stays: the garbage collector need not go over it again.
+
+    With ten thousand queues that was a pause of 25 ms each time.
+    """
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _at_end_of_stdin(stop: asyncio.Event) -> None:

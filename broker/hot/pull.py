@@ -35,8 +35,8 @@ from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 
-MAX_KNOWN_PULLS: Final = 4_096
-"""Kinds of pulls remembered, of a KiB or two each; more are a stream of odd headers."""
+MAX_KNOWN_PULLS: Final = 16_384
+"""Kinds of pulls remembered, one for each queue and group; more are a stream of odd headers."""
 
 _MAX_TEXT_LENGTH: Final = 256
 """Of a field of the header that is remembered; nearly all are shorter."""
@@ -95,6 +95,7 @@ class Pulls:
         "_offsets",
         "_pulls",
         "_state",
+        "_texts",
         "_topics_version",
         "_turn",
         "served",
@@ -110,6 +111,8 @@ class Pulls:
         self._turn = turn
         self.served = 0
         self._known: dict[tuple[str, ...], Known] = {}
+        # Most of what headers say they all say: each text is kept once.
+        self._texts: dict[str, str] = {}
         self._topics_version = state.topics.data_version
         self._groups_version = state.groups.data_version
         self._found = _found_template()
@@ -215,9 +218,13 @@ class Pulls:
         ):
             self._topics_version = state.topics.data_version
             self._groups_version = state.groups.data_version
-            self._known.clear()
+            self._forget()
         key = _key_of(fields)
         return self._known.get(key) or self._learn(key, fields)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._texts.clear()
 
     def _learn(self, key: tuple[str, ...], fields: PullFields) -> Known | None:
         header = _header_of(fields)
@@ -225,7 +232,9 @@ class Pulls:
             return None
         accept = self._pulls.accept(HeldPull(_NO_COMMAND, self._turn.peer.connection, header))
         if len(self._known) >= MAX_KNOWN_PULLS:
-            self._known.clear()
+            self._forget()
+        key = tuple(self._texts.setdefault(text, text) for text in key)
+        header.consumer_group, header.topic = key[:2]
         known = self._known[key] = Known(header, accept, self._pulls.most(header))
         return known
 

@@ -127,9 +127,6 @@ WARM_SECONDS: Final = 1.0
 MAX_PROBES: Final = 64
 """Questions to the page cache that one get asks: 0.3 ms. Beyond them it counts as cold."""
 
-MAX_SPAN_BYTES: Final = 1024 * 1024
-"""Records spread over more of the log than this are asked about one by one."""
-
 COLD_READERS: Final = 4
 """Threads that read what is not in memory: enough to keep a disk busy, few enough to leave the
 loop the GIL."""
@@ -140,8 +137,8 @@ MAX_COLD_READS: Final = 4096
 FETCH_BYTES: Final = 256 * 1024
 """What such a thread holds in memory: it reads for the page cache."""
 
-MAX_FETCH_GAP_BYTES: Final = 16 * 1024
-"""Records this near to each other are fetched together, with what lies between them."""
+MAX_GAP_BYTES: Final = 16 * 1024
+"""Records this near to each other are asked about and fetched together, with what lies between."""
 
 CHECKED_SECONDS: Final = 60.0
 """How long a record that was found sound is taken to stay so while it seems to stay in memory."""

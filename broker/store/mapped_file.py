@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from broker.store.limits import RUN_AHEAD_STEP_BYTES
 from broker.store.regions import shortened
 
 _ZEROS: Final = memoryview(bytes(RUN_AHEAD_STEP_BYTES))
+_numbers: Final = count()
 
 
 class MappedFiles:
@@ -68,6 +70,7 @@ class MappedFile:
     Attributes:
         start: offset of its first byte in the whole log.
         size: length in bytes.
+        number: its own, of all in this process.
         watermark: bytes from its beginning that have blocks and may be stored to.
         pinned: it stays mapped.
         touched: looked at since the table's hand passed.
@@ -81,6 +84,7 @@ class MappedFile:
         "_name_synced",
         "_path",
         "_region",
+        "number",
         "pinned",
         "removed",
         "size",
@@ -102,6 +106,7 @@ class MappedFile:
         self._path = str(path)
         self.start = start
         self.size = size
+        self.number = next(_numbers)
         self.watermark = used
         self.pinned = False
         self.touched = False

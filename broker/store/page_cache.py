@@ -55,14 +55,15 @@ def is_cached(address: int, position: int, length: int) -> bool | None:
     """
     if _mincore is None:
         return None
-    begin, end = position // PAGESIZE, -(-(position + length) // PAGESIZE)
-    for first in range(begin, end, _PAGES_AT_ONCE):
-        pages = min(end - first, _PAGES_AT_ONCE)
-        if _mincore(address + first * PAGESIZE, pages * PAGESIZE, _answer_at):
-            return None
-        if 0 in _answer[:pages]:
-            return False
-    return True
+    over = position % PAGESIZE
+    pages = (over + length + PAGESIZE - 1) // PAGESIZE
+    if pages > _PAGES_AT_ONCE:
+        first = _PAGES_AT_ONCE * PAGESIZE - over
+        found = is_cached(address, position, first)
+        return is_cached(address, position + first, length - first) if found else found
+    if _mincore(address + position - over, pages * PAGESIZE, _answer_at):
+        return None
+    return _answer.find(0, 0, pages) < 0
 
 
 def fetch(descriptor: int, position: int, length: int) -> None:

@@ -147,20 +147,24 @@ class Reader(Lookups):
         spans = spans_of(self._log, starts, sizes, end)
         if not spans or not (wait or self._warmth.are_warm([span.place for span in spans])):
             return None
+        views = {}
         try:
-            views = [span.place.file.view for span in spans]
+            for (file, _, _), _, _ in spans:
+                if file not in views:
+                    views[file] = file.view
         except OSError:
             return None
         if self._is_doubtful(queue, offset, starts[0]) and not self._soundness.is_known(
             queue, offset, offset + len(starts)
         ):
-            for view, (place, low, high) in zip(views, spans, strict=True):
+            for (file, _, _), low, high in spans:
                 if not self._soundness.are_sound(
-                    queue, offset + low, starts[low:high], sizes[low:high], view, place.file.start
+                    queue, offset + low, starts[low:high], sizes[low:high], views[file], file.start
                 ):
                     return None
         records = []
-        for view, ((file, begin, behind), low, high) in zip(views, spans, strict=True):
+        for (file, begin, behind), low, high in spans:
+            view = views[file]
             if behind - begin == sum(sizes[low:high]):
                 records.append(view[begin:behind])
             else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
-from broker.store.limits import MAX_SPAN_BYTES
+from broker.store.limits import MAX_GAP_BYTES
 from broker.store.results import FileRange
 
 
@@ -38,15 +38,15 @@ def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], end: i
     if file is None:
         return []
     base = file.start
-    if end <= min(base + file.size, first + MAX_SPAN_BYTES):
+    if end - first <= sum(sizes) + MAX_GAP_BYTES and end <= base + file.size:
         return [Span(FileRange(file, first - base, end - base), 0, len(starts))]
     spans = []
     low = limit = 0
     begin = end = first
     for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         behind = start + size
-        if begin <= start and behind <= limit:
-            end = max(end, behind)
+        if end <= start <= end + MAX_GAP_BYTES and behind <= limit:
+            end = behind
             continue
         if index:
             spans.append(Span(FileRange(file, begin - base, end - base), low, index))
@@ -54,7 +54,7 @@ def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], end: i
         if file is None or behind > file.start + file.size:
             return []
         low, begin, end, base = index, start, behind, file.start
-        limit = max(behind, min(base + file.size, begin + MAX_SPAN_BYTES))
+        limit = base + file.size
     spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
     return spans
 

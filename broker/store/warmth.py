@@ -14,6 +14,7 @@ Only the loop's thread comes here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from broker.store.limits import (
     CHECKED_SECONDS,
@@ -25,6 +26,9 @@ from broker.store.limits import (
 from broker.store.mapped_file import MappedFile
 from broker.store.results import FileRange
 
+_MOST_GRANULES: Final = 2**24
+"""Of one file, which has 1 TiB at most (``mappedFileSizeCommitLog`` is 1 GiB unless changed)."""
+
 
 class Warmth:
     """The granules of files that are known to be in memory."""
@@ -32,7 +36,8 @@ class Warmth:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         """``monotonic`` tells the time in seconds."""
         self._monotonic = monotonic
-        self._until: dict[tuple[MappedFile, int], float] = {}
+        # By numbers: tuples would be the garbage collector's work, thousands of them a second.
+        self._until: dict[int, float] = {}
         self._epoch = 1
         self._epoch_ends = monotonic() + CHECKED_SECONDS
 
@@ -54,8 +59,9 @@ class Warmth:
         until = self._until
         probes = 0
         for file, start, end in ranges:
+            first = file.number * _MOST_GRANULES
             for granule in range(start // GRANULE_BYTES, -(-end // GRANULE_BYTES)):
-                if until.get((file, granule), now) > now:
+                if until.get(first + granule, now) > now:
                     continue
                 probes += 1
                 if probes > MAX_PROBES or not self._ask(file, granule, start, end, now):
@@ -90,4 +96,4 @@ class Warmth:
         if len(self._until) >= MAX_WARM_GRANULES:
             # All will be asked anew, which takes less than to find the oldest each time.
             self._until.clear()
-        self._until[file, granule] = now + WARM_SECONDS
+        self._until[file.number * _MOST_GRANULES + granule] = now + WARM_SECONDS

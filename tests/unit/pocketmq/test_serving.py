@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pocketmq.serving import Failed, Serving
+from pocketmq.serving import COLLECT_EVERY, Failed, Serving
 
 
 class Fake:
@@ -55,6 +56,20 @@ def test_a_signal_stops_the_parts_in_the_opposite_order(number: signal.Signals) 
         "stop broker",
         "stop nameserver",
     ]
+
+
+def test_while_it_serves_the_garbage_collector_leaves_alone_what_was_there() -> None:
+    usual = gc.get_threshold()
+    found: list[tuple[bool, int]] = []
+
+    def ready(_: str) -> None:
+        found.append((gc.get_freeze_count() > 0, gc.get_threshold()[0]))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Serving(parts=[Fake("broker", [])], echo=ready).run()
+    assert found == [(True, COLLECT_EVERY)]
+    assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == usual
 
 
 def test_the_ready_line_as_json_is_one_object() -> None:

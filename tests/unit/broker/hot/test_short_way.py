@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.hot import pull
 from broker.hot.rows import Rows
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -121,6 +122,21 @@ def test_a_parked_pull_keeps_its_own_offset(side: Side) -> None:
     side.feed(encode(waiting) + encode(other) + encode(usual_send()))
     assert b'"nextBeginOffset":"2"' in side.wire.sent[-1]
     assert side.wire.sent[-1].count(b"x" * 100) == 1
+
+
+def test_pulls_of_more_kinds_than_are_remembered_go_the_short_way_too(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "MAX_KNOWN_PULLS", 3)
+    kinds = [
+        pull_command("plain", consumer_group=group, max_msg_nums=n)
+        for group in ("g", "h")
+        for n in range(1, 6)
+    ]
+    for _ in range(2):
+        side.feed(b"".join(map(encode, kinds)))
+    assert (side.frames, side.wire.cold) == (2 * len(kinds), 0)
+    assert b"".join(side.wire.sent).count(b'"nextBeginOffset":"1"') == 2 * len(kinds)
 
 
 def test_a_commit_goes_the_short_way(side: Side) -> None:

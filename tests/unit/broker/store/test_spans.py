@@ -18,13 +18,13 @@ from tests.unit.broker.store.stores import LOG_FILE, message, opened
 
 QUEUES = 3
 ROUNDS = 60
-NEAR = 2048
+NEAR = 600
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageStore]:
     """Messages of three queues in turns, runs of one to four; all from before it was opened."""
-    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", NEAR)
+    monkeypatch.setattr(spans, "MAX_GAP_BYTES", NEAR)
     monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
     store = opened(tmp_path)
     for number in range(ROUNDS):
@@ -66,7 +66,7 @@ def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(
     queue = store._opened().queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
-    monkeypatch.setattr(spans, "MAX_SPAN_BYTES", 5 * max(sizes))
+    monkeypatch.setattr(spans, "MAX_GAP_BYTES", 5 * max(sizes))
     result = store.get(TOPIC, 0, 3, 7, wait=False)
     assert [len(record) for record in result.records] == [sum(sizes[:3]), sum(sizes[3:])]
 
