@@ -25,7 +25,7 @@ from broker.store.limits import (
     GRANULE_BYTES,
     HOT_QUEUE_ENTRIES,
     MAX_COLD_READS,
-    MAX_GAP_BYTES,
+    MAX_FETCH_GAP_BYTES,
     READ_AHEAD_BYTES,
 )
 from broker.store.reader import Reader
@@ -230,7 +230,7 @@ def joined(ranges: Sequence[FileRange]) -> list[FileRange]:
     out = [ranges[0]]
     for file, start, end in ranges[1:]:
         last = out[-1]
-        if file is last.file and 0 <= start - last.end <= MAX_GAP_BYTES:
+        if file is last.file and 0 <= start - last.end <= MAX_FETCH_GAP_BYTES:
             out[-1] = FileRange(file, last.start, end)
         else:
             out.append(FileRange(file, start, end))

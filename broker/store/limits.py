@@ -127,6 +127,10 @@ WARM_SECONDS: Final = 1.0
 MAX_PROBES: Final = 64
 """Questions to the page cache that one get asks: 0.3 ms. Beyond them it counts as cold."""
 
+MAX_SPAN_BYTES: Final = 256 * 1024
+"""Records within this are asked about together; of those spread further each place is, for then it
+takes less to see where they lie."""
+
 COLD_READERS: Final = 4
 """Threads that read what is not in memory: enough to keep a disk busy, few enough to leave the
 loop the GIL."""
@@ -137,8 +141,8 @@ MAX_COLD_READS: Final = 4096
 FETCH_BYTES: Final = 256 * 1024
 """What such a thread holds in memory: it reads for the page cache."""
 
-MAX_GAP_BYTES: Final = 16 * 1024
-"""Records this near to each other are asked about and fetched together, with what lies between."""
+MAX_FETCH_GAP_BYTES: Final = 16 * 1024
+"""Records this near to each other are fetched together, with what lies between them."""
 
 CHECKED_SECONDS: Final = 60.0
 """How long a record that was found sound is taken to stay so while it seems to stay in memory."""

@@ -17,7 +17,12 @@ from struct import Struct
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, MIN_SCAN_BYTES
+from broker.store.limits import (
+    MAX_PULL_BYTES,
+    MAX_PULL_MESSAGES,
+    MAX_SPAN_BYTES,
+    MIN_SCAN_BYTES,
+)
 from broker.store.lookups import Lookups
 from broker.store.results import GetResult, GetStatus
 from broker.store.soundness import Accept, Run
@@ -85,7 +90,7 @@ class Reader(Lookups):
         *,
         wait: bool,
     ) -> GetResult | None:
-        """The usual get: no filter, sound entries and records, these in one file, in memory.
+        """The usual get: no filter, and sound entries of sound records that are in memory.
 
         None when it isn't like that; ``_collect`` then looks at each entry.
         """
@@ -106,17 +111,25 @@ class Reader(Lookups):
         ):
             return None
         is_old = first < self._hot_from or offset < queue.opened_offset
-        records: list[memoryview] | None
-        if is_old or end > file.start + file.size:
-            records = self._take_spans(queue, offset, starts, sizes, end, wait=wait or not is_old)
+        asks = is_old and not wait
+        base = file.start
+        if end > base + file.size or (is_old and end - first > MAX_SPAN_BYTES):
+            records = self._spread_records(queue, offset, starts, sizes, asks=asks)
             if records is None:
                 return None
         else:
+            if asks and not self._warmth.is_warm(file, first, end):
+                return None
             try:
                 view = file.view
             except OSError:
                 return None
-            base = file.start
+            if (
+                is_old
+                and self._is_doubtful(queue, offset, first)
+                and not self._soundness.are_sound(queue, offset, starts, sizes, view, base)
+            ):
+                return None
             if end - first == total:
                 records = [view[first - base : end - base]]
             else:
@@ -133,19 +146,18 @@ class Reader(Lookups):
             size=total,
         )
 
-    def _take_spans(
+    def _spread_records(
         self,
         queue: ConsumeQueue,
         offset: int,
         starts: Sequence[int],
         sizes: Sequence[int],
-        end: int,
         *,
-        wait: bool,
+        asks: bool,
     ) -> list[memoryview] | None:
-        """The records of consecutive messages, checked where that is due; None as ``_take_all``."""
-        spans = spans_of(self._log, starts, sizes, end)
-        if not spans or not (wait or self._warmth.are_warm([span.place for span in spans])):
+        """The records of messages that lie in several places or files; None as ``_take_all``."""
+        spans = spans_of(self._log, starts, sizes)
+        if not spans or (asks and not self._warmth.are_warm([span.place for span in spans])):
             return None
         views = {}
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
-from broker.store.limits import MAX_GAP_BYTES
+from broker.store.limits import GRANULE_BYTES
 from broker.store.results import FileRange
 
 
@@ -24,38 +24,33 @@ class Span(NamedTuple):
     high: int
 
 
-def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], end: int) -> list[Span]:
+def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> list[Span]:
     """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
+
+    Messages are near when no granule lies between them that neither has a part in.
 
     Args:
         log: what they lie in.
-        starts: physical offset of each; none is below the first.
+        starts: physical offset of each.
         sizes: of each.
-        end: behind the one furthest back in the log.
     """
-    first = starts[0]
-    file = log.file_at(first)
-    if file is None:
-        return []
-    base = file.start
-    if end - first <= sum(sizes) + MAX_GAP_BYTES and end <= base + file.size:
-        return [Span(FileRange(file, first - base, end - base), 0, len(starts))]
     spans = []
-    low = limit = 0
-    begin = end = first
+    file = None
+    low = begin = end = limit = base = 0
     for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         behind = start + size
-        if end <= start <= end + MAX_GAP_BYTES and behind <= limit:
+        if end <= start <= end + GRANULE_BYTES and behind <= limit:
             end = behind
             continue
-        if index:
+        if file is not None:
             spans.append(Span(FileRange(file, begin - base, end - base), low, index))
         file = log.file_at(start)
         if file is None or behind > file.start + file.size:
             return []
         low, begin, end, base = index, start, behind, file.start
         limit = base + file.size
-    spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
+    if file is not None:
+        spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
     return spans
 
 

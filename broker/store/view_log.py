@@ -4,7 +4,9 @@ A walk goes from head to head: a record's size leads to the next one. A head is 
 its magic is known and it says of itself that it lies where it lies; lengths and CRC are the
 decoder's business, so that a walk costs a fraction of a microsecond a record. Where no head is, the
 bytes up to the next sound record (lengths and CRC included) are ``Damage``, and are handed out as
-such: nothing is skipped in silence. A blank record ends a file; what stands behind it is nobody's.
+such: nothing is skipped in silence. A record whose size leads there although it is not the sum of
+its parts is damage too, and what it would have hidden is found. A blank record ends a file; what
+stands behind it is nobody's.
 
 ``end`` is where recovery would let the log end, but for one thing: of records that fail their CRC
 only those at the very end count as torn. Behind a truncated tail old records may stand, which say
@@ -155,8 +157,9 @@ class LogView:
     ) -> Iterator[LogChunk | Damage]:
         stop = min(end, file.end)
         while position < stop:
-            data = self._row.read(position, min(chunk_bytes, stop - position))
-            starts, used = chain(data, position, stop)
+            data, starts, used = self._chain(
+                file, position, min(chunk_bytes, stop - position), stop
+            )
             if starts:
                 yield LogChunk(position, data[:used], starts)
                 position += used
@@ -200,7 +203,7 @@ class LogView:
     def _behind(self, file: ViewFile, at: int, position: int, stop: int) -> int | None:
         """The end of what begins at ``at``, or of as many records as begin before ``position``."""
         length = min(VIEW_CHUNK_BYTES, file.end - at)
-        starts, used = chain(self._row.read(at, length), at, position)
+        _, starts, used = self._chain(file, at, length, position)
         if starts:
             return at + used
         record, scan = self._look(file, at, check_crc=False)
@@ -265,6 +268,21 @@ class LogView:
 
     # --- single places
 
+    def _chain(
+        self, file: ViewFile, position: int, length: int, stop: int
+    ) -> tuple[memoryview, list[int], int]:
+        """So many bytes, and ``chain`` of them but for a last record that leads astray."""
+        data = self._row.read(position, length)
+        starts, used = chain(data, position, stop)
+        if (
+            starts
+            and position + used < file.end
+            and isinstance(self._look(file, position + used, check_crc=False)[1], Invalid | End)
+            and isinstance(self._look(file, position + starts[-1], check_crc=False)[1], Invalid)
+        ):
+            used = starts.pop()
+        return data, starts, used
+
     def _look(self, file: ViewFile, position: int, *, check_crc: bool) -> tuple[memoryview, Scan]:
         """What stands at a place, read now: the record, if one does, and what it is."""
         remaining = file.end - position
@@ -286,7 +304,7 @@ class LogView:
             reason = f"the record at {position} says that it lies at {physical}"
             return _NOTHING, Invalid(reason)
         record = self._row.read(position, size)
-        return record, _soundness(record, position) if check_crc else Found(size)
+        return record, _soundness(record, position, check_crc=check_crc)
 
     def _is_sound(self, file: ViewFile, position: int) -> bool:
         return isinstance(self._look(file, position, check_crc=True)[1], Found)
@@ -346,10 +364,10 @@ def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
     return starts, at
 
 
-def _soundness(record: memoryview, position: int) -> Scan:
-    if isinstance(examine(record, 0), Found):
+def _soundness(record: memoryview, position: int, *, check_crc: bool) -> Scan:
+    if isinstance(examine(record, 0, check_crc=check_crc), Found):
         return Found(len(record))
-    if isinstance(examine(record, 0, check_crc=False), Found):
+    if check_crc and isinstance(examine(record, 0, check_crc=False), Found):
         return Invalid(f"the body of the record at {position} fails its CRC")
     reason = f"the lengths in the record at {position} don't make up its {len(record)} bytes"
     return Invalid(reason)

@@ -69,6 +69,10 @@ class Warmth:
                     return False
         return True
 
+    def is_warm(self, file: MappedFile, start: int, end: int) -> bool:
+        """Likewise of one range, by its physical offsets."""
+        return self.are_warm((FileRange(file, start - file.start, end - file.start),))
+
     def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
         """Ask for the whole granule, or else for what is wanted of it."""
         first = granule * GRANULE_BYTES

@@ -354,7 +354,7 @@ def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Pa
 def test_ranges_near_to_each_other_are_fetched_together(store: MessageStore) -> None:
     (where,) = unhurried(store).cold
     file = where.file
-    gap = cold_reads.MAX_GAP_BYTES
+    gap = cold_reads.MAX_FETCH_GAP_BYTES
     pieces = [FileRange(file, 0, 10), FileRange(file, 20, 30), FileRange(file, 31 + gap, 40 + gap)]
     assert cold_reads.joined(pieces) == [FileRange(file, 0, 30), pieces[2]]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import lookups, spans
+from broker.store import lookups, reader, spans
 from broker.store.commit_log import CommitLog
 from broker.store.message_store import GetStatus, MessageStore
 from broker.store.spans import spans_of
@@ -24,7 +24,8 @@ NEAR = 600
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageStore]:
     """Messages of three queues in turns, runs of one to four; all from before it was opened."""
-    monkeypatch.setattr(spans, "MAX_GAP_BYTES", NEAR)
+    monkeypatch.setattr(spans, "GRANULE_BYTES", NEAR)
+    monkeypatch.setattr(reader, "MAX_SPAN_BYTES", NEAR)
     monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
     store = opened(tmp_path)
     for number in range(ROUNDS):
@@ -66,7 +67,7 @@ def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(
     queue = store._opened().queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
-    monkeypatch.setattr(spans, "MAX_GAP_BYTES", 5 * max(sizes))
+    monkeypatch.setattr(spans, "GRANULE_BYTES", 5 * max(sizes))
     result = store.get(TOPIC, 0, 3, 7, wait=False)
     assert [len(record) for record in result.records] == [sum(sizes[:3]), sum(sizes[3:])]
 
@@ -93,11 +94,8 @@ def test_spans_hold_each_message_once_in_one_file_and_no_more_than_near_ones(
             max_size=12,
         )
     )
-    first = min(start for start, _ in places)
-    starts = [first, *(start for start, _ in places)]
-    sizes = [1, *(size for _, size in places)]
-    end = max(map(sum, zip(starts, sizes, strict=True)))
-    found = spans_of(log, starts, sizes, end)
+    starts, sizes = zip(*places, strict=True)
+    found = spans_of(log, starts, sizes)
     if any(
         start // LOG_FILE != (start + size - 1) // LOG_FILE or log.file_at(start) is None
         for start, size in zip(starts, sizes, strict=True)

@@ -49,6 +49,20 @@ def test_a_record_without_a_head_is_named_and_stepped_over(root: Path, at: int) 
     assert str(positions[20]) in damage[0].reason
 
 
+@pytest.mark.parametrize("bit", [256, 2048, 8192])
+def test_a_size_that_leads_astray_hides_no_other_record(root: Path, bit: int) -> None:
+    positions = positions_of(root)
+    size = positions[21] - positions[20]
+    overwrite(root, positions[20], (size ^ bit).to_bytes(4, "big"))
+    view = StoreView(root)
+    records, damage = found_by(view)
+    assert numbers(records) == [n for n in range(COUNT) if n != 20]
+    assert [(found.begin, found.end) for found in damage] == [(positions[20], positions[21])]
+    assert "don't make up its" in damage[0].reason
+    for position in (positions[20] + 1, positions[22], positions[23] - 1):
+        assert view.log.first_start(position, positions[-1]) in positions
+
+
 def test_a_changed_body_is_handed_out_and_fails_its_crc(root: Path) -> None:
     position = positions_of(root)[20]
     overwrite(root, position + 100, b"BODY")
@@ -67,9 +81,9 @@ def test_a_page_of_zeros_costs_the_messages_on_it(root: Path) -> None:
     pairs = enumerate(pairwise(positions))
     hit = [n for n, (begin, end) in pairs if end > 4096 and begin < 8192]
     assert numbers(whole) == [n for n in range(COUNT) if n not in hit]
-    assert damage[0].begin == positions[hit[1]]
+    assert damage[0].begin == positions[hit[0]]
     assert damage[0].end == positions[hit[-1] + 1]
-    assert damage[0].reason == f"nothing has been written at {positions[hit[1]]}"
+    assert f"the record at {positions[hit[0]]} don't make up its" in damage[0].reason
 
 
 def test_a_file_that_is_missing_is_damage(root: Path) -> None:
