@@ -23,8 +23,8 @@ from remoting import loop
 from remoting.protocol.accelerated import json_dumps
 
 COLLECT_EVERY: Final = 10_000
-"""New objects after which the youngest are looked through for circles of garbage, half a
-millisecond's work, instead of Python's 700: what a request makes goes without any such look."""
+"""New objects after which the youngest are looked through for circles of garbage, instead of
+Python's 700: what a request makes goes without any such look."""
 
 
 class Part(Protocol):
@@ -129,7 +129,7 @@ async def _started(part: Part, stop: asyncio.Event) -> bool:
 def _spared_collector() -> Iterator[None]:
     """What a server has when it is ready stays: the garbage collector need not go over it again.
 
-    With ten thousand queues that was a pause of 25 ms each time.
+    With ten thousand queues those are 82,000 objects, which take 12 ms.
     """
     usual = gc.get_threshold()
     gc.collect()
