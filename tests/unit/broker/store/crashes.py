@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from broker.store.message_store import MessageStore
 from remoting.protocol.message.record import encode_record
@@ -13,11 +14,11 @@ from tests.unit.broker.store.stores import LOG_FILE, small_config
 _number = count()
 
 
-def crash(store: MessageStore) -> MessageStore:
-    """The same files as another broker finds them after a kill."""
+def crash(store: MessageStore, **changes: Any) -> MessageStore:
+    """The same files as another broker finds them after a kill, with some settings changed."""
     root = store.paths.root.parent / f"crashed-{next(_number)}"
     shutil.copytree(store.paths.root, root)
-    return MessageStore(small_config(root))
+    return MessageStore(small_config(root, **changes))
 
 
 def log_files(store: MessageStore) -> list[Path]:
