@@ -217,7 +217,7 @@ class Link(asyncio.Protocol, ABC):
             finally:
                 self._in_turn = False
             self._watch.frame_since = inf
-            self._flush()
+            self.flush()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -272,7 +272,7 @@ class Link(asyncio.Protocol, ABC):
         Raises:
             ConnectionLost: the connection is gone.
         """
-        self._flush()
+        self.flush()
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
         if self._watch.blocked_since != inf:
@@ -281,16 +281,17 @@ class Link(asyncio.Protocol, ABC):
     def _posted(self) -> None:
         """Something is in the outbox: see that it leaves."""
         if self._outbox.size >= self.endpoint.limits.unsent_high_water_bytes:
-            self._flush()
+            self.flush()
         elif not self._in_turn and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_later)
 
     def _flush_later(self) -> None:
         self._flush_scheduled = False
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write now what was sent in this turn of the loop: somebody waits for it."""
         if self.closed or not self._outbox.size:
             return
         data = self._outbox.take()
@@ -320,7 +321,7 @@ class Link(asyncio.Protocol, ABC):
 
     def close(self, reason: str = "closed by us") -> None:
         """Send what is left, then close; cut off after the close timeout. Returns at once."""
-        self._flush()
+        self.flush()
         if self.closed:
             return
         self.closed = True

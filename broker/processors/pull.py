@@ -131,11 +131,13 @@ class PullProcessor:
 
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again and send their answers, whatever they are."""
+        woken: dict[Connection, None] = {}
         for parked in pulls:
             held = parked.request
             assert isinstance(held, HeldPull)
             if held.connection.closed:
                 continue
+            woken[held.connection] = None
             try:
                 reply = self._run_again(held)
             except Refused as refused:
@@ -147,6 +149,9 @@ class PullProcessor:
                 )
             if reply is not None:
                 held.connection.send(reply)
+        # Once for all of a peer's, but not in the loop's next turn: they have waited.
+        for connection in woken:
+            connection.flush()
 
     def _run_again(self, held: HeldPull) -> Command | None:
         """Answer a parked pull. What woke it came just now, so the disk is not waited for."""

@@ -30,6 +30,7 @@ from remoting.protocol.disk.file_name import name_of, offset_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 
 NEVER: Final = math.inf
+_NOWHERE: Final = memoryview(b"")
 
 
 class CommitLog:
@@ -40,6 +41,7 @@ class CommitLog:
         opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
         takes_large: whether what was stored last was written, not stored through the map.
+        room_end: physical offset up to which records may be stored instead of what was reserved.
         wake_at: ``end`` from which on ``wake`` is called after a ``store``.
     """
 
@@ -56,6 +58,9 @@ class CommitLog:
         self.opened_tail = 0
         self.appended = 0
         self.takes_large = False
+        self.room_end = 0
+        # Of the file appended to, as it was found whole when the place was reserved.
+        self._view = _NOWHERE
         self.wake_at: float = NEVER
         self.wake: Callable[[], None] = lambda: None
 
@@ -97,6 +102,7 @@ class CommitLog:
                 if file is not None:
                     file.unmap()
             self._active = self._next = None
+            self._view = _NOWHERE
 
     def remove_prepared(self) -> None:
         """Remove the file made ahead, as a clean stop does. Raises ``OSError``."""
@@ -115,6 +121,8 @@ class CommitLog:
     def reserve(self, size: int) -> int:
         """The physical offset where ``size`` bytes of records may be stored next, in one file.
 
+        ``room_end`` says how many more.
+
         Args:
             size: at most ``longest_record``.
 
@@ -131,16 +139,9 @@ class CommitLog:
             used = 0
         if used + size > active.watermark:
             active.extend(used + size, APPENDER_STEP_BYTES, zeros=not self.takes_large)
-        active.keep_mapped()
+        self._view = active.view
+        self.room_end = active.start + min(active.size - MIN_TAIL_BYTES, active.watermark)
         return active.start + used
-
-    @property
-    def room_end(self) -> int:
-        """Physical offset up to which records may be stored without asking ``reserve`` again."""
-        active = self._active
-        if active is None:
-            return self.end
-        return active.start + min(active.size - MIN_TAIL_BYTES, active.watermark)
 
     def store(self, position: int, data: bytes | memoryview) -> None:
         """Store records at the reserved ``position``; from here on they are part of the log."""
@@ -151,10 +152,12 @@ class CommitLog:
         stop = start + len(data)
         # A store above the watermark may be SIGBUS, and would be zeroed later.
         assert stop <= active.watermark
-        self.takes_large = len(data) >= WRITTEN_FROM_BYTES
-        active.store(start, data, by_write=self.takes_large)
-        self.end = position + len(data)
-        self.appended += len(data)
+        length = stop - start
+        self.takes_large = length >= WRITTEN_FROM_BYTES
+        if not (self.takes_large and active.try_write(start, data)):
+            self._view[start:stop] = data
+        self.end = position + length
+        self.appended += length
         if self.end >= self.wake_at:
             self.wake()
 

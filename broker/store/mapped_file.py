@@ -225,17 +225,17 @@ class MappedFile:
             # Published last: only now may an appender store there.
             self.watermark += length
 
-    def store(self, position: int, data: bytes | memoryview, *, by_write: bool) -> None:
-        """Store below the watermark, through the map or by a write: either sees the other's."""
-        if by_write and self._region is not None:
-            try:
-                self._region.write(position, data)
-            except OSError:
-                # There is room for it, so the map takes it; what ails the disk, a sync will tell.
-                pass
-            else:
-                return
-        self.view[position : position + len(data)] = data
+    def try_write(self, position: int, data: bytes | memoryview) -> bool:
+        """Write below the watermark, which the map sees; False: it has to be stored there."""
+        region = self._region
+        if region is None:
+            return False
+        try:
+            region.write(position, data)
+        except OSError:
+            # There is room for it, so the map takes it; what ails the disk, a sync will tell.
+            return False
+        return True
 
     def write(self, position: int, data: bytes) -> None:
         """Write where a page may have no blocks. Raises ``OSError``."""

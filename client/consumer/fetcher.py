@@ -207,7 +207,10 @@ class Fetcher(Generic[T, S]):
         answer, address = await self._request(offset)
         code = answer.code
         if code == ResponseCode.SUCCESS:
-            self._take(answer, offset, address)
+            if self._take(answer, offset, address):
+                # It has come to the queue's end: who waits is served before the broker is asked
+                # for more.
+                await asyncio.sleep(0)
             return
         if code == ResponseCode.PULL_OFFSET_MOVED:
             await self._moved(answer, offset, address)
@@ -250,7 +253,9 @@ class Fetcher(Generic[T, S]):
         request = self._instance.remote.request(RequestCode.PULL_MESSAGE, header)
         timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
         try:
-            connection = await self._instance.connect(address, REQUEST_TIMEOUT)
+            connection = self._instance.connected(address)
+            if connection is None:
+                connection = await self._instance.connect(address, REQUEST_TIMEOUT)
             if commit is not None:
                 self._carried_at = self._loop.time()
                 self._landed.clear()
@@ -269,7 +274,8 @@ class Fetcher(Generic[T, S]):
         self._broker_id = header.suggest_which_broker_id
         return header
 
-    def _take(self, answer: Command, offset: int, address: str) -> None:
+    def _take(self, answer: Command, offset: int, address: str) -> bool:
+        """Take an answer's messages; whether the queue has no more of them."""
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
@@ -289,6 +295,7 @@ class Fetcher(Generic[T, S]):
         self.sink.put(messages, len(answer.body), after)
         if messages:
             self._owner.fetched(self.sink)
+        return after >= header.max_offset
 
     def _messages(self, body: bytes | memoryview, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""

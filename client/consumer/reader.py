@@ -247,19 +247,18 @@ class Reader(Generic[T]):
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
+        timer = None if timeout is None else self._loop.call_later(timeout, _release, waiter)
         try:
-            async with asyncio.timeout(timeout):
-                await waiter
-        except TimeoutError:
-            pass
+            await waiter
         finally:
             self._waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
 
     def wake(self) -> None:
         """Let those who wait look again."""
         for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _release(waiter)
 
     def refusal(self) -> RemoteError | None:
         """The next refusal that the application has to hear of."""
@@ -323,3 +322,8 @@ class Reader(Generic[T]):
             self._options.on_event(event)
         except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
             _log.exception("on_event failed", group=self._group)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -269,8 +269,10 @@ class Intake:
     def _take(self) -> None:
         now = self._loop.time()
         late = self._accumulator.expire(now)
-        for batch in self._accumulator.take(now, everything=bool(self._flushed)):
+        batches = self._accumulator.take(now, everything=bool(self._flushed))
+        for batch in batches:
             self.sender.dispatch(batch)
+        self.sender.flush()
         if late:
             self._fail(late, SendError("its queue's earlier messages took all its time"))
         if self._accumulator.waiting:

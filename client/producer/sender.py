@@ -98,6 +98,7 @@ class Sender:
         self._turns: dict[str, RoundRobin] = {}
         self._now = asyncio.get_running_loop().time
         self._faults = network.faults
+        self._written: set[Connection] = set()
 
     def dispatch(self, batch: Batch) -> None:
         """Send a batch; returns at once."""
@@ -108,6 +109,12 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
             _log.exception("batch not sent", topic=batch.topic)
             self._broken(delivery, error)
+
+    def flush(self) -> None:
+        """What was dispatched leaves now, not at the end of the loop's turn."""
+        for connection in self._written:
+            connection.flush()
+        self._written.clear()
 
     def request(self, batch: Batch, queue: MessageQueue, *, oneway: bool = False) -> Command:
         """The request that carries these messages to this queue."""
@@ -162,6 +169,7 @@ class Sender:
             future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
         except RemotingError:
             return False
+        self._written.add(connection)
         delivery.attempts += 1
         delivery.started = now
         future.add_done_callback(partial(self._answered, delivery, command.code, address))

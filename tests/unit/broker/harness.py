@@ -45,6 +45,7 @@ class FakeConnection:
         self.remote = ("10.0.0.7", port)
         self.remote_text = f"10.0.0.7:{port}"
         self.closed = False
+        self.flushes = 0
         self.sent: list[Command] = []
         self.pushed: list[Command] = []
         self.answers: dict[int, Command] = {}
@@ -57,6 +58,9 @@ class FakeConnection:
     def send_with_body(self, command: Command, body: Sequence[memoryview]) -> None:
         command.body = b"".join(body)
         self.sent.append(command)
+
+    def flush(self) -> None:
+        self.flushes += 1
 
     def send_oneway(self, command: Command) -> None:
         self.pushed.append(command)

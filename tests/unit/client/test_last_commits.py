@@ -62,7 +62,7 @@ class Pulls:
     async def _route(self, _: str) -> Any:
         return self._found
 
-    async def connect(self, *_: Any) -> Any:
+    def connected(self, _: str) -> Any:
         return self
 
     async def request(self, *_: Any, timeout: float) -> Any:

@@ -36,6 +36,14 @@ def test_a_held_pull_is_answered_by_the_message_it_waits_for(bench):
     assert len(bench.state.long_polls) == 0
 
 
+def test_pulls_of_one_peer_that_wake_together_leave_as_one_write(bench):
+    bench.topic("T")
+    hold(bench)
+    hold(bench)
+    assert len(arrive(bench)) == 2
+    assert bench.connection.flushes == 1
+
+
 def test_a_held_pull_sleeps_through_messages_of_other_tags(bench):
     bench.topic("T")
     hold(bench, subscription="a")

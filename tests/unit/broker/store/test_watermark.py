@@ -14,6 +14,7 @@ from broker.store import run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.disk_state import DiskState
 from broker.store.files import OsFiles
+from broker.store.limits import WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.regions import OsRegion
 from broker.store.run_ahead import RunAhead
@@ -150,9 +151,15 @@ def test_records_that_can_not_be_written_are_stored_through_the_map(tmp_path: Pa
     file = MappedFile(files, MappedFiles(16), new_file(tmp_path).path, 0, FILE, used=0)
     file.extend(8192, 0)
     files.full = True
-    file.keep_mapped()
-    file.store(100, b"x" * 5000, by_write=True)
-    assert file.view[100:5100] == b"x" * 5000
+    assert not file.try_write(100, b"x" * 5000)
+    files.full = False
+    log = CommitLog(files, MappedFiles(16), tmp_path, FILE)
+    log.load([file], 0, 0)
+    large = b"y" * WRITTEN_FROM_BYTES
+    position = log.reserve(len(large))
+    files.full = True
+    log.store(position, large)
+    assert file.view[: len(large)] == large
 
 
 def test_an_idle_store_is_allocated_only_a_little_ahead(
