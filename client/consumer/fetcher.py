@@ -208,8 +208,8 @@ class Fetcher(Generic[T, S]):
         code = answer.code
         if code == ResponseCode.SUCCESS:
             if self._take(answer, offset, address):
-                # It has come to the queue's end: who waits is served before the broker is asked
-                # for more.
+                # At the queue's end who waits is served first; elsewhere the broker has work again
+                # while the application has.
                 await asyncio.sleep(0)
             return
         if code == ResponseCode.PULL_OFFSET_MOVED:

@@ -269,8 +269,7 @@ class Intake:
     def _take(self) -> None:
         now = self._loop.time()
         late = self._accumulator.expire(now)
-        batches = self._accumulator.take(now, everything=bool(self._flushed))
-        for batch in batches:
+        for batch in self._accumulator.take(now, everything=bool(self._flushed)):
             self.sender.dispatch(batch)
         self.sender.flush()
         if late:
