@@ -2,8 +2,8 @@
 
 In: each read goes to a feed, which says how far it came. It works one slice at a time; what is left
 goes on in the loop's next turn, so that a busy peer does not starve the others. Out: whatever is
-sent during a read, or during one turn of the loop, leaves as one write. One alarm serves all
-deadlines. What the bytes mean is the business of ``remoting.connection``.
+sent during a read, or during one turn of the loop, leaves as one write, at its end or at ``flush``.
+One alarm serves all deadlines. What the bytes mean is the business of ``remoting.connection``.
 """
 
 from __future__ import annotations

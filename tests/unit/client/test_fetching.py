@@ -29,10 +29,8 @@ class Broker:
     def __init__(self, messages: int) -> None:
         self.events: list[str] = []
         self.exhausted = asyncio.Event()
-        route = SimpleNamespace(address=lambda *_: "a:10911")
         self.routes = SimpleNamespace(to_read=self._route, suspect=lambda _: None)
         self.remote = SimpleNamespace(request=lambda _, header: header)
-        self._found = route
         self._answers = self._answers_of(messages)
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -49,7 +47,7 @@ class Broker:
             )
 
     async def _route(self, _: str) -> Any:
-        return self._found
+        return SimpleNamespace(address=lambda *_: "a:10911")
 
     def connected(self, _: str) -> Any:
         return self
