@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> MessageStore:
-    return opened(tmp_path / "store", clock=clock, **SMALL)
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
+    store = opened(tmp_path / "store", clock=clock, **SMALL)
+    yield store
+    # Of a test that fails, no thread may be left to the tests that look for threads.
+    store.close()
 
 
 @pytest.fixture(params=["plain", "numpy"])

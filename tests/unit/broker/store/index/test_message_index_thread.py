@@ -53,7 +53,8 @@ async def test_a_busy_store_is_left_alone_until_much_waits(
     await asyncio.sleep(0.1)
     assert store.index.backlog_bytes == waiting
     fill(store, range(5, 30))
-    await until(lambda: store.index.backlog_bytes == 0)
+    # The thread may have looked meanwhile: what came after that may be too little again.
+    await until(lambda: store.index.backlog_bytes < 2000)
     store.close()
 
 
