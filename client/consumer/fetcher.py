@@ -279,7 +279,7 @@ class Fetcher(Generic[T, S]):
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
-            messages = self._messages(answer.body, offset)
+            messages = self._messages(answer, offset)
         except RecordError as error:
             raise remote_error(
                 ResponseCode.SYSTEM_ERROR,
@@ -297,9 +297,11 @@ class Fetcher(Generic[T, S]):
             self._owner.fetched(self.sink)
         return after >= header.max_offset
 
-    def _messages(self, body: bytes | memoryview, wanted: int) -> list[ReceivedMessage[T]]:
+    def _messages(self, answer: Command, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
-        messages = messages_of(body, self._queue, self._serde, self._settler)
+        messages = messages_of(
+            answer.body, self._queue, self._serde, self._settler, body_at=answer.body_at
+        )
         if not self.expression.is_all:
             matches = self.expression.matches
             messages = [message for message in messages if matches(message.tags)]

@@ -1,8 +1,9 @@
 """Messages as a consumer gets them: views of an answer's bytes, decoded where they are looked at.
 
 A thousand messages come with one answer. ``messages_of`` walks over them once: it checks each
-record as ``RecordView`` does, and keeps of a usual one (IPv4, not compressed) nothing but where its
-body lies and its offset. All other positions are found again when they are asked for.
+record as ``RecordView`` does, and keeps of a usual one (IPv4, not compressed, of the queue's topic)
+nothing but where its body lies and its offset. All other positions are found again when they are
+asked for. The answer isn't copied if it is most of the read that it came in.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from client.consumer.outcome import DONE, Outcome, Settler, Verdict, outcome_of
 from client.errors import UnreadableMessage, UsageError
 from client.places import Duration, instant, seconds
 from client.serde import Serde
+from remoting.protocol.command import UNKNOWN
 from remoting.protocol.errors import BodyError
-from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
+from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
@@ -34,6 +36,10 @@ T = TypeVar("T")
 COPY_BELOW: Final = 16 * 1024
 """Where records are smaller, one copy of their answer costs less than a view per field."""
 
+_PIN_FACTOR: Final = 2
+"""An answer is copied out of a read that is larger than this many times its size, or messages that
+are kept would keep all of that alive."""
+
 _OWN_ID: Final = b"UNIQ_KEY\x01"
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _UNUSUAL: Final = COMPRESSED | HOSTS_V6_MASK
@@ -41,7 +47,7 @@ _LEFT_OUT: Final = frozenset(
     {"_buffer", "_end", "_position", "_topic_at", "_topic_end", "sys_flag"}
 )
 _SIZE: Final = Struct(">I")
-_LENGTH: Final = Struct(">H")
+_LENGTH: Final = Struct(">h")
 
 _USUAL_HEAD: Final = Struct(">II12xq8xi44xI")
 """Of a record with IPv4 hosts: size, magic, queue offset, system flag, body length."""
@@ -51,12 +57,12 @@ class _Answer:
     """What the messages of one pull's answer share.
 
     Attributes:
-        usual: the messages know where their bodies lie in ``data``.
-        topic: how a usual record goes on behind its body when its topic is the queue's.
+        data: the bytes that the messages know the place of their body in; None: they are views.
+        topic: what they are stored under, when that is known and what to say; see ``topic``.
         settler: where their outcomes go; None: they have none.
     """
 
-    __slots__ = ("buffer", "data", "queue", "serde", "settler", "starts", "topic", "usual")
+    __slots__ = ("buffer", "data", "queue", "serde", "settler", "topic")
 
     def __init__(
         self,
@@ -64,24 +70,13 @@ class _Answer:
         queue: MessageQueue,
         serde: Serde[Any],
         settler: Settler | None,
-        *,
-        usual: bool,
     ) -> None:
         self.buffer = buffer
         self.queue = queue
         self.serde = serde
         self.settler = settler
-        self.data = buffer if usual and isinstance(buffer, bytes) else b""
-        self.usual = bool(self.data)
-        topic = queue.topic.encode()
-        retried = settler is not None and queue.topic.startswith(RETRY_PREFIX)
-        named = self.usual and len(topic) <= MAX_TOPIC_LENGTH and not retried
-        self.topic = bytes((len(topic),)) + topic if named else b""
-        self.starts = self.data.startswith if named else _never
-
-
-def _never(_: bytes, __: int) -> bool:
-    return False
+        self.data: bytes | None = None
+        self.topic: str | None = None
 
 
 class ReceivedMessage(RecordView, Generic[T]):
@@ -103,10 +98,12 @@ class ReceivedMessage(RecordView, Generic[T]):
         queue: MessageQueue,
         serde: Serde[T],
         settler: Settler | None = None,
+        *,
+        limit: int | None = None,
     ) -> None:
-        """The one at ``position``. Raises RecordError."""
-        super().__init__(buffer, position)
-        self._answer = _Answer(buffer, queue, serde, settler, usual=False)
+        """The one at ``position``; see ``RecordView``. Raises RecordError."""
+        super().__init__(buffer, position, limit=limit)
+        self._answer = _Answer(buffer, queue, serde, settler)
         self.offset = self.queue_offset
 
     def __getattr__(self, name: str) -> Any:
@@ -129,8 +126,8 @@ class ReceivedMessage(RecordView, Generic[T]):
     def topic(self) -> str:
         """The topic it is stored under; for a message that was sent back, the one it came from."""
         answer = self._answer
-        if answer.starts(answer.topic, self._body_end):
-            return answer.queue.topic
+        if answer.topic is not None:
+            return answer.topic
         topic = super().topic
         if answer.settler is not None and topic.startswith(RETRY_PREFIX):
             return self._property(_RETRY_TOPIC) or topic
@@ -143,9 +140,9 @@ class ReceivedMessage(RecordView, Generic[T]):
         Raises:
             UnreadableMessage: it doesn't inflate, or to more than is allowed.
         """
-        answer = self._answer
-        if answer.usual:
-            return answer.data[self._body_at : self._body_end]
+        data = self._answer.data
+        if data is not None:
+            return data[self._body_at : self._body_end]
         try:
             return super().body
         except BodyError as error:
@@ -287,46 +284,95 @@ def messages_of(
     queue: MessageQueue,
     serde: Serde[T],
     settler: Settler | None = None,
+    *,
+    body_at: int = UNKNOWN,
 ) -> list[ReceivedMessage[T]]:
     """The messages of a pull's answer; their outcomes go to ``settler``.
+
+    Args:
+        body: the answer's.
+        queue: that was pulled.
+        serde: reads values.
+        settler: None: messages have no outcome.
+        body_at: see ``Command``.
 
     Raises:
         RecordError: one of them is damaged.
     """
-    limit = len(body)
-    small = limit >= _SIZE.size and _SIZE.unpack_from(body)[0] < COPY_BELOW
-    buffer = bytes(body) if small else body
-    usual = _Answer(buffer, queue, serde, settler, usual=True)
+    buffer, position = _place_of(body, body_at)
+    limit = position + len(body)
+    usual = _Answer(buffer, queue, serde, settler)
+    topic = queue.topic.encode()
+    if isinstance(buffer, bytes) and len(topic) <= MAX_TOPIC_LENGTH:
+        usual.data = buffer
+    if settler is None or not queue.topic.startswith(RETRY_PREFIX):
+        usual.topic = queue.topic
     messages: list[ReceivedMessage[T]] = []
+    while position < limit:
+        if usual.data is not None:
+            position = _walk(
+                usual, usual.data, bytes((len(topic),)) + topic, position, limit, messages
+            )
+        if position < limit:
+            message = ReceivedMessage(buffer, position, queue, serde, settler, limit=limit)
+            messages.append(message)
+            position += message.size
+    return messages
+
+
+def _walk(
+    answer: _Answer,
+    data: bytes,
+    topic: bytes,
+    position: int,
+    limit: int,
+    messages: list[ReceivedMessage[T]],
+) -> int:
+    """Make messages of records as long as they are usual ones; where the first other one begins.
+
+    Args:
+        answer: that they belong to.
+        data: its bytes.
+        topic: as they have it, with its length before it.
+        position: of the first.
+        limit: where the answer ends.
+        messages: gets them.
+    """
     append, new = messages.append, object.__new__
     made: type[ReceivedMessage[T]] = ReceivedMessage
-    head, length = _USUAL_HEAD.unpack_from, _LENGTH.unpack_from
+    head, length, has = _USUAL_HEAD.unpack_from, _LENGTH.unpack_from, data.startswith
+    topic_bytes = len(topic) + _LENGTH.size
     last = limit - FIXED_BYTES_V4
-    position = 0
     while position <= last:
-        size, magic, offset, sys_flag, body_length = head(buffer, position)
+        size, magic, offset, sys_flag, body_length = head(data, position)
         end = position + size
         body_at = position + HEAD_BYTES_V4
         body_end = body_at + body_length
-        if magic == MAGIC_V1 and not sys_flag & _UNUSUAL and body_end + 3 <= end <= limit:
-            topic_length = buffer[body_end]
-            tail_at = body_end + topic_length + 3
-            if (
-                topic_length <= MAX_TOPIC_LENGTH
-                and tail_at <= end <= tail_at + MAX_PROPERTIES_BYTES
-                and length(buffer, tail_at - 2)[0] == end - tail_at
-            ):
-                message: ReceivedMessage[T] = new(made)
-                message._answer = usual
-                message.offset = offset
-                message._body_at = body_at
-                message._body_end = body_end
-                append(message)
-                position = end
-                continue
-        message = ReceivedMessage(buffer, position, queue, serde, settler)
+        tail_at = body_end + topic_bytes
+        if (
+            magic != MAGIC_V1
+            or sys_flag & _UNUSUAL
+            or not has(topic, body_end)
+            or not tail_at <= end <= limit
+            or length(data, tail_at - _LENGTH.size)[0] != end - tail_at
+        ):
+            break
+        message: ReceivedMessage[T] = new(made)
+        message._answer = answer
+        message.offset = offset
+        message._body_at = body_at
+        message._body_end = body_end
         append(message)
-        position += message.size
-    if position < limit:
-        RecordView(buffer, position)
-    return messages
+        position = end
+    return position
+
+
+def _place_of(body: bytes | memoryview, body_at: int) -> tuple[bytes | memoryview, int]:
+    """What an answer's records are read from, and where they begin in it."""
+    if len(body) < _SIZE.size or _SIZE.unpack_from(body)[0] >= COPY_BELOW:
+        return body, 0
+    if isinstance(body, memoryview) and body_at != UNKNOWN:
+        read = body.obj
+        if isinstance(read, bytes) and len(read) <= _PIN_FACTOR * len(body):
+            return read, body_at
+    return bytes(body), 0

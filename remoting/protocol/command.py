@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeVar
 
 from remoting.protocol.codes import (
     FLAG_ONEWAY,
@@ -17,6 +17,9 @@ from remoting.protocol.codes import (
 from remoting.protocol.headers.base import Header
 
 H = TypeVar("H", bound=Header)
+
+UNKNOWN: Final = -1
+"""Of a position: nobody has said."""
 
 Extra = Mapping[str, str] | Iterable[tuple[str, str]]
 """Ext fields besides the typed header's."""
@@ -63,6 +66,9 @@ class Command:
 
     serialize: SerializeType = SerializeType.JSON
     """The codec of the frame it came in or shall go out in."""
+
+    body_at: int = field(default=UNKNOWN, compare=False, repr=False)
+    """Where the body of a command that came in begins in what it is a view of."""
 
     @classmethod
     def request(

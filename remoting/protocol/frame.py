@@ -145,6 +145,7 @@ def decode(frame: Frame) -> Command:
     command = _DECODERS[frame.serialize](frame.header)
     if frame.body:
         command.body = frame.body
+        command.body_at = frame.end - len(frame.body)
     return command
 
 

@@ -78,9 +78,40 @@ def test_any_answer_whole_or_damaged_reads_the_same(whole: list[bytes], data: st
     for _ in range(data.draw(st.integers(0, 3)) if answer else 0):
         answer[data.draw(st.integers(0, len(answer) - 1))] = data.draw(st.integers(0, 255))
     body = bytes(answer[: data.draw(st.integers(max(0, len(answer) - 5), len(answer)))])
-    assert outcome(lambda: messages_of(memoryview(body), QUEUE, serde.raw)) == outcome(
-        lambda: iter_records(body)
-    )
+    before, behind = data.draw(st.binary(max_size=9)), data.draw(st.sampled_from([b"", body]))
+    read = memoryview(before + body + behind)[len(before) : len(before) + len(body)]
+    right = outcome(lambda: iter_records(body))
+    assert outcome(lambda: messages_of(body, QUEUE, serde.raw)) == right
+    assert outcome(lambda: messages_of(read, QUEUE, serde.raw, body_at=len(before))) == right
+
+
+RECORD = encode_record(
+    topic="T",
+    body=b"x" * 1000,
+    properties=b"UNIQ_KEY\x01ID",
+    born_host=V4,
+    store_host=V4,
+    queue_id=2,
+    queue_offset=17,
+    physical_offset=99,
+    sys_flag=0,
+    born_timestamp_ms=1,
+    store_timestamp_ms=2,
+    reconsume_times=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "is_kept"),
+    [(b"h" * 10 + RECORD, True), (b"h" * 3000 + RECORD, False)],
+    ids=["its answer's own", "of many"],
+)
+def test_a_message_keeps_no_read_alive_that_is_not_mostly_its_answer(read: bytes, is_kept: bool):
+    begin = len(read) - len(RECORD)
+    view = memoryview(read)[begin:]
+    [message] = messages_of(view, QUEUE, serde.raw, body_at=begin)
+    assert (message.body, message.topic, message.raw) == (b"x" * 1000, "T", RECORD)
+    assert (message.raw.obj is read) == is_kept
 
 
 @pytest.mark.parametrize("size", [10, COPY_BELOW], ids=["copied", "not copied"])

@@ -113,12 +113,13 @@ def test_any_chunking_of_a_stream_gives_the_same_frames(sizes: list[int]) -> Non
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
 def test_a_body_is_a_view_of_the_buffer(make: type) -> None:
-    buffer = make(FRAMES[5])
-    frame = cut(buffer)
+    buffer = make(FRAMES[0] + FRAMES[5])
+    frame = cut(buffer, len(FRAMES[0]))
     assert frame is not None
     command = decode(frame)
     assert isinstance(command.body, memoryview)
     assert command.body.obj is memoryview(buffer).obj
+    assert buffer[command.body_at : frame.end] == command.body != b""
 
 
 def test_an_empty_body_is_no_body() -> None:
