@@ -19,7 +19,7 @@ from client.places import Duration, instant, seconds
 from client.serde import Serde
 from remoting.protocol.command import UNKNOWN
 from remoting.protocol.errors import BodyError
-from remoting.protocol.limits import MAX_TOPIC_LENGTH
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
@@ -340,23 +340,25 @@ def _walk(
     """
     append, new = messages.append, object.__new__
     made: type[ReceivedMessage[T]] = ReceivedMessage
-    head, length, has = _USUAL_HEAD.unpack_from, _LENGTH.unpack_from, data.startswith
-    topic_bytes = len(topic) + _LENGTH.size
+    head, has = _USUAL_HEAD.unpack_from, data.startswith
     last = limit - FIXED_BYTES_V4
+    tail, tail_bytes = topic, -1
     while position <= last:
         size, magic, offset, sys_flag, body_length = head(data, position)
         end = position + size
         body_at = position + HEAD_BYTES_V4
         body_end = body_at + body_length
-        tail_at = body_end + topic_bytes
-        if (
-            magic != MAGIC_V1
-            or sys_flag & _UNUSUAL
-            or not has(topic, body_end)
-            or not tail_at <= end <= limit
-            or length(data, tail_at - _LENGTH.size)[0] != end - tail_at
-        ):
+        if magic != MAGIC_V1 or sys_flag & _UNUSUAL or end > limit:
             break
+        if end - body_end != tail_bytes or not has(tail, body_end):
+            # Most have as long properties as the one before.
+            tail_bytes = end - body_end
+            properties_bytes = tail_bytes - len(topic) - _LENGTH.size
+            if not 0 <= properties_bytes <= MAX_PROPERTIES_BYTES:
+                break
+            tail = topic + _LENGTH.pack(properties_bytes)
+            if not has(tail, body_end):
+                break
         message: ReceivedMessage[T] = new(made)
         message._answer = answer
         message.offset = offset
