@@ -17,6 +17,10 @@ from remoting.errors import ConnectionLost
 Buffer = bytes | bytearray | memoryview
 
 
+GATHER_BYTES: Final = 16 * 1024
+"""Parts of this size on average are written as they are."""
+
+
 class Reason(IntEnum):
     """Why nothing is read from a peer; bits, of which several may be set.
 
@@ -92,12 +96,16 @@ class Outbox:
         self._parts += parts
         self.size += sum(map(len, self._parts[before:]))
 
-    def take(self) -> Buffer:
-        """Everything as one buffer: joining is measurably faster than a gathering write."""
+    def take(self) -> list[Buffer]:
+        """Everything, as one buffer unless the parts are large.
+
+        Joining small ones is measurably faster than a gathering write of them.
+        """
         parts = self._parts
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self.size < GATHER_BYTES * len(parts) and len(parts) > 1:
+            parts = [b"".join(parts)]
         self.clear()
-        return whole
+        return parts
 
     def clear(self) -> None:
         """Forget everything."""

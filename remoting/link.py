@@ -294,10 +294,13 @@ class Link(asyncio.Protocol, ABC):
         """Write now what was sent in this turn of the loop: somebody waits for it."""
         if self.closed or not self._outbox.size:
             return
-        data = self._outbox.take()
-        self._counters.bytes_out += len(data)
+        self._counters.bytes_out += self._outbox.size
+        parts = self._outbox.take()
         self._watch.last_out = self._clock_now()
-        self._transport.write(data)
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
         if self._watch.blocked_since != inf:
             if self._transport.get_write_buffer_size() > self.endpoint.limits.max_unsent_bytes:
                 self._drop(Verdict.SLOW_READER)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.connection import Connection
+from remoting.flow import GATHER_BYTES
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
@@ -59,6 +60,23 @@ async def test_what_is_sent_in_one_turn_is_one_write() -> None:
     heard = peer.hears()
     assert [command.opaque for command in heard] == [0, 1, 2, 3, 4]
     assert bytes(heard[-1].body) == b"abcd"
+
+
+@pytest.mark.parametrize(
+    ("size", "is_copied"), [(GATHER_BYTES, True), (GATHER_BYTES * 2, False)], ids=["small", "large"]
+)
+async def test_large_parts_are_not_copied_before_they_are_written(
+    size: int, is_copied: bool
+) -> None:
+    peer = Peer()
+    body = memoryview(bytes(size))
+    peer.connection.send_with_body(Command(0, 7), [body])
+    peer.connection.flush()
+    parts = [part for gathered in peer.transport.gathered for part in gathered]
+    assert any(part is body for part in parts) != is_copied
+    [answer] = peer.hears()
+    assert (answer.opaque, answer.body) == (7, body)
+    assert peer.counters.bytes_out > size
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from remoting.clock import ManualClock
@@ -19,6 +20,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.protocol: Connection | None = None
         self.writes: list[bytes] = []
+        self.gathered: list[list[bytes | bytearray | memoryview]] = []
         self.unsent = 0
         self.stuck = False
         self.reading = True
@@ -46,6 +48,11 @@ class FakeTransport(asyncio.Transport):
             self.blocked = True
             assert self.protocol is not None
             self.protocol.pause_writing()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        parts = list(list_of_data)
+        self.gathered.append(parts)
+        super().writelines(parts)
 
     def take(self, count: int) -> None:
         """The peer reads ``count`` bytes."""
