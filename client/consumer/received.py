@@ -58,11 +58,10 @@ class _Answer:
 
     Attributes:
         data: the bytes that the messages know the place of their body in; None: they are views.
-        topic: what they are stored under, when that is known and what to say; see ``topic``.
         settler: where their outcomes go; None: they have none.
     """
 
-    __slots__ = ("buffer", "data", "queue", "serde", "settler", "topic")
+    __slots__ = ("buffer", "data", "queue", "serde", "settler")
 
     def __init__(
         self,
@@ -76,7 +75,6 @@ class _Answer:
         self.serde = serde
         self.settler = settler
         self.data: bytes | None = None
-        self.topic: str | None = None
 
 
 class ReceivedMessage(RecordView, Generic[T]):
@@ -84,11 +82,13 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     Attributes:
         offset: its number in its queue.
+        topic: that it is stored under; of a message that was sent back, the one it came from.
     """
 
-    __slots__ = ("_answer", "offset")
+    __slots__ = ("_answer", "offset", "topic")
 
     offset: QueueOffset
+    topic: str
     _answer: _Answer
 
     def __init__(
@@ -108,6 +108,9 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     def __getattr__(self, name: str) -> Any:
         """What ``messages_of`` left out, found when the first of it is needed."""
+        if name == "topic":
+            self.topic = self._find_topic()
+            return self.topic
         if name not in _LEFT_OUT:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         buffer = self._answer.buffer
@@ -122,14 +125,9 @@ class ReceivedMessage(RecordView, Generic[T]):
         """The queue it was read from."""
         return self._answer.queue
 
-    @property
-    def topic(self) -> str:
-        """The topic it is stored under; for a message that was sent back, the one it came from."""
-        answer = self._answer
-        if answer.topic is not None:
-            return answer.topic
+    def _find_topic(self) -> str:
         topic = super().topic
-        if answer.settler is not None and topic.startswith(RETRY_PREFIX):
+        if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
             return self._property(_RETRY_TOPIC) or topic
         return topic
 
@@ -301,18 +299,14 @@ def messages_of(
     """
     buffer, position = _place_of(body, body_at)
     limit = position + len(body)
-    usual = _Answer(buffer, queue, serde, settler)
-    topic = queue.topic.encode()
-    if isinstance(buffer, bytes) and len(topic) <= MAX_TOPIC_LENGTH:
-        usual.data = buffer
-    if settler is None or not queue.topic.startswith(RETRY_PREFIX):
-        usual.topic = queue.topic
+    answer = _Answer(buffer, queue, serde, settler)
+    topic = _topic_in_records(queue, settler)
+    if topic and isinstance(buffer, bytes):
+        answer.data = buffer
     messages: list[ReceivedMessage[T]] = []
     while position < limit:
-        if usual.data is not None:
-            position = _walk(
-                usual, usual.data, bytes((len(topic),)) + topic, position, limit, messages
-            )
+        if answer.data is not None:
+            position = _walk(answer, answer.data, topic, position, limit, messages)
         if position < limit:
             message = ReceivedMessage(buffer, position, queue, serde, settler, limit=limit)
             messages.append(message)
@@ -333,7 +327,7 @@ def _walk(
     Args:
         answer: that they belong to.
         data: its bytes.
-        topic: as they have it, with its length before it.
+        topic: see ``_topic_in_records``.
         position: of the first.
         limit: where the answer ends.
         messages: gets them.
@@ -342,6 +336,7 @@ def _walk(
     made: type[ReceivedMessage[T]] = ReceivedMessage
     head, has = _USUAL_HEAD.unpack_from, data.startswith
     last = limit - FIXED_BYTES_V4
+    name = answer.queue.topic
     tail, tail_bytes = topic, -1
     while position <= last:
         size, magic, offset, sys_flag, body_length = head(data, position)
@@ -362,11 +357,21 @@ def _walk(
         message: ReceivedMessage[T] = new(made)
         message._answer = answer
         message.offset = offset
+        message.topic = name
         message._body_at = body_at
         message._body_end = body_end
         append(message)
         position = end
     return position
+
+
+def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
+    """A topic with its length before it; nothing when each record has to be asked for its own."""
+    topic = queue.topic.encode()
+    was_sent_back = settler is not None and queue.topic.startswith(RETRY_PREFIX)
+    if was_sent_back or len(topic) > MAX_TOPIC_LENGTH:
+        return b""
+    return bytes((len(topic),)) + topic
 
 
 def _place_of(body: bytes | memoryview, body_at: int) -> tuple[bytes | memoryview, int]:
