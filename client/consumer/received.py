@@ -34,7 +34,7 @@ from remoting.protocol.queue import MessageQueue, QueueOffset
 T = TypeVar("T")
 
 COPY_BELOW: Final = 16 * 1024
-"""Where records are smaller, one copy of their answer costs less than a view per field."""
+"""Smaller records are read from bytes: to copy their answer costs less than a view per field."""
 
 _PIN_FACTOR: Final = 2
 """An answer is copied out of a read that is larger than this many times its size, or messages that
