@@ -101,7 +101,7 @@ async def test_orderly_iteration_gives_the_next_only_when_the_last_is_settled(
 async def test_a_background_task_that_dies_ends_iteration(
     cluster: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError
 
     monkeypatch.setattr("client.consumer.fetcher.messages_of", broken)
