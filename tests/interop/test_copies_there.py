@@ -36,7 +36,7 @@ async def copy_under_load(nameserver: str, source: Path, target: Path) -> tuple[
     async with client.Admin(nameserver) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
         await admin.create_group("reader-group")
-    async with client.Producer(nameserver) as producer:
+    async with client.Producer(nameserver, timeout=60) as producer:
         number, before = 0, []
         while copying is None or not copying.done():
             bodies = [b"message-%d" % n for n in range(number, number + BURST)]

@@ -8,6 +8,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -127,10 +128,14 @@ public class Interop {
             int wanted = Integer.parseInt(args[3]);
             queues.removeIf(queue -> queue.getQueueId() != wanted);
         }
+        if (args[0].equals("read")) {
+            // Without a seek: what was asked for before it would be delivered twice.
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        }
         consumer.assign(queues);
         for (MessageQueue queue : queues) {
             switch (args[0]) {
-                case "read": consumer.seekToBegin(queue); break;
+                case "read": break;
                 case "wait": consumer.seekToEnd(queue); break;
                 default:
                     // What was asked for before the seek would be delivered after it.
