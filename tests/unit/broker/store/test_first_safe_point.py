@@ -46,7 +46,7 @@ async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
     assert crashed.open().scanned_records == MESSAGES
     monkeypatch.setattr(SafePointFile, "write", write)
     crashed.start(loop)
-    point = await asyncio.wait_for(written, 10)
+    point = await asyncio.wait_for(written, 60)
     assert point.numbers == {"TopicTest": {0: MESSAGES}}
 
     again = crash(crashed)
@@ -77,7 +77,7 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
 
     monkeypatch.setattr(flusher, "turn", turn)
     crashed.start(loop)
-    await asyncio.wait_for(enough.wait(), 10)
+    await asyncio.wait_for(enough.wait(), 60)
     crashed.close()
     assert turns == FIRST_TURNS
 
@@ -89,6 +89,10 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
 def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MessageStore:
     """A store whose log grows by what counts as much, and whose queues' thread does not look."""
     monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
+    # Nothing is put off here, because no later sync would make up for it.
+    monkeypatch.setattr(queue_flusher, "SAFE_POINT_QUEUE_SECONDS", 0)
+    monkeypatch.setattr(queue_flusher, "MARK_QUEUE_SECONDS", 0)
+    monkeypatch.setattr(queue_flusher, "MARK_SECONDS", 10)
     config = small_config(
         tmp_path / "store",
         flush_interval_consume_queue_ms=NEVER_MS,
@@ -115,7 +119,7 @@ async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
     for _ in range(3):
         for _ in range(20):
             busy.put(message(b"x" * 100))
-        while (await asyncio.wait_for(written.get(), 10)).end != busy.end_offset:
+        while (await asyncio.wait_for(written.get(), 60)).end != busy.end_offset:
             pass
     left = crash(busy)
     assert left.open().scanned_records <= 1
