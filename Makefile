@@ -3,7 +3,9 @@
 PYTHON ?= $(eval PYTHON := $$(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
+# How many tests run at a time, each in a process of its own; 0: all in one, for a debugger.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # What the coverage is counted over: the other tests are about whole processes.
 COVERED := tests/unit tests/integration
@@ -30,7 +32,7 @@ demo: setup               ## 336,776 flights in and out of a broker of your own
 
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI
-	$(BIN)/python -m coverage run -m pytest -m "not spark" $(COVERED)
+	$(PYTEST) -m "not spark" --cov --cov-report= $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
 	$(PYTEST) -m "not spark" $(COVERED:%=--ignore=%)
