@@ -1,36 +1,42 @@
-"""What a server that stores nothing reaches: ``python -m benchmarks.floor``.
+"""What a server that stores nothing reaches: ``python -m benchmarks.floor [--apache]``.
 
-A program in C takes the place of the broker: it answers every send with the same text, and every
-pull with records copied from memory. The rest, sockets, wake-ups and the load generator, is what
-any broker on this machine has to live with.
+A program takes the place of the broker: it answers every send with the same text, and every pull
+with records copied from memory. The rest, sockets, wake-ups and the load generator, is what any
+broker on this machine has to live with. There are two, which take turns: one in C, and one in
+Python, which shows how much a broker in Python could reach if its own work took no time at all.
+With ``--apache`` the real brokers take turns with them.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from statistics import median
 from typing import Final
 
-from benchmarks.scenarios import SCENARIOS
-from benchmarks.tools import BUILT, HERE, BenchmarkError, Target, compiled, load
+from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
+from benchmarks.servers import pair
+from benchmarks.tools import BUILT, HERE, BenchmarkError, Target, compiled, fill, load
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
 from tests.ports import free_port
 
-ROUNDS: Final = 5
 SECONDS: Final = 2.0
 READY_WITHIN: Final = 5.0
+JAVA_WARM_SECONDS: Final = 10.0
 LOADS: Final = ("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64", "pull-1", "pull-4")
+OURS, APACHE = "PocketMQ", "Apache"
 
 
 @contextmanager
-def server() -> Iterator[Target]:
-    """The server that stores nothing."""
-    program = compiled(BUILT / "floor", [HERE / "floor.c"])
+def server(command: Sequence[str]) -> Iterator[Target]:
+    """A server that stores nothing, which is told its port."""
     port = free_port()
-    running = subprocess.Popen([str(program), str(port)])
+    running = subprocess.Popen([*command, str(port)])
     try:
         address = f"127.0.0.1:{port}"
         _wait(address)
@@ -53,19 +59,59 @@ def _wait(address: str) -> None:
             return
 
 
+def measure(scenario: Scenario, targets: Mapping[str, Target], rounds: int) -> None:
+    """Print what each reaches: medians of the rounds, the range of the rate, and ratios."""
+    if scenario.mode == "pull":
+        for name in targets.keys() & {OURS, APACHE}:
+            fill(targets[name], scenario.name, PREFILL)
+    if APACHE in targets:
+        load(scenario, targets[APACHE], seconds=JAVA_WARM_SECONDS, warm=0)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in targets}
+    for number in range(rounds):
+        for name in list(targets)[:: 1 if number % 2 else -1]:
+            runs[name].append(load(scenario, targets[name], seconds=SECONDS, warm=0.5))
+    for name, found in runs.items():
+        rates = [run["per_s"] for run in found]
+        line = (
+            f"{scenario.text:40} {name:8} {median(rates):>11,.0f}/s "
+            f"({min(rates):,.0f}-{max(rates):,.0f})  "
+            f"p50 {median(run['p50_us'] for run in found):,.1f} us  "
+            f"CPU {median(run['cpu_us_per'] for run in found):.2f} us"
+        )
+        if APACHE in runs and name != APACHE:
+            line += "  beside Apache: " + _beside(found, runs[APACHE])
+        print(line)
+
+
+def _beside(found: Sequence[Mapping[str, float]], apache: Sequence[Mapping[str, float]]) -> str:
+    rounds = list(zip(found, apache, strict=True))
+    rate = median(mine["per_s"] / theirs["per_s"] for mine, theirs in rounds)
+    p50 = median(theirs["p50_us"] / mine["p50_us"] for mine, theirs in rounds)
+    cpu = median(theirs["cpu_us_per"] / mine["cpu_us_per"] for mine, theirs in rounds)
+    return f"rate {rate:.2f}, p50 {p50:.2f}, CPU {cpu:.2f}"
+
+
 def main() -> None:
-    """Print rate and p50 of each load, the median and range of the rounds."""
-    with server() as target:
+    """Measure each load."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", maxsplit=1)[0])
+    parser.add_argument("--apache", action="store_true", help="the real brokers as well")
+    parser.add_argument("--only", action="append", choices=LOADS, help="one load; may be repeated")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    in_c = [str(compiled(BUILT / "floor", [HERE / "floor.c"]))]
+    with ExitStack() as stack:
+        targets = {
+            "C": stack.enter_context(server(in_c)),
+            "Python": stack.enter_context(
+                server([sys.executable, "-m", "benchmarks.floor_python"])
+            ),
+        }
+        if arguments.apache:
+            both = stack.enter_context(pair(None))
+            targets |= {OURS: both.ours, APACHE: both.theirs}
         for scenario in SCENARIOS:
-            if scenario.name in LOADS:
-                runs = [load(scenario, target, seconds=SECONDS, warm=0.5) for _ in range(ROUNDS)]
-                rates = sorted(run["per_s"] for run in runs)
-                p50s = sorted(run["p50_us"] for run in runs)
-                print(
-                    f"{scenario.text:24} {rates[ROUNDS // 2]:>11,.0f}/s "
-                    f"({rates[0]:,.0f}-{rates[-1]:,.0f})  p50 {p50s[ROUNDS // 2]:,.1f} us "
-                    f"({p50s[0]:,.1f}-{p50s[-1]:,.1f})"
-                )
+            if scenario.name in (arguments.only or LOADS):
+                measure(scenario, targets, arguments.rounds)
 
 
 if __name__ == "__main__":
