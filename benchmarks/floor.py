@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from statistics import median
 from typing import Final
 
+from benchmarks import resting
+from benchmarks.figures import RATIOS, Figures, Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import pair
 from benchmarks.tools import BUILT, HERE, BenchmarkError, Target, compiled, fill, load
@@ -66,29 +67,25 @@ def measure(scenario: Scenario, targets: Mapping[str, Target], rounds: int) -> N
             fill(targets[name], scenario.name, PREFILL)
     if APACHE in targets:
         load(scenario, targets[APACHE], seconds=JAVA_WARM_SECONDS, warm=0)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in targets}
+    runs: dict[str, list[Figures]] = {name: [] for name in targets}
     for number in range(rounds):
         for name in list(targets)[:: 1 if number % 2 else -1]:
-            runs[name].append(load(scenario, targets[name], seconds=SECONDS, warm=0.5))
+            # What ours puts off would be done at the others' expense, and pass for free.
+            run_one = resting.load if name == OURS else load
+            runs[name].append(run_one(scenario, targets[name], seconds=SECONDS, warm=0.5))
     for name, found in runs.items():
-        rates = [run["per_s"] for run in found]
+        outcome = Outcome(scenario, ours=found, theirs=runs.get(APACHE, []))
+        rate = spread([run["per_s"] for run in found])
         line = (
-            f"{scenario.text:40} {name:8} {median(rates):>11,.0f}/s "
-            f"({min(rates):,.0f}-{max(rates):,.0f})  "
-            f"p50 {median(run['p50_us'] for run in found):,.1f} us  "
-            f"CPU {median(run['cpu_us_per'] for run in found):.2f} us"
+            f"{scenario.text:40} {name:8} {rate.median:>11,.0f}/s "
+            f"({rate.low:,.0f}-{rate.high:,.0f})"
+            f"  p50 {outcome.median('ours', 'p50_us'):,.1f} us"
+            f"  CPU {outcome.median('ours', 'cpu_us_per'):.2f} us"
         )
-        if APACHE in runs and name != APACHE:
-            line += "  beside Apache: " + _beside(found, runs[APACHE])
+        if outcome.theirs and name != APACHE:
+            beside = (f"{ratio} {outcome.ratio(ratio).median:.2f}" for ratio in RATIOS)
+            line += "  beside Apache: " + ", ".join(beside)
         print(line)
-
-
-def _beside(found: Sequence[Mapping[str, float]], apache: Sequence[Mapping[str, float]]) -> str:
-    rounds = list(zip(found, apache, strict=True))
-    rate = median(mine["per_s"] / theirs["per_s"] for mine, theirs in rounds)
-    p50 = median(theirs["p50_us"] / mine["p50_us"] for mine, theirs in rounds)
-    cpu = median(theirs["cpu_us_per"] / mine["cpu_us_per"] for mine, theirs in rounds)
-    return f"rate {rate:.2f}, p50 {p50:.2f}, CPU {cpu:.2f}"
 
 
 def main() -> None:

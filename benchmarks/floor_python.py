@@ -16,7 +16,8 @@ from typing import Final, cast
 
 import uvloop
 
-RECORDS: Final = 200_000
+from benchmarks.scenarios import PREFILL
+
 RECORD_BYTES: Final = 1200
 QUEUES: Final = 4
 PULLED: Final = 32
@@ -71,7 +72,7 @@ class Floor(asyncio.Protocol):
     def _pull(
         self, parts: list[bytes | memoryview], queue: int, offset: int, opaque: bytes
     ) -> None:
-        count = PULLED if offset + PULLED <= RECORDS // QUEUES else 0
+        count = PULLED if offset + PULLED <= PREFILL // QUEUES else 0
         text = _FOUND % (0 if count else 19, offset + count, opaque)
         body = count * RECORD_BYTES
         parts += (_PREFIX.pack(4 + len(text) + body, len(text)), text)
@@ -84,7 +85,7 @@ class Floor(asyncio.Protocol):
 async def main(port: int) -> None:
     """Serve until killed."""
     record = RECORD_BYTES.to_bytes(4, "big") + b"x" * (RECORD_BYTES - 4)
-    log = memoryview(record * RECORDS)
+    log = memoryview(record * PREFILL)
     server = await asyncio.get_running_loop().create_server(lambda: Floor(log), "127.0.0.1", port)
     await server.serve_forever()
 
