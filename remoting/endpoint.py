@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from remoting.alarms import Alarms
+from remoting.busy_poll import BusyPoll
 from remoting.clock import Clock, SystemClock
 from remoting.complaints import Complaints
 from remoting.counters import Counters
@@ -57,6 +58,8 @@ class Endpoint:
     draining: bool = False
     """True while a server stops: requests are not begun any more."""
     max_connections: int = sys.maxsize
+    busy_poll: BusyPoll | None = None
+    """Keeps the loop from sleeping; told of each read that was worked."""
     connections: set[Connection] = field(default_factory=set)
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)

@@ -16,6 +16,7 @@ import weakref
 from typing import Final, Self
 
 from remoting.addresses import address_text
+from remoting.busy_poll import BusyPoll
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -47,6 +48,7 @@ class Server:
         feed_factory: gives each connection a feed of its own instead of the ordinary one.
         on_connect, on_close: told of each connection that was admitted; may raise without harm.
         accept_msgpack: agree when a client offers our own header codec.
+        busy_poll: keeps the loop from sleeping while single requests follow each other closely.
         name: in the names of tasks and in the log.
     """
 
@@ -63,6 +65,7 @@ class Server:
         counters: Counters | None = None,
         clock: Clock | None = None,
         accept_msgpack: bool = True,
+        busy_poll: BusyPoll | None = None,
         name: str = "server",
     ) -> None:
         limits = limits or ServerLimits()
@@ -82,6 +85,7 @@ class Server:
             on_connect=on_connect,
             on_close=on_close,
             max_connections=limits.max_connections,
+            busy_poll=busy_poll,
         )
 
     @property
