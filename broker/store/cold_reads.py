@@ -111,7 +111,7 @@ class ColdReads:
             return _NO_ENTRIES
         if offset < max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
             cold = queue.range_of(offset, longest)
-            if cold is not None and not self._warmth.are_warm((cold,)):
+            if cold is not None and not self._warmth.is_warm(*cold):
                 await self._fetch(rounded((cold,)), owner)
                 if offset < queue.min_offset:
                     # They have been deleted meanwhile.

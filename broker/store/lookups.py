@@ -107,7 +107,7 @@ class Lookups:
         if offset >= max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
             return []
         cold = queue.range_of(offset, longest)
-        return [] if cold is None or self._warmth.are_warm((cold,)) else [cold]
+        return [] if cold is None or self._warmth.is_warm(*cold) else [cold]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does, or a damaged one."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from mmap import PAGESIZE
 from typing import Final
 
-from broker.store.limits import FETCH_BYTES, GRANULE_BYTES
+from broker.store.limits import ASKED_AHEAD_BYTES, FETCH_BYTES
 
 
 def _find_mincore() -> Callable[[int, int, int], int] | None:
@@ -30,7 +30,7 @@ def _find_mincore() -> Callable[[int, int, int], int] | None:
 
 
 _mincore: Final = _find_mincore()
-_PAGES_AT_ONCE: Final = GRANULE_BYTES // PAGESIZE + 1
+_PAGES_AT_ONCE: Final = ASKED_AHEAD_BYTES // PAGESIZE + 1
 _answer: Final = bytearray(_PAGES_AT_ONCE)
 _answer_at: Final = ctypes.addressof((ctypes.c_char * _PAGES_AT_ONCE).from_buffer(_answer))
 

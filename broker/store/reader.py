@@ -118,7 +118,7 @@ class Reader(Lookups):
             if records is None:
                 return None
         else:
-            if asks and not self._warmth.is_warm(file, first, end):
+            if asks and not self._warmth.is_warm(file, first - base, end - base):
                 return None
             try:
                 view = file.view

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from broker.store.limits import (
+    ASKED_AHEAD_BYTES,
     CHECKED_SECONDS,
     GRANULE_BYTES,
     MAX_PROBES,
@@ -70,14 +71,22 @@ class Warmth:
         return True
 
     def is_warm(self, file: MappedFile, start: int, end: int) -> bool:
-        """Likewise of one range, by its physical offsets."""
-        return self.are_warm((FileRange(file, start - file.start, end - file.start),))
+        """Likewise of one range, which most often is known to be."""
+        now = self._monotonic()
+        until = self._until
+        first = file.number * _MOST_GRANULES
+        for granule in range(start // GRANULE_BYTES, -(-end // GRANULE_BYTES)):
+            if until.get(first + granule, now) <= now:
+                return self.are_warm((FileRange(file, start, end),))
+        return True
 
     def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
-        """Ask for the whole granule, or else for what is wanted of it."""
+        """Ask for the whole granule and those ahead, or else for what is wanted of it."""
         first = granule * GRANULE_BYTES
         behind = min(first + GRANULE_BYTES, file.size)
         try:
+            if self._ask_ahead(file, granule, now):
+                return True
             cached = file.is_cached(first, behind - first)
             if cached:
                 self._know(file, granule, now)
@@ -87,6 +96,22 @@ class Warmth:
         except OSError:
             # The get finds out that it can't be read, and says so.
             return True
+
+    def _ask_ahead(self, file: MappedFile, granule: int, now: float) -> bool:
+        """Ask for much, if the granule before is known: somebody reads on and on.
+
+        Raises:
+            OSError: it can't be mapped.
+        """
+        if self._until.get(file.number * _MOST_GRANULES + granule - 1, now) <= now:
+            return False
+        first = granule * GRANULE_BYTES
+        behind = min(first + ASKED_AHEAD_BYTES, file.size)
+        if not file.is_cached(first, behind - first):
+            return False
+        for known in range(granule, -(-behind // GRANULE_BYTES)):
+            self._know(file, known, now)
+        return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:
         """The ranges were read just now; granules that lie in one whole are known to be there."""
