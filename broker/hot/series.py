@@ -17,7 +17,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.hot.answers import framed, framed_template
+from broker.hot.answers import framed
 from broker.hot.headers import DECODE_ERRORS, KEY_BYTES, SendFields, decode_send, has_few_fields
 from broker.hot.numpy_loader import NUMPY
 from broker.hot.properties import Stored, stored
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 MIN_SERIES: Final = 10
 """Frames from which on a series is faster than the same frames one by one."""
-
-_WORTH_A_TEMPLATE: Final = 6
-"""Answers of a queue for which its frames are worth a template of their own."""
 
 MAX_SERIES: Final = 256
 """Frames taken at once: some 0.4 ms."""
@@ -230,24 +227,13 @@ class Series:
         if model.waits and turn.syncs:
             turn.late += zip([targets[queue].answer for queue in queues], fills, strict=True)
             return
-        frames: dict[int, bytes] = {}
-        if len(queues) >= _WORTH_A_TEMPLATE * len(targets):
-            opaque = fills[0][2]
-            frames = {queue: _frame(targets[queue], counts[queue], opaque) for queue in targets}
+        opaque = fills[0][2]
+        frames = {queue: targets[queue].frame(count, opaque) for queue, count in counts.items()}
         pairs = zip(queues, fills, strict=True)
-        if frames and all(frames.values()):
+        if all(frames.values()):
             turn.answers += [frames[queue] % fill for queue, fill in pairs]
         else:
             turn.answers += [framed(targets[queue].answer % fill) for queue, fill in pairs]
-
-
-def _frame(target: Target, count: int, opaque: int) -> bytes:
-    """The template of a queue's last answers with its lengths; empty if these are not the same."""
-    last = target.run.next_offset - 1
-    if len(str(last)) != len(str(last - count + 1)):
-        return b""
-    length = len(target.answer % (0, last, opaque))
-    return framed_template(target.answer, length)
 
 
 def _number(

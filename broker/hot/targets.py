@@ -12,7 +12,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from broker.hot.answers import SendAnswers
+from broker.hot.answers import SendAnswers, framed_template
 from broker.hot.headers import AnySendFields, boolean, small_integer
 from broker.state import BrokerState
 from broker.store.bulk import Run
@@ -37,6 +37,8 @@ class Target:
     """What all sends of one kind have in common."""
 
     __slots__ = (
+        "_digits",
+        "_frame",
         "answer",
         "batch",
         "batch_answer",
@@ -59,6 +61,22 @@ class Target:
         self.topic_text = bytes((len(topic),)) + topic
         self.answer = answers.one(self.queue_id)
         self.batch_answer = answers.many(self.queue_id)
+        self._frame = b""
+        self._digits = 0, 0
+
+    def frame(self, count: int, opaque: int) -> bytes:
+        """The template of the frames that answer the last ``count`` messages of this pass.
+
+        Their opaques are as long as ``opaque``. Empty if they have not all the same length.
+        """
+        last = self.run.next_offset - 1
+        digits = len(str(last)), len(str(opaque))
+        if len(str(last - count + 1)) != digits[0]:
+            return b""
+        if digits != self._digits:
+            self._digits = digits
+            self._frame = framed_template(self.answer, len(self.answer % (0, last, opaque)))
+        return self._frame
 
 
 class _Numbers:

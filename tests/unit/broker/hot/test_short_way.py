@@ -71,6 +71,23 @@ def test_sends_that_are_alike_are_laid_out_together(
     assert found == [*wanted[:60], "7F00000é", *wanted[60:]]
 
 
+def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: Path) -> None:
+    answers = []
+    for name, hot in (("hot", True), ("general", False)):
+        side = Side(tmp_path / name, hot=hot)
+        side.bench.topic("plain", 4)
+        side.bench.send("plain")
+        for first in range(0, 1200, 30):
+            sends = [usual_send() for _ in range(30)]
+            for opaque, send in enumerate(sends, first):
+                send.opaque = opaque
+            side.feed(b"".join(map(encode, sends)))
+        answers.append(side.left()["answers"])
+        side.bench.close()
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 1200
+
+
 def test_a_send_to_a_queue_without_messages_makes_it_the_general_way(side: Side) -> None:
     side.feed(b"".join(encode(usual_send(queue_id=1)) for _ in range(3)))
     assert (side.frames, side.wire.cold) == (2, 1)
