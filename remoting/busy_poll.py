@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Final
 
 POLL_SECONDS: Final = 100e-6
-"""What it costs both ends of a connection to sleep and be woken, on a virtual machine."""
+"""More than the 60 us that sleeping took from a round trip on a virtual machine, for the peer sleeps,
+too, before its next request comes."""
 
 ENOUGH: Final = 16
 """Single requests that come as soon as that, but for a few, before it is worth it."""

@@ -41,38 +41,38 @@ _STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
 
 
 class Gate:
-    """Pauses and resumes the reading of a transport; says whether what was read may be worked."""
+    """Pauses and resumes the reading of a transport; says whether what was read may be worked.
 
-    __slots__ = ("_bars", "_transport")
+    Attributes:
+        bars: the reasons that hold now.
+        works: whether frames that were read may be worked.
+    """
+
+    __slots__ = ("_transport", "bars", "works")
 
     def __init__(self, transport: asyncio.ReadTransport) -> None:
         self._transport = transport
-        self._bars = 0
-
-    @property
-    def bars(self) -> int:
-        """The reasons that hold now."""
-        return self._bars
-
-    @property
-    def works(self) -> bool:
-        """Whether frames that were read may be worked."""
-        return not self._bars & _STOPS_WORK
+        self.bars = 0
+        self.works = True
 
     def bar(self, reason: Reason) -> None:
         """Stop reading for ``reason``."""
-        if not self._bars and not self._transport.is_closing():
+        if not self.bars and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._bars |= reason
+        self._set(self.bars | reason)
 
     def lift(self, reason: Reason) -> bool:
         """Take ``reason`` away. True if it was there and frames may be worked again."""
-        if not self._bars & reason:
+        if not self.bars & reason:
             return False
-        self._bars &= ~reason
-        if not self._bars and not self._transport.is_closing():
+        self._set(self.bars & ~reason)
+        if not self.bars and not self._transport.is_closing():
             self._transport.resume_reading()
         return self.works
+
+    def _set(self, bars: int) -> None:
+        self.bars = bars
+        self.works = not bars & _STOPS_WORK
 
 
 class Outbox:

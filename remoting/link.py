@@ -233,7 +233,8 @@ class Link(asyncio.Protocol, ABC):
             if len(inbox) > READ_AHEAD_BYTES:
                 self._gate.bar(Reason.BACKLOG)
             return
-        self._gate.lift(Reason.BACKLOG)
+        if self._gate.bars:
+            self._gate.lift(Reason.BACKLOG)
         if self._eof:
             self.close("closed by the peer")
             return

@@ -12,10 +12,20 @@ from remoting.protocol.message.hosts import host_bytes
 class HotFeed:
     """Feeds one connection's reads to the hot path; see ``remoting.endpoint.Feed``."""
 
-    __slots__ = ("_hot", "_max_frame_bytes", "_now", "_until", "born_host", "connection", "post")
+    __slots__ = (
+        "_counters",
+        "_hot",
+        "_max_frame_bytes",
+        "_now",
+        "_until",
+        "born_host",
+        "connection",
+        "post",
+    )
 
     def __init__(self, hot: HotPath, connection: Connection) -> None:
         endpoint = connection.endpoint
+        self._counters = endpoint.counters
         self._hot = hot
         self.connection = connection
         self._max_frame_bytes = endpoint.limits.max_frame_bytes
@@ -33,7 +43,7 @@ class HotFeed:
         try:
             return hot.work(self, buffer, position, position + SLICE_BYTES, self._may_go_on)
         finally:
-            self.connection.endpoint.counters.frames_in += hot.frames - before
+            self._counters.frames_in += hot.frames - before
 
     def _may_go_on(self) -> bool:
         return self._now() < self._until

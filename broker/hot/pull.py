@@ -29,6 +29,7 @@ from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull, PullProcessor
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
+from remoting.flow import GATHER_BYTES
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -195,9 +196,14 @@ class Pulls:
         counters.messages_pulled += result.count
         counters.bytes_pulled += size
         fill = (result.next_offset, result.min_offset, result.max_offset, opaque)
-        answers = self._turn.answers
-        answers.append(framed(self._found % fill, size))
-        answers += result.records
+        answers, records = self._turn.answers, result.records
+        frame = framed(self._found % fill, size)
+        if size < GATHER_BYTES * len(records):
+            # While they are in the processor's cache; what is large is written as it is.
+            answers.append(b"".join((frame, *records)))
+        else:
+            answers.append(frame)
+            answers += records
 
     def _answer_other(
         self, header: PullMessageRequestHeader, accept: Accept, result: GetResult, opaque: int
