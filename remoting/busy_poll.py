@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Final
 
 POLL_SECONDS: Final = 100e-6
-"""More than the 60 us that sleeping took from a round trip on a virtual machine, for the peer sleeps,
-too, before its next request comes."""
+"""On a virtual machine sleeping took 60 us of a round trip; the peer, which sleeps, too, needs its
+time as well."""
 
 ENOUGH: Final = 16
 """Single requests that come as soon as that, but for a few, before it is worth it."""

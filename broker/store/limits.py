@@ -119,7 +119,7 @@ GRANULE_BYTES: Final = 64 * 1024
 """In such steps it is known what is in the page cache: some 5 us to ask."""
 
 ASKED_AHEAD_BYTES: Final = 1024 * 1024
-"""Asked about at once of a file that is read on and on: 2 us if it has been looked at, 18 if not."""
+"""Asked about at once of a file that is read on and on: 2 us, or 18 if nobody looked at it yet."""
 
 MAX_WARM_GRANULES: Final = 16_384
 """Granules known to be in the page cache: 1 GiB, in some 3 MiB of objects."""
