@@ -6,15 +6,13 @@ In turns, in one run, on one disk:
 
 - ``disk``: a loop that writes a record of 1 KiB behind the last one, into a file whose blocks are
   all written already, and waits for fdatasync;
-- ``store``: the same by the store's own calls: stored through its map, synced by its ``Region``;
+- ``store``: the same by the store's own calls, those of its ``Region``;
 - ``broker``: SYNC_FLUSH, the load generator with one message of 1 KiB in flight;
 - ``many``: the same with 4 connections and 64 in flight each, to see how many messages share one
   fdatasync; that number is the broker's own, from its metrics.
 
-What counts is the difference of the p50 of ``broker`` and ``disk`` in the same round. ``store`` can
-take more than ``disk``: a store through a map makes a whole folio dirty, which has many pages on
-newer kernels, while a write makes only its blocks so. The load generator's quantiles are right to
-3 %.
+What counts is the difference of the p50 of ``broker`` and ``disk`` in the same round. The load
+generator's quantiles are right to 3 %.
 """
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ def by_store(path: Path) -> Iterator[Append]:
     region = OsFiles().open_mapped(path, FILE_BYTES, create=False)
 
     def append(position: int) -> None:
-        region.view[position : position + RECORD_BYTES] = record
+        region.write(position, record)
         region.sync()
 
     yield append

@@ -8,7 +8,7 @@ the two nothing else may append; a reservation that is not used costs nothing.
 
 Little is stored through the map, into pages that the run-ahead thread has written; much is written,
 into pages that have only blocks: then neither zeros nor page faults, nor what it takes to write
-mapped pages back, are paid for.
+mapped pages back, are paid for. What is synced at once is written, be it little or much.
 
 The next file is made ahead by the run-ahead thread. It stays out of ``files`` until the appender
 takes it, and it is removed at a clean stop, as RocketMQ does.
@@ -41,6 +41,9 @@ class CommitLog:
         opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
         takes_large: whether what was stored last was written, not stored through the map.
+        writes_all: whether little is written, too. A write makes its page dirty; a store through
+            the map all pages of its folio, which newer systems make large, and a sync brings them
+            to the disk.
         room_end: physical offset up to which records may be stored instead of what was reserved.
         wake_at: ``end`` from which on ``wake`` is called after a ``store``.
     """
@@ -58,6 +61,7 @@ class CommitLog:
         self.opened_tail = 0
         self.appended = 0
         self.takes_large = False
+        self.writes_all = False
         self.room_end = 0
         # Of the file appended to, as it was found whole when the place was reserved.
         self._view = _NOWHERE
@@ -154,7 +158,8 @@ class CommitLog:
         assert stop <= active.watermark
         length = stop - start
         self.takes_large = length >= WRITTEN_FROM_BYTES
-        if not (self.takes_large and active.try_write(start, data)):
+        writes = self.takes_large or self.writes_all
+        if not (writes and active.try_write(start, data)):
             self._view[start:stop] = data
         self.end = position + length
         self.appended += length

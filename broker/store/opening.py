@@ -81,6 +81,7 @@ def _recover(
     space = QueueSpace(files, maps, config.queue_file_bytes)
     queues = QueueTable(space, paths.consume_queues)
     log = CommitLog(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
+    log.writes_all = config.flush_disk_type == "SYNC_FLUSH"
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     checkpoint = _read_checkpoint(paths, files)
     safe = SafePointFile(files, paths, config)

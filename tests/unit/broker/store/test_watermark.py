@@ -12,14 +12,16 @@ import pytest
 
 from broker.store import run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.config import FlushDiskType
 from broker.store.disk_state import DiskState
 from broker.store.files import OsFiles
 from broker.store.limits import WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.regions import OsRegion
+from broker.store.results import PutStatus
 from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock
-from tests.unit.broker.store.stores import FailingFiles
+from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
 
 FILE = 64 * 1024
 
@@ -122,6 +124,26 @@ def test_a_large_append_has_blocks_without_their_pages_being_written(
     append(log, b"b" * 8192)
     assert writes == [FILE, 4096, 8192]
     assert bytes(log.slice(0, 12288) or b"") == b"a" * 4096 + b"b" * 8192
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_is_synced_at_once_is_written_and_not_stored_through_the_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushDiskType
+) -> None:
+    writes: list[bytes] = []
+    write = OsRegion.write
+
+    def spy(region: OsRegion, position: int, data: bytes | memoryview) -> None:
+        writes.append(bytes(data))
+        write(region, position, data)
+
+    store = opened(tmp_path, flush_disk_type=flush)
+    monkeypatch.setattr(OsRegion, "write", spy)
+    assert store.put(message(b"small")).status is PutStatus.OK
+    assert any(b"small" in data for data in writes) == (flush == "SYNC_FLUSH")
+    assert store.flush()
+    assert bodies(store) == [b"small"]
+    store.close()
 
 
 def test_where_only_writing_takes_blocks_zeros_are_written(
@@ -240,9 +262,13 @@ def test_a_roll_takes_the_file_that_was_made_ahead(tmp_path: Path) -> None:
     assert log.ahead()[1] is None
 
 
-@pytest.mark.parametrize("written_from", [1, 150, 10_000], ids=["written", "both", "mapped"])
+@pytest.mark.parametrize(
+    ("written_from", "writes_all"),
+    [(1, False), (150, False), (10_000, False), (10_000, True)],
+    ids=["written", "both", "mapped", "small ones written"],
+)
 def test_the_thread_and_the_appender_race_over_many_rolls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_from: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_from: int, writes_all: bool
 ) -> None:
     """The appender goes just as fast as the thread; a zeroed record would be seen."""
     monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", written_from)
@@ -251,6 +277,7 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 256)
     size = 4096
     log = new_log(tmp_path, size)
+    log.writes_all = writes_all
     ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     stop = threading.Event()
     failures: list[Exception] = []
