@@ -106,39 +106,38 @@ def test_many_records_go_in_by_one_assignment(tmp_path: Path) -> None:
     assert bytes(view) == b"a" * 100 + b"b" * 200
 
 
-def test_a_large_append_has_blocks_without_their_pages_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes: list[int] = []
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to files, not stored through their maps."""
+    written: list[bytes] = []
     write = OsRegion.write
 
     def spy(region: OsRegion, position: int, data: bytes | memoryview) -> None:
-        writes.append(len(data))
+        written.append(bytes(data))
         write(region, position, data)
 
     monkeypatch.setattr(OsRegion, "write", spy)
+    return written
+
+
+def test_a_large_append_has_blocks_without_their_pages_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: list[bytes]
+) -> None:
     monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", 4096)
     log = new_log(tmp_path)
     append(log, b"a" * 4096)
-    assert writes == [FILE, 4096], "zeros for what might be small, then the records"
+    zeros = bytes(FILE)
+    assert writes == [zeros, b"a" * 4096], "zeros for what might be small, then the records"
     append(log, b"b" * 8192)
-    assert writes == [FILE, 4096, 8192]
+    assert writes == [zeros, b"a" * 4096, b"b" * 8192]
     assert bytes(log.slice(0, 12288) or b"") == b"a" * 4096 + b"b" * 8192
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_what_is_synced_at_once_is_written_and_not_stored_through_the_map(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: FlushDiskType
+    tmp_path: Path, writes: list[bytes], flush: FlushDiskType
 ) -> None:
-    writes: list[bytes] = []
-    write = OsRegion.write
-
-    def spy(region: OsRegion, position: int, data: bytes | memoryview) -> None:
-        writes.append(bytes(data))
-        write(region, position, data)
-
     store = opened(tmp_path, flush_disk_type=flush)
-    monkeypatch.setattr(OsRegion, "write", spy)
     assert store.put(message(b"small")).status is PutStatus.OK
     assert any(b"small" in data for data in writes) == (flush == "SYNC_FLUSH")
     assert store.flush()
