@@ -169,6 +169,10 @@ LOST_GRACE: Final = 5.0
 LAST_COMMIT_TIMEOUT: Final = 4.0
 """How long a broker that is away is waited for with a lost queue's last commit."""
 
+FIRST_COMMIT_TRIES: Final = 5
+"""How often a topic's first commit is made until the broker has it: it is lost only to another
+member's first one in the same instant."""
+
 CARRIED_COMMIT: Final = 0.2
 """What a broker may take from a pull to the commit it carries. Apache's brokers have a pool of
 threads for pulls and another for commits, so a later commit may come first."""

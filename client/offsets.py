@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from client.errors import NoRoute, UsageError, remote_error
-from client.limits import MAX_TIME_WALK
+from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.places import Place, Position, milliseconds
 from client.routes import Route
 from remoting.protocol.bodies import decode
@@ -106,10 +106,16 @@ class Page(NamedTuple):
 
 
 class Offsets:
-    """Requests about queues' offsets over one instance."""
+    """Requests about queues' offsets over one instance.
+
+    Whoever commits for a group in several places shares one of these, for it keeps the commits in
+    their order: Apache's brokers make them with many threads, and of two at once the older one may
+    be the one that lasts.
+    """
 
     def __init__(self, instance: Instance[Any]) -> None:
         self._instance = instance
+        self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
         self._first: dict[tuple[str, str, str], asyncio.Lock] = {}
         self._begun: set[tuple[str, str, str]] = set()
 
@@ -198,16 +204,27 @@ class Offsets:
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Store how far a group has come; the broker has it when this returns.
 
-        Until one commit of a topic has been made, its queues wait for each other: of the first ones
-        that come at once Apache's brokers may forget all but one (cf. ConsumerOffsetManager).
+        A queue's commits are made one after the other. Until one commit of a topic has been made,
+        its queues wait for each other, and that one is looked at: of the first ones that come at
+        once, be it from several members, Apache's brokers may forget all but one
+        (cf. ConsumerOffsetManager.commitOffset).
         """
-        key = (group, queue.topic, queue.broker_name)
-        if key in self._begun:
+        async with self._committing.setdefault((group, queue), asyncio.Lock()):
+            key = (group, queue.topic, queue.broker_name)
+            if key in self._begun:
+                await self._commit(queue, group, offset)
+                return
+            async with self._first.setdefault(key, asyncio.Lock()):
+                await self._commit_first(queue, group, offset)
+                self._begun.add(key)
+
+    async def _commit_first(self, queue: MessageQueue, group: str, offset: int) -> None:
+        for _ in range(FIRST_COMMIT_TRIES):
             await self._commit(queue, group, offset)
-            return
-        async with self._first.setdefault(key, asyncio.Lock()):
-            await self._commit(queue, group, offset)
-            self._begun.add(key)
+            stored = await self.committed(queue, group)
+            # A broker of 4.x says 0 where a young queue has nothing stored.
+            if stored or stored == offset:
+                return
 
     async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(

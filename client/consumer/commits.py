@@ -29,6 +29,7 @@ class Commits:
         self._reader = reader
         self._group = group
         self.committed: dict[MessageQueue, int] = {}
+        self._automatic = asyncio.Lock()
 
     def forget(self, queue: MessageQueue) -> None:
         """Others may commit for this queue from now on."""
@@ -41,6 +42,11 @@ class Commits:
     async def settled(self) -> None:
         """Commit what the application is done with. Raises as ``commit``."""
         await self.commit(self._new(self._reader.settled()))
+
+    async def settled_last(self) -> None:
+        """The same, and no more by time; one that is on its way is waited for, to come after it."""
+        await self._automatic.acquire()
+        await self.settled()
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets; brokers have them when this returns.
@@ -65,7 +71,8 @@ class Commits:
         while True:
             await asyncio.sleep(period)
             try:
-                await self.settled()
+                async with self._automatic:
+                    await self.settled()
             except PocketMQError as error:
                 _log.warning("automatic commit failed", group=self._group, error=str(error))
                 await asyncio.sleep(backoff.next())

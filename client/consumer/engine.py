@@ -25,6 +25,7 @@ from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.events import Event
 from client.limits import CANCEL_TIMEOUT
+from client.offsets import Offsets
 from client.rebalance.member import GroupMember, Start
 from client.rebalance.running_info import Running
 from client.serde import Serde
@@ -115,7 +116,7 @@ class Engine(Generic[T]):
 
     def _offset_store(self) -> Store:
         if self._options.shared:
-            return BrokerOffsets(self._instance, self._group)
+            return BrokerOffsets(Offsets(self._instance), self._group)
         file = self._options.local_offsets
         return LocalOffsets(default_file(self._group) if file is None else Path(file), self._group)
 

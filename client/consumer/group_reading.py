@@ -16,6 +16,7 @@ from client.config import ConsumerOptions
 from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import Reader
 from client.errors import ConsumerStopped, UsageError
+from client.offsets import Offsets
 from client.rebalance.member import GroupMember
 from client.rebalance.running_info import Running
 from client.rebalance.starts import Start
@@ -35,6 +36,7 @@ class GroupReading:
     """The membership of one pull consumer.
 
     Args:
+        offsets: which the consumer's other commits go through too.
         forgotten: hears of queues that are no longer read.
         on_failure: hears of a background task that died.
     """
@@ -47,6 +49,7 @@ class GroupReading:
         group: str,
         reader: Reader[Any],
         options: ConsumerOptions,
+        offsets: Offsets,
         forgotten: Callable[[MessageQueue], None],
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
@@ -56,7 +59,7 @@ class GroupReading:
         self._options = options
         self._forgotten = forgotten
         self._on_failure = on_failure
-        self._offsets = BrokerOffsets(instance, group)
+        self._offsets = BrokerOffsets(offsets, group)
         self._member: GroupMember | None = None
         self._topics: dict[str, TagExpression] = {}
         self._changing = asyncio.Lock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from client.backoff import Backoff
 from client.errors import PocketMQError
@@ -12,9 +12,6 @@ from client.limits import LAST_COMMIT_TIMEOUT
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 
 class Store(OffsetStore, Protocol):
@@ -50,8 +47,8 @@ async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> N
 class BrokerOffsets:
     """The offsets of one group, each at the broker of its queue."""
 
-    def __init__(self, instance: Instance[Any], group: str) -> None:
-        self._offsets = Offsets(instance)
+    def __init__(self, offsets: Offsets, group: str) -> None:
+        self._offsets = offsets
         self._group = group
 
     async def stored(self, queue: MessageQueue) -> int | None:

@@ -146,6 +146,7 @@ class PullConsumer(Generic[T]):
             self.group,
             self._reader,
             self._options,
+            self._offsets,
             self._commits.forget,
             self._died,
         )
@@ -176,14 +177,14 @@ class PullConsumer(Generic[T]):
         await self._group_reading.close(timeout)
         self._life.state = State.CLOSED
         self._reader.wake()
-        await self._tasks.close()
         try:
             if self._options.auto_commit:
                 async with asyncio.timeout(timeout):
-                    await self._commits.settled()
+                    await self._commits.settled_last()
         except (PocketMQError, TimeoutError) as error:
             _log.warning("last commit failed", group=self.group, error=str(error) or "timed out")
         finally:
+            await self._tasks.close()
             await self._instance._unregister_consumer(self, self._subscriptions)
             if self._owns_instance:
                 await self._instance.close()

@@ -41,6 +41,8 @@ class _Broker:
 
     Attributes:
         disturbed_at: when it last was away or had to be connected to again.
+        asked: the queues of the request on its way.
+        answered: there is none.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,9 @@ class _Broker:
         self.leases = Leases()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.asked: frozenset[MessageQueue] = frozenset()
+        self.answered = asyncio.Event()
+        self.answered.set()
 
 
 class QueueLocks:
@@ -128,14 +133,24 @@ class QueueLocks:
         broker.wake.set()
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; a broker that isn't told keeps them for a minute."""
+        """Give locks back; a broker that isn't told keeps them for a minute.
+
+        A request for them that is on its way is waited for: Apache's brokers answer with many
+        threads, so that it could come second, and leave a lock with who doesn't want it.
+        """
         wanted: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             broker = self._brokers.get(queue.broker_name)
             if broker is not None and queue in broker.leases:
                 self.forget(queue)
                 wanted.setdefault(queue.broker_name, []).append(queue)
-        await asyncio.gather(*(self._unlock(some) for some in wanted.values()))
+        await asyncio.gather(*(self._give_back(name, some) for name, some in wanted.items()))
+
+    async def _give_back(self, name: str, queues: list[MessageQueue]) -> None:
+        broker = self._brokers[name]
+        while not broker.asked.isdisjoint(queues):
+            await broker.answered.wait()
+        await self._unlock(queues)
 
     def forget(self, queue: MessageQueue) -> None:
         """Renew a lock no longer, without giving it back."""
@@ -169,6 +184,8 @@ class QueueLocks:
             await _until(broker.wake, broker.leases.next_due())
 
     async def _ask_for(self, broker: _Broker, queues: list[MessageQueue], now: float) -> None:
+        broker.asked = frozenset(queues)
+        broker.answered.clear()
         try:
             granted = await self._lock(queues)
         except PocketMQError as error:
@@ -178,6 +195,9 @@ class QueueLocks:
                 if not broker.leases.holds(queue, self._loop.time()):
                     self._troubled(queue, error)
             return
+        finally:
+            broker.asked = frozenset()
+            broker.answered.set()
         for queue, held in broker.leases.answered(queues, granted, now).items():
             self._tell(queue, held=held)
 

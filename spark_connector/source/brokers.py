@@ -68,6 +68,7 @@ class Brokers:
     def __init__(self, options: ConnectionOptions) -> None:
         self.calls = Calls(options)
         self._name_servers = list(options.name_servers)
+        self._begun: set[tuple[str, str, str]] = set()
 
     def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
         """The routes of the topics a query reads.
@@ -149,12 +150,21 @@ class Brokers:
     ) -> None:
         """Store how far a group has come. Queues whose broker isn't known are left out.
 
+        Of a topic's very first commits one goes ahead: of several at once Apache's brokers may
+        forget all but one (cf. ConsumerOffsetManager.commitOffset).
+
         Raises:
             BrokerError: a broker did not take them; it is not asked again.
         """
         for address, here in _by_master(routes, offsets).items():
-            commands = [_update(group, queue, offsets[queue]) for queue in here]
-            self.calls.many(address, commands, f"commit of group {group}", retries=0)
+            topics = {queue.topic: queue for queue in here}
+            begins = {(address, group, topic) for topic in topics} - self._begun
+            first = [topics[topic] for _, _, topic in begins]
+            for queues in (first, [queue for queue in here if queue not in first]):
+                commands = [_update(group, queue, offsets[queue]) for queue in queues]
+                if commands:
+                    self.calls.many(address, commands, f"commit of group {group}", retries=0)
+            self._begun |= begins
 
     def introduce(
         self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]

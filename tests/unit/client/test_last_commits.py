@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from client import serde
+from client.consumer.commits import Commits
 from client.consumer.fetcher import Fetcher
 from client.consumer.intake import Intake
 from client.consumer.offset_store import commit_last
 from client.consumer.options import PushOptions
 from client.consumer.process_queue import ProcessQueue
 from client.errors import Unavailable
-from client.limits import CARRIED_COMMIT, LAST_COMMIT_TIMEOUT
+from client.limits import CARRIED_COMMIT, FIRST_COMMIT_TRIES, LAST_COMMIT_TIMEOUT
 from client.offsets import Offsets
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 from tests.unit.client.consuming import ALL, QUEUE, HandFed, Shelf
@@ -152,34 +155,106 @@ async def test_a_pull_without_a_commit_is_not_waited_for() -> None:
     running.cancel()
 
 
-class Counting:
-    """A broker that counts how many commits are on their way at once."""
+class Table:
+    """A broker's table of offsets, which many threads write.
 
-    def __init__(self) -> None:
+    Args:
+        pauses: seconds that the next commits take.
+        forgets: how many commits it answers and forgets.
+        none: the answer when it has nothing; None: that it has nothing.
+    """
+
+    def __init__(
+        self, *, pauses: Sequence[float] = (), forgets: int = 0, none: int | None = None
+    ) -> None:
+        self.offsets: dict[int, int] = {}
+        self.commits = 0
+        self.queries = 0
         self.now = 0
         self.most = 0
         self.remote = self
         self.routes = self
+        self._pauses = list(pauses)
+        self._forgets = forgets
+        self._none = none
 
     async def to_read(self, _: str) -> Any:
         return SimpleNamespace(address=lambda *_: "a:10911")
 
-    async def call(self, *_: Any, **__: Any) -> None:
+    async def call(self, _: str, code: int, header: Any, **__: Any) -> Any:
+        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+            self.queries += 1
+            offset = self.offsets.get(header.queue_id, self._none)
+            found = SimpleNamespace(offset=offset)
+            status = ResponseCode.QUERY_NOT_FOUND if offset is None else ResponseCode.SUCCESS
+            return SimpleNamespace(code=status, read=lambda _: found)
+        self.commits += 1
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(self._pauses.pop(0) if self._pauses else 0.1)
         self.now -= 1
+        if self.commits > self._forgets:
+            self.offsets[header.queue_id] = header.commit_offset
+        return None
 
 
 @virtual
 async def test_the_first_commits_of_a_topic_wait_for_each_other() -> None:
-    broker: Any = Counting()
-    offsets = Offsets(broker)
+    table: Any = Table()
+    offsets = Offsets(table)
     queues = [MessageQueue("T", "a", number) for number in range(4)]
     await asyncio.gather(*(offsets.commit(queue, "g", 5) for queue in queues))
-    assert broker.most == 1
+    assert table.most == 1
     await asyncio.gather(*(offsets.commit(queue, "g", 6) for queue in queues))
-    assert broker.most == 4
+    assert table.most == 4
+
+
+@virtual
+@pytest.mark.parametrize("none", [None, 0])
+async def test_a_topics_first_commit_that_is_forgotten_is_made_again(none: int | None) -> None:
+    table: Any = Table(forgets=2, none=none)
+    offsets = Offsets(table)
+    await offsets.commit(MessageQueue("T", "a", 0), "g", 5)
+    assert table.offsets == {0: 5}
+    assert table.commits == 3
+    await offsets.commit(MessageQueue("T", "a", 1), "g", 5)
+    assert (table.commits, table.queries) == (4, 3)
+
+
+@virtual
+async def test_a_topics_first_commit_of_0_and_one_nobody_shows_are_not_made_for_ever() -> None:
+    table: Any = Table(none=0)
+    await Offsets(table).commit(QUEUE, "g", 0)
+    assert table.commits == 1
+    table = Table(forgets=1000)
+    await Offsets(table).commit(QUEUE, "g", 5)
+    assert table.commits == FIRST_COMMIT_TRIES
+
+
+@virtual
+async def test_a_queues_commits_are_made_in_their_order() -> None:
+    table: Any = Table(pauses=[0.1, 0.5, 0.1])
+    offsets = Offsets(table)
+    await offsets.commit(QUEUE, "g", 5)
+    await asyncio.gather(offsets.commit(QUEUE, "g", 6), offsets.commit(QUEUE, "g", 7))
+    assert table.offsets == {QUEUE.queue_id: 7}
+
+
+@virtual
+async def test_the_last_commit_comes_after_an_automatic_one_on_its_way() -> None:
+    settled = {QUEUE: 5}
+    table: Any = Table(pauses=[0.5, 0.1])
+    reader: Any = SimpleNamespace(settled=lambda: dict(settled))
+    commits = Commits(Offsets(table), reader, "g")
+    by_time = asyncio.create_task(commits.by_time(1.0))
+    await asyncio.sleep(1.2)
+    assert table.now == 1
+    settled[QUEUE] = 7
+    await commits.settled_last()
+    await asyncio.sleep(5)
+    assert table.offsets == {QUEUE.queue_id: 7}
+    assert table.commits == 2
+    by_time.cancel()
 
 
 @virtual

@@ -55,6 +55,8 @@ class SimulatedBroker:
         """Response codes to give instead of doing what is asked, by request code."""
         self.silent: set[int] = set()
         """Request codes that are never answered."""
+        self.slow: dict[int, float] = {}
+        """Seconds that requests wait for a thread of the broker, by code; others overtake them."""
         self.seen: list[tuple[float, int, str]] = []
         """When which request came from which client."""
         self.links: list[Link] = []
@@ -148,6 +150,7 @@ class Link:
         broker.seen.append((asyncio.get_running_loop().time(), command.code, self.client.client_id))
         if command.code in broker.silent or self.client.cut_off:
             await asyncio.Event().wait()
+        await asyncio.sleep(broker.slow.get(command.code, 0.0))
         broker.now_ms()
         if command.code in broker.answers:
             answer: Command | None = command.reply(broker.answers[command.code], "as told")

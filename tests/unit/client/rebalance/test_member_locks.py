@@ -155,3 +155,14 @@ async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everyth
         await two.stop()
         await asyncio.sleep(1)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
+
+
+@virtual
+async def test_a_lock_that_is_asked_for_as_its_queue_goes_to_another_is_given_back(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.slow[RequestCode.LOCK_BATCH_MQ] = 0.5
+        await cluster.consumer("a", ordered=True).start()
+        await cluster.consumer("b", ordered=True).start()
+        await asyncio.sleep(5)
+        assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}

@@ -1,0 +1,41 @@
+"""A group's very first commits of a topic, of which Apache's brokers may forget all but one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.queue import MessageQueue
+from spark_connector.options.common import ConnectionOptions
+from spark_connector.source.brokers import Brokers
+from spark_connector.source.calls import Request
+
+QUEUES = [MessageQueue(topic, "a", number) for topic in ("T", "U") for number in range(3)]
+ROUTE: Any = SimpleNamespace(master=lambda _: "127.0.0.1:10911")
+ROUTES = {"T": ROUTE, "U": ROUTE}
+
+
+class Together:
+    """Keeps which commits are made at once."""
+
+    def __init__(self) -> None:
+        self.made: list[list[tuple[str | None, int | None]]] = []
+
+    def many(self, _: str, commands: Sequence[Request], *__: Any, **___: Any) -> None:
+        headers = [command().read(UpdateConsumerOffsetRequestHeader) for command in commands]
+        self.made.append([(header.topic, header.queue_id) for header in headers])
+
+
+def test_one_of_each_topic_goes_ahead_and_later_all_go_at_once():
+    brokers = Brokers(ConnectionOptions(name_servers=("127.0.0.1:9876",)))
+    together: Any = Together()
+    brokers.calls = together
+    brokers.commit(ROUTES, "g", dict.fromkeys(QUEUES, 5))
+    first, others = together.made
+    assert sorted(topic for topic, _ in first) == ["T", "U"]
+    assert sorted(first + others) == sorted((queue.topic, queue.queue_id) for queue in QUEUES)
+    together.made.clear()
+    brokers.commit(ROUTES, "g", dict.fromkeys(QUEUES, 6))
+    assert [len(at_once) for at_once in together.made] == [6]
