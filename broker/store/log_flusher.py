@@ -11,15 +11,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
-from broker.store.files import is_no_space
+from broker.store.files import Region, is_no_space
+from broker.store.kernel_sync import KernelSync
 from broker.store.mapped_file import MappedFile
 from broker.store.stats import StoreStats
 from broker.store.threads import Worker
 from remoting.clock import Clock
+
+
+class Begun(NamedTuple):
+    """A sync that the kernel makes: of what, up to where, as of which time, and since when."""
+
+    file: MappedFile
+    region: Region
+    end: int
+    store_ms: int
+    at: float
 
 
 class LogFlusher:
@@ -81,15 +93,50 @@ class LogFlusher:
             # In this order: what was stored up to this time lies before that end.
             store_ms = self._store_ms()
             end = self._log.end
-            if end > self.flushed:
-                if not self._sync_files(end):
-                    return False
-                # A start does not begin before what another one has walked over.
-                self.tail = max(self.flushed, self.tail)
-            self.flushed = end
-            self.flushed_store_ms = store_ms
-            self._flushed_at = self._clock.monotonic()
+            if end > self.flushed and not self._sync_files(end):
+                return False
+            self._reached(end, store_ms)
             return True
+
+    def begin(self, kernel: KernelSync, most: int) -> Begun | None:
+        """Have the kernel sync what little was appended; ``finish`` must follow.
+
+        None: it can't, for another sync runs, there are more than ``most`` bytes, or it is no usual
+        one.
+        """
+        if not self._syncing.acquire(blocking=False):
+            return None
+        store_ms = self._store_ms()
+        end = self._log.end
+        usual = self.flushed >= self._found_end and 0 < end - self.flushed <= most
+        files = self._log.files_between(self.flushed, end) if usual else []
+        if len(files) == 1 and not self._disk.final:
+            region = files[0].begin_sync(kernel)
+            if region is not None:
+                return Begun(files[0], region, end, store_ms, self._clock.monotonic())
+        self._syncing.release()
+        return None
+
+    def finish(self, begun: Begun, result: int) -> None:
+        """What was begun has ended, with an errno or 0."""
+        try:
+            begun.file.end_sync(begun.region, result)
+        except OSError as error:
+            self._disk.sync_failed(begun.file.path, error)
+        else:
+            self._stats.count_sync(self._clock.monotonic() - begun.at)
+            self._reached(begun.end, begun.store_ms)
+            self.after_sync()
+        finally:
+            self._syncing.release()
+
+    def _reached(self, end: int, store_ms: int) -> None:
+        if end > self.flushed:
+            # A start does not begin before what another one has walked over.
+            self.tail = max(self.flushed, self.tail)
+        self.flushed = end
+        self.flushed_store_ms = store_ms
+        self._flushed_at = self._clock.monotonic()
 
     def _sync_files(self, end: int) -> bool:
         for file in self._log.files_between(self.flushed, end):

@@ -24,7 +24,9 @@ from broker.store.errors import StoreError
 from broker.store.files import Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
-from broker.store.limits import NO_SPACE_RETRY_SECONDS
+from broker.store.kernel_sync import KernelSync
+from broker.store.limits import CLOSE_SECONDS, NO_SPACE_RETRY_SECONDS
+from broker.store.loop_sync import LoopSync
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
@@ -88,6 +90,7 @@ class MessageStore(StoreReads):
         self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
+        self._loop_sync: LoopSync | None = None
 
     # --- life
 
@@ -131,9 +134,13 @@ class MessageStore(StoreReads):
         parts = self._opened()
         self._loop = loop
         if self.sync_flush:
-            self._commit = GroupCommit(
-                loop, parts.log_flusher.request, self.config.sync_flush_timeout_ms, self.stats
-            )
+            kernel = KernelSync.open()
+            request = parts.log_flusher.request
+            if kernel is not None:
+                self._loop_sync = LoopSync(loop, kernel, parts.log_flusher, self._flushed)
+                request = self._loop_sync.request
+            timeout_ms = self.config.sync_flush_timeout_ms
+            self._commit = GroupCommit(loop, request, timeout_ms, self.stats)
         parts.log_flusher.start(self._flushed_in_thread)
         parts.queue_flusher.start(loop.call_soon_threadsafe)
         parts.run_ahead.start()
@@ -154,7 +161,8 @@ class MessageStore(StoreReads):
             *(parts.retention, parts.index, parts.run_ahead),
             *(parts.log_flusher, parts.queue_flusher),
         )
-        ended = [worker.stop() for worker in workers]
+        ended = [self._loop_sync is None or self._loop_sync.close(CLOSE_SECONDS)]
+        ended += [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
                 parts.index.finish()
@@ -169,6 +177,7 @@ class MessageStore(StoreReads):
             if self._commit is not None:
                 self._commit.fail()
                 self._commit = None
+            self._loop_sync = None
             self._dispatcher.clear()
             self._parts = None
             self._loop = None
@@ -273,6 +282,8 @@ class MessageStore(StoreReads):
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
         parts = self._opened()
+        if self._loop_sync is not None and not self._loop_sync.finish(CLOSE_SECONDS):
+            return False
         done = parts.log_flusher.sync()
         self._flushed(parts.log_flusher.flushed)
         if done:

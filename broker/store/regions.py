@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store import page_cache
+from broker.store.kernel_sync import KernelSync
 
 # fdatasync is not to be had everywhere (macOS); fsync does the same and more.
 datasync = getattr(os, "fdatasync", os.fsync)
@@ -84,6 +85,19 @@ class OsRegion:
         """Wait for the disk."""
         # Never mmap.flush: it holds the GIL for as long as the disk takes.
         datasync(self._descriptor)
+        self._check_kept()
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        """Have the kernel sync it."""
+        return kernel.begin(self._descriptor)
+
+    def end_sync(self, result: int) -> None:
+        """See what that has come to."""
+        if result:
+            raise OSError(result, os.strerror(result))
+        self._check_kept()
+
+    def _check_kept(self) -> None:
         status = os.fstat(self._descriptor)
         if not status.st_nlink:
             raise _removed()
@@ -158,6 +172,14 @@ class SmallRegion:
     def sync(self) -> None:
         """Wait for the disk."""
         self._opened().sync()
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        """Have the kernel sync it."""
+        return self._opened().begin_sync(kernel)
+
+    def end_sync(self, result: int) -> None:
+        """See what that has come to."""
+        self._opened().end_sync(result)
 
     def is_whole(self) -> bool:
         """Ask for the length."""

@@ -380,9 +380,9 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
 
 
 async def test_a_thread_that_dies_is_heard_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(tmp_path, flush_disk_type="SYNC_FLUSH")
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
     flusher = store._opened().log_flusher
 
     def die() -> bool:
