@@ -99,7 +99,7 @@ MAX_NOTES: Final = 20
 MAX_CLOCK_STEP_BACK_MS: Final = 10_000
 """Store times never go back unless the clock was set back by more than this."""
 
-LOOP_SYNC_BYTES: Final = 64 * 1024
+LOOP_SYNC_BYTES: Final = 16 * 1024
 """Syncs of so few bytes are begun by the event loop."""
 
 CLOSE_SECONDS: Final = 30.0
