@@ -58,6 +58,7 @@ class Heartbeats:
         self._repeated: set[str] = set()
         self._reconnected_at: dict[str, float] = {}
         self._beating: dict[str, asyncio.Task[None]] = {}
+        self._under_way: dict[str, set[asyncio.Future[Command]]] = {}
 
     # Connections
 
@@ -83,10 +84,7 @@ class Heartbeats:
             now = asyncio.get_running_loop().time()
             self._reconnected_at[address] = now if again else float("-inf")
             if not self._members.empty:
-                for heartbeat in self._members.heartbeats(self._client_id):
-                    future = connection.request_nowait(
-                        self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
-                    )
+                for future in self._send_all(connection, address):
                     future.add_done_callback(partial(self._heard, address))
             for member in self._members.memberships:
                 member.connected(address)
@@ -165,10 +163,7 @@ class Heartbeats:
         connection: Connection | None = None
         try:
             connection = await self.connect(address, HEARTBEAT_TIMEOUT)
-            for heartbeat in self._members.heartbeats(self._client_id):
-                answer = await connection.request(
-                    self._request(heartbeat), timeout=HEARTBEAT_TIMEOUT
-                )
+            for answer in await asyncio.gather(*self._send_all(connection, address)):
                 if _is_busy(answer):
                     self._repeat(address)
                 elif answer.code != ResponseCode.SUCCESS:
@@ -187,13 +182,24 @@ class Heartbeats:
             RemotingError: there is none.
         """
         connection = await self.connect(address, HEARTBEAT_TIMEOUT)
-        request = self._request(about(self._client_id, member, member.on_conflict))
-        return await connection.request(request, timeout=HEARTBEAT_TIMEOUT)
+        heartbeat = about(self._client_id, member, member.on_conflict)
+        return await self._send(connection, address, heartbeat)
 
-    def _request(self, heartbeat: Heartbeat) -> Command:
+    def _send_all(self, connection: Connection, address: str) -> list[asyncio.Future[Command]]:
+        """All at once: of a member that leaves meanwhile nothing is said afterwards."""
+        heartbeats = self._members.heartbeats(self._client_id)
+        return [self._send(connection, address, heartbeat) for heartbeat in heartbeats]
+
+    def _send(
+        self, connection: Connection, address: str, heartbeat: Heartbeat
+    ) -> asyncio.Future[Command]:
         request = self._remote.request(RequestCode.HEART_BEAT, body=heartbeat.body)
         request.pairs = heartbeat.fields or None
-        return request
+        future = connection.request_nowait(request, timeout=HEARTBEAT_TIMEOUT)
+        under_way = self._under_way.setdefault(address, set())
+        under_way.add(future)
+        future.add_done_callback(under_way.discard)
+        return future
 
     # Leaving
 
@@ -214,6 +220,10 @@ class Heartbeats:
         await asyncio.gather(*(self._unregister(address, header) for address in known))
 
     async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
+        if under_way := self._under_way.get(address):
+            # Apache's brokers serve one connection with many threads: a heartbeat that came second
+            # would be that of a member, which gets its share of the queues, for two minutes.
+            await asyncio.wait(under_way, timeout=UNREGISTER_TIMEOUT)
         try:
             await self._remote.call(
                 address, RequestCode.UNREGISTER_CLIENT, header, timeout=UNREGISTER_TIMEOUT

@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.offset import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.rebalance.one_broker import queue, world
+from tests.unit.client.rebalance.one_broker import now, queue, world
 from tests.virtual_time import virtual
 
 
@@ -180,3 +180,19 @@ async def test_idle_members_are_told_by_the_broker_too(tmp_path: Path):
         await asyncio.sleep(40)
         [trouble] = [event for event in one.told(GroupTrouble) if event.kind == "idleMembers"]
         assert "2 members" in trouble.text
+
+
+@virtual
+async def test_a_heartbeat_on_its_way_does_not_make_a_member_of_who_has_left(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        one = await cluster.consumer("a").start()
+        await asyncio.sleep(1)
+        broker.slow[RequestCode.HEART_BEAT] = 0.5
+        beating = asyncio.create_task(one.client.heartbeats.now(broker.address))
+        await asyncio.sleep(0.1)
+        began = now()
+        await one.stop()
+        assert now() - began < 1
+        await beating
+        assert "g" not in broker.bench.state.consumers.groups
