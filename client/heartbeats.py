@@ -198,7 +198,7 @@ class Heartbeats:
         future = connection.request_nowait(request, timeout=HEARTBEAT_TIMEOUT)
         under_way = self._under_way.setdefault(address, set())
         under_way.add(future)
-        future.add_done_callback(under_way.discard)
+        future.add_done_callback(partial(_ended, under_way))
         return future
 
     # Leaving
@@ -230,6 +230,13 @@ class Heartbeats:
             )
         except PocketMQError as error:
             _log.debug("not unregistered", address=address, error=str(error))
+
+
+def _ended(under_way: set[asyncio.Future[Command]], future: asyncio.Future[Command]) -> None:
+    under_way.discard(future)
+    if not future.cancelled():
+        # Read once: nobody may wait for it, if the next one could not be sent.
+        future.exception()
 
 
 def _is_busy(answer: Command) -> bool:

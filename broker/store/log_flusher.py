@@ -2,6 +2,7 @@
 
 ``LogFlusher`` owns how far the log is there. Its thread syncs on request and, in ASYNC mode, by
 interval; all who ask while a sync runs share the next one, without any timer: that is group commit.
+What is little the kernel may sync instead, without a thread of ours: see ``loop_sync``.
 Only ``fdatasync`` is used, which releases the GIL.
 
 A sync that failed is never tried again, and nothing is stored any more: see ``disk_state``.
@@ -109,11 +110,11 @@ class LogFlusher:
         store_ms = self._store_ms()
         end = self._log.end
         usual = self.flushed >= self._found_end and 0 < end - self.flushed <= most
-        files = self._log.files_between(self.flushed, end) if usual else []
-        if len(files) == 1 and not self._disk.final:
-            region = files[0].begin_sync(kernel)
+        file = self._log.file_at(self.flushed) if usual and not self._disk.final else None
+        if file is not None and end <= file.start + file.size:
+            region = file.begin_sync(kernel)
             if region is not None:
-                return Begun(files[0], region, end, store_ms, self._clock.monotonic())
+                return Begun(file, region, end, store_ms, self._clock.monotonic())
         self._syncing.release()
         return None
 
