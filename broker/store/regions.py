@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store import page_cache
+from broker.store.file_facts import links_and_size
 from broker.store.kernel_sync import KernelSync
 
 # fdatasync is not to be had everywhere (macOS); fsync does the same and more.
@@ -98,11 +99,11 @@ class OsRegion:
         self._check_kept()
 
     def _check_kept(self) -> None:
-        status = os.fstat(self._descriptor)
-        if not status.st_nlink:
+        links, size = links_and_size(self._descriptor)
+        if not links:
             raise _removed()
-        if status.st_size < self._size:
-            raise shortened(status.st_size, self._size)
+        if size < self._size:
+            raise shortened(size, self._size)
 
     def inode(self) -> int:
         """The file's number."""
