@@ -8,7 +8,6 @@ parked, or answered, by that module too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -24,7 +23,7 @@ from broker.hot.headers import (
     integer,
     small_integer,
 )
-from broker.hot.turn import COLD, HEAVY, Serve, Turn
+from broker.hot.turn import COLD, HEAVY, Piece, Serve, Turn
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull, PullProcessor
 from broker.state import BrokerState
@@ -195,21 +194,24 @@ class Pulls:
         counters.pulls_found += 1
         counters.messages_pulled += result.count
         counters.bytes_pulled += size
+        self._turn.answers += self._pieces(result, opaque)
+
+    def _pieces(self, result: GetResult, opaque: int) -> list[Piece]:
+        """The answer to a pull that found something."""
+        size, records = result.size, result.records
         fill = (result.next_offset, result.min_offset, result.max_offset, opaque)
-        answers, records = self._turn.answers, result.records
         frame = framed(self._found % fill, size)
         if size < GATHER_BYTES * len(records):
             # While they are in the processor's cache; what is large is written as it is.
-            answers.append(b"".join((frame, *records)))
-        else:
-            answers.append(frame)
-            answers += records
+            return [b"".join((frame, *records))]
+        return [frame, *records]
 
     def _answer_other(
         self, header: PullMessageRequestHeader, accept: Accept, result: GetResult, opaque: int
     ) -> None:
         command = Command(RequestCode.PULL_MESSAGE, opaque)
-        held = HeldPull(command, self._turn.peer.connection, copy(header))
+        connection = self._turn.peer.connection
+        held = HeldPull(command, connection, header.copy(), self._pieces)
         reply = self._pulls.answer(held, accept, result, suspend=not self._state.stopping)
         if reply is not None:
             self._turn.answers.append(encode(reply))

@@ -9,7 +9,7 @@ loop goes on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -79,11 +79,17 @@ class Wanted(TypedDict):
 
 @dataclass(slots=True)
 class HeldPull:
-    """What it takes to run a parked pull again."""
+    """What it takes to run a parked pull again.
+
+    Attributes:
+        pieces: makes the frame that answers it with messages, of these and its opaque, where that
+            is known by heart; None: it is encoded like any.
+    """
 
     command: Command
     connection: Connection
     header: PullMessageRequestHeader
+    pieces: Callable[[GetResult, int], Sequence[bytes | memoryview]] | None = None
 
     def forget_the_rest(self) -> None:
         """Keep only what another run needs: a header may be large, and parked pulls many."""
@@ -278,6 +284,9 @@ class PullProcessor:
         counters.pulls_found += 1
         counters.messages_pulled += result.count
         counters.bytes_pulled += result.size
+        if held.pieces is not None:
+            held.connection.send_pieces(held.pieces(result, held.command.opaque))
+            return
         held.connection.send_with_body(
             _reply(held.command, ResponseCode.SUCCESS, result), result.records
         )

@@ -102,6 +102,14 @@ class Header:
             values.pop()
         return values
 
+    def copy(self) -> Self:
+        """Another one with the same values."""
+        plan = _plan(type(self))
+        made = object.__new__(type(self))
+        for field, value in zip(plan.fields, plan.values(self), strict=True):
+            setattr(made, field.attribute, value)
+        return made
+
     @classmethod
     def from_fields(cls, ext_fields: Mapping[str, str], *, empty_is_absent: bool = False) -> Self:
         """Reads the header from ext fields; unknown ones are not looked at.

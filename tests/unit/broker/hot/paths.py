@@ -44,6 +44,9 @@ class Wire:
         pieces = b"".join(body)
         self.sent.append(encode_head(command, len(pieces)) + pieces)
 
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.post(pieces)
+
     def flush(self) -> None:
         pass
 

@@ -54,6 +54,14 @@ def test_what_is_written_as_text_is_read_again(example: Example) -> None:
 
 
 @given(EXAMPLES)
+def test_a_copy_has_the_same_values_and_its_own(example: Example) -> None:
+    copied = example.copy()
+    assert copied == example
+    copied.topic_name += "?"
+    assert copied != example
+
+
+@given(EXAMPLES)
 def test_what_is_written_as_values_is_read_again(example: Example) -> None:
     assert Example.from_values(example.values()) == example
 
