@@ -177,7 +177,9 @@ async def churn(
     running: Cluster, folder: Path, seed: int, *, ordered: bool
 ) -> AsyncIterator[tuple[Churn, client.Admin]]:
     """A group of the fewest members; all processes are gone afterwards."""
-    async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
+    async with client.Admin(
+        running.address, connect_timeout=PATIENCE, request_timeout=PATIENCE
+    ) as admin:
         await admin.create_topic(TOPIC, queues=QUEUES)
         made = Churn(running, admin, folder, seed, ordered=ordered)
         try:
