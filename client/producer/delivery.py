@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from client.errors import Outcome, PocketMQError, RemoteError, SendError, remote_error
+from client.errors import NotDurable, Outcome, PocketMQError, RemoteError, SendError, remote_error
 from client.producer.batch import Batch
-from client.receipt import SendStatus
+from client.receipt import Receipt, SendStatus
 from client.remote import name_of, unavailable
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.protocol.codes import ResponseCode
@@ -146,3 +146,17 @@ def as_send_error(error: PocketMQError) -> SendError:
     )
     wrapped.__cause__ = error
     return wrapped
+
+
+def not_durable(receipt: Receipt, group: str) -> NotDurable:
+    """The error for a message that is stored less safely than its producer requires."""
+    error = NotDurable(
+        f"the message is stored, but the broker reports {receipt.status.name}",
+        outcome=Outcome.UNKNOWN,
+        queue=receipt.queue,
+        group=group,
+        broker=receipt.queue.broker_name,
+        hint="look at the broker's disk and slaves; receipt says where the message is",
+    )
+    error.receipt = receipt
+    return error

@@ -19,9 +19,10 @@ from client.errors import BufferFull, Outcome, PocketMQError, SendError, Unavail
 from client.producer.accumulator import Accumulator
 from client.producer.batch import Batch
 from client.producer.burst import ID_NAME, Burst
+from client.producer.network import Network
 from client.producer.outgoing import ELEMENT_BYTES, Outgoing, check_topic
 from client.producer.queue_selector import by_sharding_key
-from client.producer.sender import Network, Sender
+from client.producer.sender import Sender
 from client.receipt import Receipt
 from client.routes import Route
 from remoting.protocol.names import RETRY_PREFIX

@@ -1,8 +1,10 @@
 """From a batch to its receipts: which queue, which connection, and again if need be.
 
 The fast lane: route known and connection open, so a batch is written at once and a callback
-settles its messages; no task. Whatever doesn't go that smoothly becomes one task per batch that
-tries until the batch is stored, refused for good, or out of time or attempts.
+settles its messages; no task. Batches that find no connection are written in the order they came
+once there is one: what was sent first to a queue lies first in it, unless it had to be sent again.
+Whatever doesn't go that smoothly becomes one task per batch that tries until the batch is stored,
+refused for good, or out of time or attempts.
 """
 
 from __future__ import annotations
@@ -12,29 +14,25 @@ import random
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Final
 
 from client.backoff import Backoff
 from client.config import ProducerOptions
 from client.errors import (
     BrokerUnreachable,
     NoRoute,
-    NotDurable,
-    Outcome,
     PocketMQError,
 )
 from client.producer.accumulator import Lane
 from client.producer.batch import Batch
-from client.producer.delivery import BUSY, Delivery, Verdict
-from client.producer.fault_tolerance import FaultTable
+from client.producer.delivery import BUSY, Delivery, Verdict, not_durable
+from client.producer.network import Network
 from client.producer.outgoing import Outgoing
 from client.producer.queue_selector import RoundRobin
 from client.receipt import Receipt, SendStatus
-from client.remote import Remote
-from client.route_keeper import RouteKeeper
 from client.routes import Route
 from remoting.connection import Connection
-from remoting.errors import RemotingError, RequestTimeout
+from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -52,26 +50,6 @@ MAX_TURNS: Final = 10_000
 
 _RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, Receipt)
 """A receipt of its fields without a step of Python: one is made for every message."""
-
-
-class Network(Protocol):
-    """What the sender needs of an instance."""
-
-    remote: Remote
-    routes: RouteKeeper
-    faults: FaultTable
-
-    def connected(self, address: str) -> Connection | None:
-        """An open connection, if there is one."""
-        ...
-
-    async def connect(self, address: str, timeout: float) -> Connection:
-        """An open connection; raises RemotingError."""
-        ...
-
-    def doubt(self, address: str) -> None:
-        """A request to a broker was not answered: the connection may be dead."""
-        ...
 
 
 class Sender:
@@ -96,9 +74,12 @@ class Sender:
         self._finished = finished
         self._random = random.Random()  # noqa: S311 - spreads load
         self._turns: dict[str, RoundRobin] = {}
-        self._now = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         self._faults = network.faults
         self._written: set[Connection] = set()
+        self._unconnected: dict[str, dict[Delivery, asyncio.TimerHandle]] = {}
+        """What waits for a connection to an address, in its order, with the end of its time."""
 
     def dispatch(self, batch: Batch) -> None:
         """Send a batch; returns at once."""
@@ -107,8 +88,7 @@ class Sender:
             if not self._write_now(delivery):
                 self._later(delivery)
         except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
-            _log.exception("batch not sent", topic=batch.topic)
-            self._broken(delivery, error)
+            self._unexpected(delivery, error)
 
     def flush(self) -> None:
         """What was dispatched leaves now, not at the end of the loop's turn."""
@@ -153,27 +133,39 @@ class Sender:
     # The fast lane
 
     def _write_now(self, delivery: Delivery) -> bool:
-        """Write the first attempt if nothing has to be waited for."""
+        """Write the first attempt, now or in its turn; False: it is no matter of a connection."""
         route = self._network.routes.table.get(delivery.batch.topic)
         if route is None or not route.writable:
             return False
         queue = delivery.batch.queue or self._choose(route, None)
         address = route.master(queue.broker_name)
-        connection = self._network.connected(address) if address is not None else None
-        if connection is None or address is None:
+        if address is None:
             return False
         delivery.queue = queue
+        if address in self._unconnected:
+            self._wait(delivery, address)
+            return True
+        connection = self._network.connected(address)
+        if connection is None:
+            self._connect(address)
+            self._wait(delivery, address)
+        else:
+            self._write_first(delivery, connection, address)
+        return True
+
+    def _write_first(self, delivery: Delivery, connection: Connection, address: str) -> None:
+        assert delivery.queue is not None
         now = self._now()
-        command = self.request(delivery.batch, queue)
+        command = self.request(delivery.batch, delivery.queue)
         try:
             future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
         except RemotingError:
-            return False
+            self._later(delivery)
+            return
         self._written.add(connection)
         delivery.attempts += 1
         delivery.started = now
         future.add_done_callback(partial(self._answered, delivery, command.code, address))
-        return True
 
     def _answered(
         self, delivery: Delivery, code: int, address: str, future: asyncio.Future[Command]
@@ -189,29 +181,70 @@ class Sender:
         else:
             self._broken(delivery, failure)
             return
+        self._proceed(delivery, verdict)
+
+    def _proceed(self, delivery: Delivery, verdict: Verdict) -> None:
         if verdict is Verdict.RETRY and not delivery.exhausted(self._options.retries):
             self._later(delivery)
         elif verdict is not Verdict.STORED:
             self._fail(delivery)
 
+    # First attempts without a connection
+
+    def _connect(self, address: str) -> None:
+        self._tasks.spawn(
+            self._network.connect(address, self._options.timeout),
+            f"connection to {address}",
+            on_done=partial(self._connected, address),
+        )
+        self._unconnected[address] = {}
+
+    def _wait(self, delivery: Delivery, address: str) -> None:
+        late = self._loop.call_at(delivery.deadline, self._late, delivery, address)
+        self._unconnected[address][delivery] = late
+
+    def _late(self, delivery: Delivery, address: str) -> None:
+        del self._unconnected[address][delivery]
+        failure = ConnectFailed(address, "no connection within the time of the send")
+        self._lost(delivery, failure, address, written=False)
+        self._fail(delivery)
+
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        """Write what waited for a connection before anything else can be written to it."""
+        for delivery, late in self._unconnected.pop(address).items():
+            late.cancel()
+            try:
+                self._write_first(delivery, task.result(), address)
+            except RemotingError as failure:
+                self._proceed(delivery, self._lost(delivery, failure, address, written=False))
+            except asyncio.CancelledError as error:
+                self._broken(delivery, error)
+            except Exception as error:  # noqa: BLE001 - as in dispatch
+                self._unexpected(delivery, error)
+
     # One task per batch
 
     def _later(self, delivery: Delivery) -> None:
         try:
-            self._tasks.spawn(self._persist(delivery), "delivery")
+            self._tasks.spawn(
+                self._persist(delivery), "delivery", on_done=partial(self._ended, delivery)
+            )
         except RuntimeError:
             self._fail(delivery)
 
     async def _persist(self, delivery: Delivery) -> None:
         """Try until the batch is settled."""
         backoff = Backoff(self._random)
-        settled = False
+        while not await self._attempt(delivery, backoff):
+            pass
+
+    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         try:
-            while not settled:
-                settled = await self._attempt(delivery, backoff)
-        except BaseException as error:
+            task.result()
+        except asyncio.CancelledError as error:
             self._broken(delivery, error)
-            raise
+        except Exception as error:  # noqa: BLE001 - as in dispatch
+            self._unexpected(delivery, error)
 
     async def _attempt(self, delivery: Delivery, backoff: Backoff) -> bool:
         """One attempt, with the pause before it. True when the batch is settled."""
@@ -342,8 +375,12 @@ class Sender:
             if durable:
                 future.set_result(receipt)
             else:
-                future.set_exception(_not_durable(receipt, self._group))
+                future.set_exception(not_durable(receipt, self._group))
         self._finish(delivery)
+
+    def _unexpected(self, delivery: Delivery, error: Exception) -> None:
+        _log.exception("batch not sent", topic=delivery.batch.topic)
+        self._broken(delivery, error)
 
     def _broken(self, delivery: Delivery, error: BaseException) -> None:
         """Something that isn't the network's doing ended the delivery."""
@@ -362,16 +399,3 @@ class Sender:
             if future is not None and not future.done():
                 future.set_exception(delivery.failure(delivery.batch.topic, self._group))
         self._finish(delivery)
-
-
-def _not_durable(receipt: Receipt, group: str) -> NotDurable:
-    error = NotDurable(
-        f"the message is stored, but the broker reports {receipt.status.name}",
-        outcome=Outcome.UNKNOWN,
-        queue=receipt.queue,
-        group=group,
-        broker=receipt.queue.broker_name,
-        hint="look at the broker's disk and slaves; receipt says where the message is",
-    )
-    error.receipt = receipt
-    return error

@@ -282,6 +282,37 @@ async def test_closing_gives_up_what_nobody_acknowledges(fake: Any, until: Any):
     assert two.value.outcome is client.Outcome.NOT_SENT
 
 
+async def test_closing_gives_up_what_is_being_tried_again(fake: Any, refuse: Any, until: Any):
+    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
+    producer = client.Producer(fake.address, timeout=60.0)
+    await producer.start()
+    send = producer.send_nowait("T", b"x")
+    await until(lambda: sum(command.code in SENDS for command in fake.seen) >= 2)
+    await producer.close(timeout=0.05)
+    with pytest.raises(client.SendError, match="SYSTEM_BUSY"):
+        await send
+
+
+async def test_a_fault_while_trying_again_settles_the_message(
+    fake: Any, refuse: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def faulty(batch: Any, queue: Any) -> Any:
+        raise ZeroDivisionError("of a test")
+
+    async with client.Producer(fake.address) as producer:
+        sender = producer._intake.sender
+
+        def refusing(command: Any, connection: Any) -> Any:
+            monkeypatch.setattr(sender, "request", faulty)
+            return refuse(14, 1, fake.store)(command, connection)
+
+        fake.on_send(refusing)
+        with pytest.raises(client.SendError) as caught:
+            await producer.send("T", b"x")
+    assert caught.value.outcome is client.Outcome.UNKNOWN
+    assert fake.bodies() == []
+
+
 async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(fake: Any):
     fake.on_send(lambda command, connection: command.reply())
     async with client.Producer(fake.address) as producer:
