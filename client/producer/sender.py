@@ -211,6 +211,9 @@ class Sender:
 
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
         """Write what waited for a connection before anything else can be written to it."""
+        if not task.cancelled():
+            # Read, lest it be reported as lost when nothing waits any longer.
+            task.exception()
         for delivery, late in self._unconnected.pop(address).items():
             late.cancel()
             try:

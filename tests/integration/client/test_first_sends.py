@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,23 @@ async def test_without_retries_a_connection_that_was_not_made_is_the_end(
             await send
     assert caught.value.outcome is client.Outcome.NOT_SENT
     assert fake.bodies() == []
+
+
+async def test_a_connection_that_nobody_waits_for_any_longer_fails_in_silence(
+    fake: Any, gate: Gate, until: Any
+) -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    async with client.Producer(fake.address, timeout=60.0) as producer:
+        send = producer.send_nowait("T", b"x", timeout=0.05)
+        await gate.opened.wait()
+        with pytest.raises(client.SendError):
+            await send
+        gate.failure = ConnectFailed(fake.address, "of a test")
+        gate.passed.set()
+        await until(lambda: not producer._intake.sender._unconnected)
+        gc.collect()
+    assert complaints == []
 
 
 async def test_a_broker_that_hangs_up_at_once_is_tried_again(
