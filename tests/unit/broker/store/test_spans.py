@@ -15,6 +15,7 @@ from broker.store.message_store import GetStatus, MessageStore
 from broker.store.spans import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
+from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 QUEUES = 3
 ROUNDS = 60
@@ -23,11 +24,14 @@ NEAR = 600
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageStore]:
-    """Messages of three queues in turns, runs of one to four; all from before it was opened."""
+    """Messages of three queues in turns, runs of one to four; all from before it was opened.
+
+    They are in memory, whatever the system's page cache has let go.
+    """
     monkeypatch.setattr(spans, "GRANULE_BYTES", NEAR)
     monkeypatch.setattr(reader, "MAX_SPAN_BYTES", NEAR)
     monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    store = opened(tmp_path)
+    store = opened(tmp_path, files=SlowFiles())
     for number in range(ROUNDS):
         for queue_id in range(QUEUES):
             for _ in range(1 + number % 4):
