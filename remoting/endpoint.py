@@ -13,6 +13,7 @@ from remoting.busy_poll import BusyPoll
 from remoting.clock import Clock, SystemClock
 from remoting.complaints import Complaints
 from remoting.counters import Counters
+from remoting.landing import Rooms
 from remoting.limits import ConnectionLimits
 from remoting.log import Log
 from remoting.protocol.command import Command
@@ -61,6 +62,8 @@ class Endpoint:
     busy_poll: BusyPoll | None = None
     """Keeps the loop from sleeping; told of each read that was worked."""
     connections: set[Connection] = field(default_factory=set)
+    rooms: Rooms = field(default_factory=Rooms)
+    """Where large frames land."""
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)
     complaints: Complaints = field(init=False)

@@ -74,6 +74,17 @@ class Inbox:
         else:
             self._measure()
 
+    @property
+    def missing(self) -> int:
+        """Bytes that the frame at the position lacks, or its length, when that is missing."""
+        return max(self._need - len(self), 0)
+
+    def take_rest(self) -> tuple[int, list[bytes | bytearray]]:
+        """Give away the incomplete frame, the only thing there is: its bytes, and what is here."""
+        need, parts = self._need, [self.buffer[self.position :], *self._chunks]
+        self.clear()
+        return need, parts
+
     def clear(self) -> None:
         """Forget everything."""
         self.buffer = b""

@@ -20,6 +20,7 @@ from remoting.endpoint import Endpoint, Feed
 from remoting.errors import ConnectionLost
 from remoting.flow import Buffer, DrainWaiters, Gate, Outbox, Reason
 from remoting.inbox import Inbox
+from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES, Landing
 from remoting.limits import READ_AHEAD_BYTES
 from remoting.log import Log
 from remoting.protocol.errors import FrameError
@@ -47,6 +48,7 @@ class Link(asyncio.Protocol, ABC):
         "_held",
         "_in_turn",
         "_inbox",
+        "_landing",
         "_loop",
         "_lost",
         "_outbox",
@@ -75,6 +77,7 @@ class Link(asyncio.Protocol, ABC):
         self._alarm = Alarm(self._ring)
         self._alarm_at = inf
         self._inbox = Inbox(endpoint.limits.max_frame_bytes)
+        self._landing = Landing(self)
         self._outbox = Outbox()
         self._drain_waiters = DrainWaiters()
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -147,6 +150,7 @@ class Link(asyncio.Protocol, ABC):
         self.closed = True
         self.endpoint.alarms.clear(self._alarm)
         self._inbox.clear()
+        self._landing.clear()
         self._outbox.clear()
         self._counters.bytes_held -= self._held
         self._held = 0
@@ -155,12 +159,12 @@ class Link(asyncio.Protocol, ABC):
         if not self._lost.done():
             self._lost.set_result(None)
 
-    def data_received(self, data: bytes) -> None:
-        """A read."""
+    def data_received(self, data: bytes, landed: int = 0) -> None:
+        """A read, or a large frame that has landed and was counted as it did."""
         if self.closed:
             return
         self._watch.last_in = self._clock_now()
-        self._counters.bytes_in += len(data)
+        self._counters.bytes_in += len(data) - landed
         try:
             self._inbox.add(data)
         except FrameError as problem:
@@ -239,14 +243,31 @@ class Link(asyncio.Protocol, ABC):
             self.close("closed by the peer")
             return
         if inbox.empty:
-            self._watch.frame_since = inf
+            if not self._landing.filled:
+                self._watch.frame_since = inf
             if self._held:
                 self._account()
             return
+        if inbox.missing >= LARGE_REST_BYTES and len(inbox) >= BEGIN_BYTES:
+            self._landing.begin(*inbox.take_rest())
+        self._await_rest()
+
+    def _await_rest(self) -> None:
+        """There is the beginning of a frame: its rest has a deadline."""
         if self._watch.frame_since == inf:
             self._watch.frame_since = self._watch.last_in
             self._arm(self._watch.next_at(self._watch.last_in))
         self._account()
+
+    def read_by(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have the transport give what it reads to another protocol."""
+        self._transport.set_protocol(protocol)
+
+    def landed(self, count: int) -> None:
+        """A part of a large frame was read."""
+        self._watch.last_in = self._clock_now()
+        self._counters.bytes_in += count
+        self._await_rest()
 
     def _schedule_work(self) -> None:
         if not self._continuing:
@@ -315,7 +336,8 @@ class Link(asyncio.Protocol, ABC):
 
     def _account(self) -> None:
         """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
-        held = len(self._inbox) + self._transport.get_write_buffer_size()
+        unworked = len(self._inbox) + self._landing.filled
+        held = unworked + self._transport.get_write_buffer_size()
         self._counters.bytes_held += held - self._held
         self._held = held
         limit = self.endpoint.limits.max_total_held_bytes

@@ -240,10 +240,23 @@ class _Pipe(asyncio.Transport):
             return
         _, data = self._arriving.popleft()
         if data is not None:
-            self._protocol.data_received(data)
+            self._give(data)
         elif not self._protocol.eof_received():
             self.close()
         self.wake()
+
+    def _give(self, data: bytes) -> None:
+        while data:
+            if not isinstance(self._protocol, asyncio.BufferedProtocol):
+                self._protocol.data_received(data)
+                return
+            buffer: Any = self._protocol.get_buffer(-1)
+            part, data = data[: len(buffer)], data[len(buffer) :]
+            buffer[: len(part)] = part
+            self._protocol.buffer_updated(len(part))
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
 
     def pause_reading(self) -> None:
         self._paused = True

@@ -19,6 +19,7 @@ class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.protocol: Connection | None = None
+        self.reader: asyncio.BaseProtocol | None = None
         self.writes: list[bytes] = []
         self.gathered: list[list[bytes | bytearray | memoryview]] = []
         self.unsent = 0
@@ -62,6 +63,21 @@ class FakeTransport(asyncio.Transport):
             assert self.protocol is not None
             self.protocol.resume_writing()
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.reader = protocol
+
+    def reads(self, data: bytes) -> None:
+        """So much comes from the peer, in as many reads as the protocol has room for."""
+        while data:
+            if not isinstance(self.reader, asyncio.BufferedProtocol):
+                assert isinstance(self.reader, asyncio.Protocol)
+                self.reader.data_received(data)
+                return
+            buffer = memoryview(self.reader.get_buffer(-1))  # type: ignore[arg-type] # a Buffer
+            part, data = data[: len(buffer)], data[len(buffer) :]
+            buffer[: len(part)] = part
+            self.reader.buffer_updated(len(part))
+
     def pause_reading(self) -> None:
         assert self.reading
         self.reading = False
@@ -88,7 +104,7 @@ class Peer:
         self.endpoint = Endpoint(name="test", serving=serving, clock=self.clock, **settings)
         self.transport = FakeTransport()
         self.connection = Connection(self.endpoint)
-        self.transport.protocol = self.connection
+        self.transport.protocol = self.transport.reader = self.connection
         self.connection.connection_made(self.transport)
 
     def says(self, *commands: Command) -> None:

@@ -1,0 +1,212 @@
+"""Large frames land where they are put together, and nothing else about a connection changes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting import landing, link
+from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES, Rooms
+from remoting.limits import ConnectionLimits
+from remoting.protocol.frame import encode
+from tests.unit.remoting.transcripts import Peer, echo, request, turns
+
+LARGE = BEGIN_BYTES + 3 * LARGE_REST_BYTES
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = Peer(handler=echo)
+    yield peer
+    peer.endpoint.alarms.close()
+
+
+def large(opaque: int = 1) -> bytes:
+    return encode(request(opaque=opaque, body=bytes(range(256)) * (LARGE // 256)))
+
+
+def lands(peer: Peer) -> bool:
+    return peer.transport.reader is not peer.connection
+
+
+@given(
+    st.lists(st.binary(max_size=600), min_size=1, max_size=8),
+    st.lists(st.integers(min_value=0), max_size=30),
+    st.lists(st.booleans(), max_size=30),
+)
+def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
+    bodies: list[bytes], cuts: list[int], stuck: list[bool]
+) -> None:
+    async def scenario() -> None:
+        peer = Peer(handler=echo, limits=ConnectionLimits(unsent_high_water_bytes=100))
+        data = b"".join(encode(request(opaque=n, body=body)) for n, body in enumerate(bodies))
+        bounds = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+        unread = b""
+        for (start, end), holds in zip(
+            itertools.pairwise(bounds),
+            itertools.chain(stuck, itertools.repeat(False)),
+            strict=False,
+        ):
+            peer.transport.stuck = holds
+            unread += data[start:end]
+            if peer.transport.reading:
+                peer.transport.reads(unread)
+                unread = b""
+        peer.transport.stuck = False
+        while unread or peer.transport.unsent or peer.counters.frames_in < len(bodies):
+            peer.transport.take(1 << 20)
+            await turns()
+            peer.transport.reads(unread)
+            unread = b""
+        assert [bytes(answer.body) for answer in peer.hears()] == bodies
+        assert peer.counters.bytes_in == len(data)
+        assert peer.counters.bytes_held == 0
+        peer.endpoint.alarms.close()
+
+    small = {"LARGE_REST_BYTES": 40, "BEGIN_BYTES": 20}
+    with patch.multiple(landing, **small), patch.multiple(link, **small):
+        asyncio.run(scenario())
+
+
+async def test_a_large_frame_lands_and_so_does_the_next(peer: Peer) -> None:
+    for opaque in (1, 2):
+        peer.transport.reads(large(opaque)[:BEGIN_BYTES])
+        assert lands(peer)
+        assert peer.counters.bytes_held == BEGIN_BYTES
+        peer.transport.reads(large(opaque)[BEGIN_BYTES:])
+        assert lands(peer)
+        [answer] = peer.hears()
+        assert (answer.opaque, len(answer.body)) == (opaque, LARGE)
+        assert peer.counters.bytes_held == 0
+
+
+async def test_behind_large_frames_a_small_one_is_read_as_usual(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    peer.transport.reads(large()[BEGIN_BYTES:])
+    peer.transport.reads(encode(request(opaque=2))[:3])
+    assert lands(peer)
+    peer.transport.reads(encode(request(opaque=2))[3:] + encode(request(opaque=3)))
+    assert not lands(peer)
+    assert [answer.opaque for answer in peer.hears()] == [1, 2, 3]
+
+
+async def test_what_lacks_little_is_read_as_usual(peer: Peer) -> None:
+    data = encode(request(body=bytes(BEGIN_BYTES + LARGE_REST_BYTES // 2)))
+    peer.transport.reads(data[:BEGIN_BYTES])
+    assert not lands(peer)
+    peer.transport.reads(data[BEGIN_BYTES:])
+    assert len(peer.hears()) == 1
+
+
+async def test_who_announces_much_and_sends_little_takes_little() -> None:
+    rooms = []
+
+    class Counting(Rooms):
+        def take(self, size: int) -> memoryview:
+            rooms.append(super().take(size))
+            return rooms[-1]
+
+    peer = Peer(handler=echo, rooms=Counting())
+    frame = encode(request(body=bytes(8 << 20)))
+    peer.transport.reads(frame[: BEGIN_BYTES - 1])
+    assert (lands(peer), rooms) == (False, [])
+    come = BEGIN_BYTES
+    peer.transport.reads(frame[BEGIN_BYTES - 1 : come])
+    while come < len(frame):
+        assert len(rooms[-1]) <= 4 * come
+        peer.transport.reads(frame[come : come + 50_000])
+        come += 50_000
+    assert len(peer.hears()) == 1
+
+
+def test_one_room_serves_one_frame_after_the_other() -> None:
+    rooms = Rooms()
+    first, second = rooms.take(10), rooms.take(10)
+    assert first.obj is not second.obj
+    rooms.give(first)
+    rooms.give(second)
+    assert rooms.take(BEGIN_BYTES).obj is first.obj
+    rooms.give(first)
+    larger = rooms.take(BEGIN_BYTES + 1)
+    assert larger.obj is not first.obj
+    rooms.give(larger)
+    rooms.give(first)
+    assert rooms.take(1).obj is larger.obj
+    huge = rooms.take(16 << 20)
+    rooms.give(huge)
+    assert rooms.take(1).obj is not huge.obj
+
+
+async def test_two_large_frames_at_once_have_a_room_each() -> None:
+    one = Peer(handler=echo)
+    two = Peer(handler=echo, rooms=one.endpoint.rooms)
+    data = large(1), large(2)
+    for start in range(0, len(data[0]), BEGIN_BYTES):
+        for peer, frame in zip((one, two), data, strict=True):
+            peer.transport.reads(frame[start : start + BEGIN_BYTES])
+    for peer, frame in zip((one, two), data, strict=True):
+        [answer] = peer.hears()
+        assert frame.endswith(bytes(answer.body))
+
+
+async def test_a_large_frame_that_stays_away_ends_the_connection(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    for _ in range(2):
+        peer.transport.reads(large()[BEGIN_BYTES : BEGIN_BYTES + 1])
+        peer.wait(14)
+    assert not peer.connection.closed
+    peer.wait(3)
+    assert peer.counters.dropped_slow_frame == 1
+    peer.vanish()
+    assert peer.counters.bytes_held == 0
+
+
+async def test_the_next_large_frame_has_the_whole_time(peer: Peer) -> None:
+    data = large()
+    peer.transport.reads(data[:BEGIN_BYTES])
+    for _ in range(5):
+        peer.wait(20)
+        peer.transport.reads(data[BEGIN_BYTES:])
+        peer.transport.reads(data[:BEGIN_BYTES])
+    peer.transport.reads(data[BEGIN_BYTES:])
+    peer.wait(100)
+    assert not peer.connection.closed
+    assert peer.counters.frames_in == 6
+
+
+async def test_rubbish_behind_a_large_frame_ends_the_connection(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    peer.transport.reads(large()[BEGIN_BYTES:])
+    peer.transport.reads(b"\x7f\xff\xff\xff\x00\x00\x00\x00")
+    assert len(peer.hears()) == 1
+    assert peer.counters.dropped_bad_frame == 1
+    assert peer.connection.closed
+
+
+async def test_what_a_peer_leaves_half_sent_is_forgotten(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    reader = peer.transport.reader
+    assert isinstance(reader, asyncio.BufferedProtocol)
+    assert not reader.eof_received()
+    reader.connection_lost(None)
+    assert peer.connection.closed
+    assert peer.counters.bytes_held == 0
+    assert peer.endpoint.rooms.take(1).obj is not None
+
+
+async def test_answers_that_are_not_taken_are_seen_while_a_frame_lands(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    reader = peer.transport.reader
+    assert isinstance(reader, asyncio.BufferedProtocol)
+    reader.pause_writing()
+    assert not peer.transport.reading
+    reader.resume_writing()
+    assert peer.transport.reading
+    peer.transport.reads(large()[BEGIN_BYTES:])
+    assert len(peer.hears()) == 1
