@@ -11,7 +11,9 @@ are not, or not known to be, in the page cache. What was appended not long ago i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import add
 from struct import Struct
 from typing import Final
@@ -26,7 +28,7 @@ from broker.store.limits import (
 from broker.store.lookups import Lookups
 from broker.store.results import GetResult, GetStatus
 from broker.store.soundness import Accept, Run
-from broker.store.spans import scattered, spans_of
+from broker.store.spans import slices_of, spans_of
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
@@ -37,6 +39,16 @@ _TAKEN_AT_ONCE: Final = 64
 
 _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
 """Of so many entries where their records begin and how long they are, in turns."""
+
+
+def _places(entries: memoryview, count: int) -> tuple[int, ...]:
+    if count <= _TAKEN_AT_ONCE:
+        return _PLACES[count](entries)
+    places: list[int] = []
+    for first in range(0, count, _TAKEN_AT_ONCE):
+        unpack = _PLACES[min(_TAKEN_AT_ONCE, count - first)]
+        places += unpack(entries, first * ENTRY_BYTES)
+    return tuple(places)
 
 
 class Reader(Lookups):
@@ -95,16 +107,17 @@ class Reader(Lookups):
         None when it isn't like that; ``_collect`` then looks at each entry.
         """
         count = min(count, len(entries) // ENTRY_BYTES)
-        if count > _TAKEN_AT_ONCE:
-            return None
-        places = _PLACES[count](entries)
+        places = _places(entries, count)
         starts, sizes = places[::2], places[1::2]
         total, first = sum(sizes), starts[0]
+        if total > max_bytes:
+            count = max(1, bisect_right(list(accumulate(sizes)), max_bytes))
+            starts, sizes = starts[:count], sizes[:count]
+            total = sum(sizes)
         end = max(map(add, starts, sizes))
         log = self._log
         if (
-            total > max_bytes
-            or end > log.end
+            end > log.end
             or min(sizes) < FIXED_BYTES_V4
             or min(starts) < first
             or (file := log.file_at(first)) is None
@@ -133,7 +146,7 @@ class Reader(Lookups):
             if end - first == total:
                 records = [view[first - base : end - base]]
             else:
-                records = scattered(view, base, starts, sizes)
+                records = slices_of(view, base, starts, sizes)
         self._stats.got_messages += count
         self._stats.got_bytes += total
         return GetResult(
@@ -180,7 +193,7 @@ class Reader(Lookups):
             if behind - begin == sum(sizes[low:high]):
                 records.append(view[begin:behind])
             else:
-                records += scattered(view, file.start, starts[low:high], sizes[low:high])
+                records += slices_of(view, file.start, starts[low:high], sizes[low:high])
         return records
 
     def _collect(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import compress, count, pairwise
+from operator import add, ne
+from typing import Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.limits import GRANULE_BYTES
 from broker.store.results import FileRange
+
+MIN_RUNS_MESSAGES: Final = 65
+"""From here on a look for adjacent records costs less than the slices it may save: Apache's clients
+pull 32, ours 512."""
 
 
 class Span(NamedTuple):
@@ -54,10 +60,20 @@ def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> lis
     return spans
 
 
-def scattered(
+def slices_of(
     view: memoryview, base: int, starts: Sequence[int], sizes: Sequence[int]
 ) -> list[memoryview]:
-    """A slice for each record of a file that begins at physical offset ``base``."""
-    return [
-        view[start - base : start - base + size] for start, size in zip(starts, sizes, strict=True)
-    ]
+    """Slices of a file that begins at physical offset ``base``: its records, one after the other.
+
+    Of a few records each has its own: queues in turns leave no two side by side. Of many, those
+    that are adjacent come as one, as a producer's batches left them.
+    """
+    if len(starts) < MIN_RUNS_MESSAGES:
+        return [
+            view[start - base : start - base + size]
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+    ends = list(map(add, starts, sizes))
+    breaks = compress(count(1), map(ne, ends, starts[1:]))
+    bounds = pairwise((0, *breaks, len(starts)))
+    return [view[starts[low] - base : ends[high - 1] - base] for low, high in bounds]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.store import lookups, reader, spans
 from broker.store.commit_log import CommitLog
+from broker.store.limits import MAX_PULL_BYTES
 from broker.store.message_store import GetStatus, MessageStore
 from broker.store.spans import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
@@ -20,6 +21,9 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 QUEUES = 3
 ROUNDS = 60
 NEAR = 600
+MOST = [(count, MAX_PULL_BYTES) for count in (1, 7, 32, 64, 65, 140, 1000)]
+MOST += [(7, 1), (32, 1000), (140, 5000), (140, 20_000)]
+"""How many messages, and bytes, a get may bring."""
 
 
 @pytest.fixture
@@ -52,10 +56,13 @@ def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
     assert store.end_offset > 2 * LOG_FILE
     for queue_id in range(QUEUES):
         for offset in range(store.max_offset(TOPIC, queue_id)):
-            for count in (1, 7, 32):
-                at_once = store.get(TOPIC, queue_id, offset, count, wait=False)
+            for count, most in MOST:
+                at_once = store.get(TOPIC, queue_id, offset, count, max_bytes=most, wait=False)
                 one_by_one = store.get(
-                    TOPIC, queue_id, offset, count, accept=lambda _: True, wait=False
+                    *(TOPIC, queue_id, offset, count),
+                    max_bytes=most,
+                    accept=lambda _: True,
+                    wait=False,
                 )
                 assert at_once.status is one_by_one.status is GetStatus.FOUND
                 assert b"".join(at_once.records) == b"".join(one_by_one.records)
