@@ -1,9 +1,9 @@
 """Large frames: read to where they are put together, instead of in chunks that are joined.
 
-While so much of a frame is awaited, its connection's transport reads into a *room*, memory that is
-used again for each such frame, and the frame is copied out of it once it is whole. Chunks would be
-copied twice, each into memory that has to be found first. When the next frame is a large one, too,
-it lands likewise; else the connection reads as usual again.
+While ``LARGE_REST_BYTES`` or more of a frame are awaited, its connection's transport reads into a
+*room*, memory that is used again for each such frame, and the frame is copied out of it once it is
+whole. Chunks would be copied twice, each into memory that has to be found first. When the next
+frame is a large one, too, it lands likewise; else the connection reads as usual again.
 
 A room is at most ``_GROWTH`` times as large as what has come: who announces much and sends little
 takes little.
@@ -102,7 +102,7 @@ class Landing(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
         """Where to read to: not beyond the end of the frame."""
-        room = self._with_room(min(self.filled + 1, self._need) if self._need else BEGIN_BYTES)
+        room = self._with_room(self.filled + 1 if self._need else BEGIN_BYTES)
         return room[self.filled : self._need or BEGIN_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
