@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-import uvloop
 
 from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES
+from remoting.loop import new_event_loop
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -20,7 +20,7 @@ LARGE = BEGIN_BYTES + LARGE_REST_BYTES
 SIZES = (10, LARGE - 1, 3 * LARGE, 0, LARGE + 1, 20 * LARGE, 5, 2 * LARGE, 2 * LARGE, 100)
 
 
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop])
 def test_frames_of_all_sizes_come_whole_over_connections_that_share_rooms(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
