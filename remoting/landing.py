@@ -25,7 +25,7 @@ LARGE_REST_BYTES: Final = 128 * 1024
 """What lacks less comes in one more read."""
 
 BEGIN_BYTES: Final = 64 * 1024
-"""Of a frame, before it lands: as much as the first read of a large one mostly brings."""
+"""That are here before a frame lands, or are read of one whose length isn't known yet."""
 
 _GROWTH: Final = 4
 _MAX_SPARE_BYTES: Final = BEGIN_BYTES * _GROWTH**3

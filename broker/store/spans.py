@@ -12,8 +12,7 @@ from broker.store.limits import GRANULE_BYTES
 from broker.store.results import FileRange
 
 MIN_RUNS_MESSAGES: Final = 65
-"""From here on a look for adjacent records costs less than the slices it may save: Apache's clients
-pull 32, ours 512."""
+"""From here on adjacent records are looked for: Apache's clients pull 32 at a time, ours 512."""
 
 
 class Span(NamedTuple):
