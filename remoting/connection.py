@@ -20,7 +20,7 @@ from remoting.agreement import Agreement
 from remoting.endpoint import Endpoint
 from remoting.errors import CommandTooLarge, ConnectionLost, TooManyRequests
 from remoting.flow import Buffer, Reason
-from remoting.limits import SLICE_BYTES, SLICE_SECONDS
+from remoting.limits import MAX_LOOKS, SLICE_BYTES, SLICE_SECONDS, STALL_SECONDS
 from remoting.link import Link
 from remoting.pending import Pending, PendingRequests
 from remoting.protocol.codes import SerializeType
@@ -39,13 +39,15 @@ class Connection(Link):
         closed: nothing can be sent any more; ``close_reason`` says why, for people.
     """
 
-    __slots__ = ("_agreement", "_pending", "_serving", "context")
+    __slots__ = ("_agreement", "_judge_at", "_looking", "_pending", "_serving", "context")
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self.context: Any = None
         self._agreement = Agreement(offers=endpoint.offer_msgpack, accepts=endpoint.accept_msgpack)
         self._pending = PendingRequests(endpoint.limits.max_pending_requests)
+        self._judge_at = inf
+        self._looking = False
         self._serving = Serving(self, endpoint)
 
     # Coming in
@@ -198,6 +200,8 @@ class Connection(Link):
         else:
             self._counters.connections_opened += 1
         endpoint.connections.add(self)
+        if endpoint.room is not None:
+            endpoint.room.taken += 1
         if endpoint.feed_factory is not None:
             self._feed = endpoint.feed_factory(self)
         endpoint.tell(endpoint.on_connect, self)
@@ -207,12 +211,47 @@ class Connection(Link):
         self._pending.fail_all(self.remote_text, self.close_reason)
         if self in endpoint.connections:
             endpoint.connections.discard(self)
+            if endpoint.room is not None:
+                endpoint.room.taken -= 1
             self._counters.connections_closed += 1
             endpoint.tell(endpoint.on_close, self)
 
     def _expire(self, now: float) -> float:
-        self._counters.requests_timed_out += self._pending.expire(now, self.remote_text)
-        return self._pending.next_deadline()
+        deadline = self._pending.next_deadline()
+        if deadline > now:
+            return deadline
+        if self._looking:
+            return inf
+        if self._judge_at == inf:
+            late = now - deadline
+            # An application that kept the loop busy kept us from writing and reading: the peer
+            # gets that time again, once.
+            self._judge_at = now + late if late > STALL_SECONDS else now
+        if now < self._judge_at:
+            return self._judge_at
+        self._looking = True
+        self._loop.call_soon(self._look, MAX_LOOKS, 0, self._watch.last_in)
+        return inf
+
+    def _look(self, looks: int, quiet: int, last_in: float) -> None:
+        """Fail what is overdue, after two turns of the loop in a row that read nothing.
+
+        The answers may lie in the socket, unread because the loop was busy. One turn is not enough:
+        what is called soon may run before that turn's reads.
+        """
+        if self._lost.done():
+            return
+        unworked = self._inbox.ready and self._gate.works
+        quiet = 0 if unworked or self._watch.last_in != last_in else quiet + 1
+        if quiet < 2 and looks:
+            self._loop.call_soon(self._look, looks - 1, quiet, self._watch.last_in)
+            return
+        self._looking = False
+        self._judge_at = inf
+        self._counters.requests_timed_out += self._pending.expire(
+            self._clock_now(), self.remote_text
+        )
+        self._arm(self._pending.next_deadline())
 
     def _is_busy(self) -> bool:
         return bool(len(self._pending) or self._serving.requests)

@@ -21,6 +21,7 @@ from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+    from remoting.descriptors import ConnectionRoom
 
 _log = Log("remoting")
 
@@ -59,6 +60,8 @@ class Endpoint:
     draining: bool = False
     """True while a server stops: requests are not begun any more."""
     max_connections: int = sys.maxsize
+    room: ConnectionRoom | None = None
+    """Shared with the other servers of the process; None: descriptors are not looked at."""
     busy_poll: BusyPoll | None = None
     """Keeps the loop from sleeping; told of each read that was worked."""
     connections: set[Connection] = field(default_factory=set)
@@ -91,6 +94,14 @@ class Endpoint:
         if not self.held and self._none_held is not None:
             self._none_held.set_result(None)
             self._none_held = None
+
+    def reason_to_refuse(self) -> str:
+        """Why a connection can't be taken now; empty: it can."""
+        if self.draining:
+            return "refused: the server stops"
+        if len(self.connections) >= self.max_connections:
+            return f"refused: {self.max_connections} connections are open, as many as may be"
+        return "" if self.room is None else self.room.reason_to_refuse()
 
     async def _answered(self, timeout: float) -> None:
         """Wait until no answers wait outside of a handler."""

@@ -5,13 +5,14 @@ While ``LARGE_REST_BYTES`` or more of a frame are awaited, its connection's tran
 whole. Chunks would be copied twice, each into memory that has to be found first. When the next
 frame is a large one, too, it lands likewise; else the connection reads as usual again.
 
-A room is at most ``_GROWTH`` times as large as what has come: who announces much and sends little
-takes little.
+A room is at most ``_GROWTH`` times as large as what has come, and no larger than its frame: who
+announces much and sends little takes little. All of it counts as held by the peer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -39,15 +40,15 @@ class Rooms:
     def __init__(self) -> None:
         self._spare = memoryview(b"")
 
-    def take(self, size: int) -> memoryview:
-        """A room of at least so many bytes."""
+    def take(self, size: int, most: int = sys.maxsize) -> memoryview:
+        """A room of at least so many bytes; a new one has ``most`` at most."""
         spare, self._spare = self._spare, memoryview(b"")
         if len(spare) >= size:
             return spare
         room_bytes = BEGIN_BYTES
         while room_bytes < size:
             room_bytes *= _GROWTH
-        return memoryview(bytearray(room_bytes))
+        return memoryview(bytearray(min(room_bytes, most)))
 
     def give(self, room: memoryview) -> None:
         """It is no longer used."""
@@ -71,6 +72,11 @@ class Landing(asyncio.BufferedProtocol):
         self._need = 0
         self.filled = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory taken."""
+        return 0 if self._room is None else len(self._room)
+
     def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
         """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
         self._need = need
@@ -92,7 +98,7 @@ class Landing(asyncio.BufferedProtocol):
         old = self._room
         if old is not None and len(old) >= size:
             return old
-        room = self._room = self._rooms.take(size)
+        room = self._room = self._rooms.take(size, self._need or BEGIN_BYTES)
         if old is not None:
             room[: self.filled] = old[: self.filled]
             self._rooms.give(old)

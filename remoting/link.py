@@ -123,9 +123,9 @@ class Link(asyncio.Protocol, ABC):
         self.remote_text = address_text(self.remote)
         self._gate = Gate(self._transport)
         endpoint = self.endpoint
-        if endpoint.draining or len(endpoint.connections) >= endpoint.max_connections:
+        self.close_reason = endpoint.reason_to_refuse()
+        if self.close_reason:
             self._counters.connections_refused += 1
-            self.close_reason = "refused: too many connections, or stopping"
             endpoint.complaints.write(
                 "connection refused", remote=self.remote_text, reason=self.close_reason
             )
@@ -234,7 +234,9 @@ class Link(asyncio.Protocol, ABC):
         if inbox.ready:
             if self._gate.works:
                 self._schedule_work()
-            if len(inbox) > READ_AHEAD_BYTES:
+            self._count_held()
+            most = self.endpoint.limits.max_total_held_bytes
+            if len(inbox) > READ_AHEAD_BYTES or self._counters.bytes_held > most // 2:
                 self._gate.bar(Reason.BACKLOG)
             return
         if self._gate.bars:
@@ -334,12 +336,17 @@ class Link(asyncio.Protocol, ABC):
             else:
                 self._account()
 
-    def _account(self) -> None:
-        """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
-        unworked = len(self._inbox) + self._landing.filled
+    def _count_held(self) -> int:
+        """What is held for this peer, in bytes."""
+        unworked = len(self._inbox) + self._landing.held
         held = unworked + self._transport.get_write_buffer_size()
         self._counters.bytes_held += held - self._held
         self._held = held
+        return held
+
+    def _account(self) -> None:
+        """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
+        held = self._count_held()
         limit = self.endpoint.limits.max_total_held_bytes
         if (
             self._counters.bytes_held > limit

@@ -47,6 +47,8 @@ class Log:
             return
         exc_info = facts.pop("exc_info", None)
         text = " ".join(f"{name}={value}" for name, value in facts.items())
+        # Half of a surrogate pair, which a peer's text may hold, fits into no file.
+        text = text.encode(errors="backslashreplace").decode()
         self._logger.log(
             level,
             "%s: %s" if text else "%s%s",

@@ -71,20 +71,26 @@ class PendingRequests:
         return True
 
     def expire(self, now: float, address: str) -> int:
-        """Fail what is overdue, forget what was cancelled; returns how many were overdue."""
+        """Fail what is overdue; returns how many were."""
         overdue = 0
         for opaque, pending in list(self._table.items()):
-            if pending.future.done():
+            if pending.deadline <= now:
                 del self._table[opaque]
-            elif pending.deadline <= now:
-                del self._table[opaque]
+                if pending.future.done():
+                    continue
                 overdue += 1
                 pending.future.set_exception(RequestTimeout(address, pending.code, pending.timeout))
         return overdue
 
     def next_deadline(self) -> float:
-        """The earliest deadline; inf without one."""
-        return min((pending.deadline for pending in self._table.values()), default=inf)
+        """Forget what was cancelled; returns the earliest deadline, inf without one."""
+        earliest = inf
+        for opaque, pending in list(self._table.items()):
+            if pending.future.done():
+                del self._table[opaque]
+            elif pending.deadline < earliest:
+                earliest = pending.deadline
+        return earliest
 
     def fail_all(self, address: str, reason: str) -> None:
         """The connection is gone: nothing will be answered."""

@@ -13,7 +13,7 @@ import errno
 import os
 import socket
 import weakref
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from remoting.addresses import address_text
 from remoting.busy_poll import BusyPoll
@@ -22,7 +22,13 @@ from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.endpoint import ConnectionCallback, Endpoint, FeedFactory, Handler
 from remoting.errors import BindFailed
-from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
+from remoting.limits import BACKLOG, DRAIN_TIMEOUT, SHORT_BACKLOG, ServerLimits
+from remoting.log import Log
+
+if TYPE_CHECKING:
+    from remoting.descriptors import ConnectionRoom
+
+_log = Log("remoting")
 
 _ACCEPT_TURNS: Final = 2
 """Turns of asyncio's loop from a socket that was accepted to its connection."""
@@ -49,6 +55,7 @@ class Server:
         on_connect, on_close: told of each connection that was admitted; may raise without harm.
         accept_msgpack: agree when a client offers our own header codec.
         busy_poll: keeps the loop from sleeping while single requests follow each other closely.
+        room: how many connections the process has descriptors for; shared by its servers.
         name: in the names of tasks and in the log.
     """
 
@@ -66,6 +73,7 @@ class Server:
         clock: Clock | None = None,
         accept_msgpack: bool = True,
         busy_poll: BusyPoll | None = None,
+        room: ConnectionRoom | None = None,
         name: str = "server",
     ) -> None:
         limits = limits or ServerLimits()
@@ -86,6 +94,7 @@ class Server:
             on_close=on_close,
             max_connections=limits.max_connections,
             busy_poll=busy_poll,
+            room=room,
         )
 
     @property
@@ -133,12 +142,20 @@ class Server:
                 self._make_connection,
                 self._host,
                 self._port,
-                backlog=BACKLOG,
+                backlog=self._backlog(),
                 reuse_address=True,
             )
         except OSError as failure:
             raise _bind_failed(self.address, failure) from failure
         self._port = self._server.sockets[0].getsockname()[1]
+        room, wanted = self.endpoint.room, self.endpoint.max_connections
+        if room is not None and room.most < wanted:
+            _log.info(
+                "fewer connections than set: the process has no file descriptors for more",
+                server=self.endpoint.name,
+                set=wanted,
+                most=room.most,
+            )
 
     async def stop(self, *, drain_timeout: float = DRAIN_TIMEOUT) -> None:
         """Stop gracefully; cancels what is still at work after ``drain_timeout`` seconds.
@@ -156,6 +173,10 @@ class Server:
         if server is not None:
             await self._refuse_the_last()
             await server.wait_closed()
+
+    def _backlog(self) -> int:
+        room = self.endpoint.room
+        return BACKLOG if room is None or room.most > 4 * BACKLOG else SHORT_BACKLOG
 
     def _make_connection(self) -> Connection:
         connection = Connection(self.endpoint)

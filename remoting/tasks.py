@@ -35,6 +35,11 @@ class Supervisor:
         return len(self._tasks)
 
     @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called: tasks end because they are told to."""
+        return self._closed
+
+    @property
     def failed(self) -> asyncio.Future[None]:
         """Ends with the first failure of any task; never otherwise."""
         if self._failed is None:

@@ -58,6 +58,9 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 )
 """Topics that only the broker itself may write to (cf. TopicValidator.NOT_ALLOWED_SEND...)."""
 
+TOOL_GROUP_PREFIX: Final = "pocketmq-"
+"""Groups of PocketMQ's command line: pocketmq-read, -tail, -export and -bench."""
+
 TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
@@ -122,6 +125,11 @@ def dlq_topic(group: str) -> str:
 def is_system_topic(name: str) -> bool:
     """Whether a topic belongs to every broker itself; it can't be created or deleted."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_tool_group(name: str) -> bool:
+    """Whether PocketMQ's own command line reads as this group."""
+    return name.startswith(TOOL_GROUP_PREFIX)
 
 
 def is_system_group(name: str) -> bool:

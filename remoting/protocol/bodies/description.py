@@ -47,7 +47,7 @@ class GroupFinding(Body):
     members: list[str] = field(default_factory=list)
     """The client ids it is about; of a conflict, two that differ."""
     docs: str = ""
-    """Where it is explained: ``docs/consumer-groups.md#...``."""
+    """Where it is explained: the address of a page and a section."""
     topic: str | None = None
     queue_id: Int | None = None
     since_ms: Long = 0

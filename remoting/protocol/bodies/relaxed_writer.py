@@ -76,7 +76,10 @@ class RelaxedWriter:
         if self._standard:
             entries = sorted(entries, key=_sort_key)
         members = [
-            f"{self._key(key, indent + 1)}:{self.text(member, indent + 1)}"
+            # Offsets by queue: there may be 65,536 of them.
+            f"{key}:{member}"
+            if type(key) is int and type(member) is int and not self._standard
+            else f"{self._key(key, indent + 1)}:{self.text(member, indent + 1)}"
             for key, member in entries
             if member is not None
         ]

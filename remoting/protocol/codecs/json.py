@@ -2,7 +2,8 @@
 
 Written in the order of Java's implementation: code, extFields, flag, language, opaque, remark,
 serializeTypeCurrentRPC, version, without those that are null. Read in any order: unknown keys
-are ignored, missing ones are 0 (language JAVA), bare numbers and booleans pass as ext values.
+are ignored, missing ones are 0 (language JAVA), numbers may be texts, bare numbers and booleans
+pass as ext values. Lists and objects don't: no field has such a value, so they are ignored too.
 
 Ext fields keep their order and their repeats. The fast parser drops repeats, so the quotes of
 the text are counted against the strings that came out of it: when they differ (repeats, escaped
@@ -13,15 +14,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from json import dumps
 from typing import Any, Final
 
 from remoting.protocol.accelerated import json_dumps, json_loads, json_loads_pairs
 from remoting.protocol.codes import Language
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
+from remoting.protocol.headers.base import parse_integer
 from remoting.protocol.limits import MAX_EXT_FIELDS, MAX_JSON_DEPTH
 
 _INT32_END: Final = 1 << 31
+_SCALARS: Final = {str, int, float, bool}
 _LANGUAGES: Final = {language.name: language for language in Language}
 _LANGUAGES_BY_NUMBER: Final = {int(language): language for language in Language}
 _STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -78,6 +83,9 @@ def _integer(header: dict[str, Any], key: str) -> int:
     value = header.get(key)
     if value is None:
         return 0
+    if type(value) is str:
+        with suppress(ValueError):
+            return parse_integer(value, 32)
     if type(value) is int and -_INT32_END <= value < _INT32_END:
         return value
     raise FrameError(f"the JSON header's {key} is not a 32-bit integer")
@@ -108,9 +116,9 @@ def _pairs(data: bytes, header: dict[str, Any]) -> tuple[tuple[str, str], ...] |
         raise FrameError(f"{len(members)} ext fields are above {MAX_EXT_FIELDS}")
     return tuple(
         [
-            (name, value if type(value) is str else _text(name, value))
+            (name, value if type(value) is str else dumps(value))
             for name, value in members
-            if value is not None
+            if type(value) in _SCALARS
         ]
     )
 
@@ -126,16 +134,6 @@ def _strings_match(data: bytes, header: dict[str, Any], ext_fields: dict[str, An
         if type(value) is str:
             strings += 1
     return data.count(b'"') - data.count(b'\\"') == 2 * strings
-
-
-def _text(name: str, value: object) -> str:
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    if type(value) is int or type(value) is float:
-        return str(value)
-    raise FrameError(f"the ext field {name[:40]!r} is neither text nor number nor boolean")
 
 
 def _check_depth(data: bytes) -> None:

@@ -6,40 +6,30 @@
 absent ones nil, absent ones at the end cut, more than the reader knows ignored; nil when there is
 no typed header. ``extra`` is a map of all other ext fields, nil when there are none.
 
-The schema below is the limit on depth and types: anything nested, and every ext type, is refused
-while it is read. A field's own type is checked when the typed header is read.
+Nothing a peer sends gets past the limits below: nesting and ext types are refused while they are
+read, wrong types and lengths before a command is made. A field's own type is checked when the
+typed header is read.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from itertools import count
+from typing import Final, NoReturn
 
-import msgspec
+from msgpack import packb, unpackb
 
 from remoting.protocol.codes import Language, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
 from remoting.protocol.limits import MAX_EXT_FIELDS
 
-_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
-_Fields = Annotated[list[bool | int | float | str | None], msgspec.Meta(max_length=MAX_EXT_FIELDS)]
-_Extra = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_EXT_FIELDS)]
+_LENGTH: Final = 8
+_MAX_CONTAINERS: Final = 3
+"""The header's array, its fields and its extra fields."""
 
-
-class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    code: _Int32
-    flag: _Int32
-    opaque: _Int32
-    language: _Int32 | None
-    version: _Int32
-    remark: str | None
-    fields: _Fields | None
-    extra: _Extra | None
-
-
+_INT32_END: Final = 1 << 31
 _LANGUAGES: Final = {int(language): language for language in Language}
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Wire).decode
+_SCALARS: Final = frozenset({bool, int, float, str, type(None)})
 
 
 def encode_header(command: Command) -> bytes:
@@ -48,36 +38,87 @@ def encode_header(command: Command) -> bytes:
         values: object = command.header.values()
     else:
         values = command.values
-    return _encode(
-        (
-            command.code,
-            command.flag,
-            command.opaque,
-            command.language,
-            command.version,
-            command.remark,
-            values,
-            None if command.pairs is None else dict(command.pairs),
-        )
+    header = (
+        command.code,
+        command.flag,
+        command.opaque,
+        command.language,
+        command.version,
+        command.remark,
+        values,
+        None if command.pairs is None else dict(command.pairs),
     )
+    # A Packer that is kept must not be used by two threads, and every blocking client has its own.
+    return bytes(packb(header))
 
 
 def decode_header(view: memoryview | bytes) -> Command:
     """The command of a header. Raises ``FrameError``."""
+    containers = count(1)
+
+    def bounded(container: object) -> object:
+        # The innermost ends first: without this, a header of nested lists would be built whole.
+        if next(containers) > _MAX_CONTAINERS:
+            raise ValueError("too many lists and maps")
+        return container
+
     try:
-        wire = _decode(view)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        header = unpackb(
+            view,
+            list_hook=bounded,
+            object_hook=bounded,
+            ext_hook=_refuse_ext,
+            max_array_len=MAX_EXT_FIELDS,
+            max_map_len=MAX_EXT_FIELDS,
+            max_ext_len=0,
+        )
+    except ValueError as error:
         raise FrameError(f"the msgpack header can't be read: {error}") from error
+    if type(header) is not list or len(header) != _LENGTH:
+        raise FrameError(f"the msgpack header is not an array of {_LENGTH}")
+    code, flag, opaque, language, version, remark, fields, extra = header
     return Command(
-        wire.code,
-        wire.opaque,
-        wire.flag,
-        None if wire.language is None else _LANGUAGES.get(wire.language),
-        wire.version,
-        wire.remark,
+        _integer("code", code),
+        _integer("opaque", opaque),
+        _integer("flag", flag),
+        None if language is None else _LANGUAGES.get(_integer("language", language)),
+        _integer("version", version),
+        _remark(remark),
         None,
-        None if wire.extra is None else tuple(wire.extra.items()),
-        None if wire.fields is None else tuple(wire.fields),
+        _pairs(extra),
+        _values(fields),
         b"",
         SerializeType.MSGPACK,
     )
+
+
+def _refuse_ext(code: int, data: bytes) -> NoReturn:  # noqa: ARG001 - msgpack's signature
+    raise ValueError("ext types are not allowed")
+
+
+def _integer(name: str, value: object) -> int:
+    if type(value) is int and -_INT32_END <= value < _INT32_END:
+        return value
+    raise FrameError(f"the msgpack header's {name} is not a 32-bit integer")
+
+
+def _remark(value: object) -> str | None:
+    if value is None or type(value) is str:
+        return value
+    raise FrameError("the msgpack header's remark is not a text")
+
+
+def _values(fields: object) -> tuple[bool | int | float | str | None, ...] | None:
+    if fields is None:
+        return None
+    if type(fields) is list and _SCALARS.issuperset(map(type, fields)):
+        return tuple(fields)
+    raise FrameError("the msgpack header's fields are not an array of numbers, texts and booleans")
+
+
+def _pairs(extra: object) -> tuple[tuple[str, str], ...] | None:
+    if extra is None:
+        return None
+    if type(extra) is dict and {str}.issuperset(map(type, (*extra, *extra.values()))):
+        return tuple(extra.items())
+    raise FrameError("the msgpack header's extra fields are not a map of texts")

@@ -4,14 +4,14 @@ A header class lists a command's own fields as annotated attributes. ``@header``
 keyword-only dataclass with slots. Attributes are the wire's names in snake case; where that
 rule fails, ``wire_names`` says so. Kinds of fields:
 
-========  ======================================  ==================
- kind      in ext fields (JSON, ROCKETMQ)          in msgpack
-========  ======================================  ==================
-``str``    the text                                string
-``Int``    decimal, must fit 32 signed bits        integer
-``Long``   decimal, must fit 64 signed bits        integer
-``bool``   ``true`` or ``false`` in any case       boolean
-========  ======================================  ==================
+========  ===========================================  ==================
+ kind      in ext fields (JSON, ROCKETMQ)               in msgpack
+========  ===========================================  ==================
+``str``    the text                                     string
+``Int``    as ``Integer.parseInt`` reads it             integer
+``Long``   as ``Long.parseLong`` reads it               integer
+``bool``   ``true`` in any case; all else is false      boolean
+========  ===========================================  ==================
 
 A field without a default is required. A field whose value is ``None`` is not written. The order
 of a class's fields is part of the msgpack form: **new fields go to the end**.
@@ -47,7 +47,8 @@ Long = Annotated[int, 64]
 
 H = TypeVar("H")
 
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}")
+# Java takes the digits of every script, but one UTF-16 unit at a time: none beyond the BMP.
+_INTEGER: Final = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
 _SHOWN_CHARACTERS: Final = 40
 
 
@@ -114,8 +115,10 @@ class Header:
     def from_fields(cls, ext_fields: Mapping[str, str], *, empty_is_absent: bool = False) -> Self:
         """Reads the header from ext fields; unknown ones are not looked at.
 
-        An empty text means "absent" for a number or boolean; for a text, it is the value, unless
-        ``empty_is_absent`` (binary headers) and the field isn't required.
+        Args:
+            ext_fields: by their names on the wire.
+            empty_is_absent: an empty text means that the field is absent (binary headers), unless
+                it is a required text.
 
         Raises:
             HeaderError: a required field is absent, or a field is not of its type.
@@ -124,9 +127,7 @@ class Header:
         get = ext_fields.get
         for attribute, wire_name, kind, required, default in _plan(cls).fields:
             text = get(wire_name)
-            if not text and (
-                text is None or kind is not _TEXT or (empty_is_absent and not required)
-            ):
+            if text is None or (not text and empty_is_absent and not (required and kind is _TEXT)):
                 if required:
                     raise _missing(cls, wire_name)
                 values[attribute] = default
@@ -192,12 +193,24 @@ def _text_of_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _parse_bool(text: str) -> bool:
-    lower = text.lower()
-    if lower == "true":
-        return True
-    if lower == "false":
-        return False
+def parse_bool(text: str) -> bool:
+    """As Java's ``Boolean.parseBoolean``."""
+    return text.lower() == "true"
+
+
+def parse_integer(text: str, bits: int) -> int:
+    """As Java's ``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64).
+
+    Raises:
+        ValueError: it is no decimal number of so many signed bits.
+    """
+    # int() alone would also take '1_000' and ' 5 '.
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError(text)
+    value = int(text)
+    bound = 1 << (bits - 1)
+    if -bound <= value < bound:
+        return value
     raise ValueError(text)
 
 
@@ -220,13 +233,7 @@ def _integer_kind(bits: int) -> _Kind:
     def parse(text: str) -> int:
         if len(text) <= digits_that_always_fit and text.isascii() and text.isdigit():
             return int(text)
-        # int() alone would also take '1_000', ' 5 ' and the digits of every script.
-        if _INTEGER.fullmatch(text) is None:
-            raise ValueError(text)
-        value = int(text)
-        if -bound <= value < bound:
-            return value
-        raise ValueError(text)
+        return parse_integer(text, bits)
 
     def check(value: object) -> int:
         if type(value) is int and -bound <= value < bound:
@@ -241,7 +248,7 @@ def _same(text: str) -> str:
 
 
 _TEXT: Final = _Kind("a text", _same, _check_text, _same)
-_BOOL: Final = _Kind("true or false", _parse_bool, _check_bool, _text_of_bool)
+_BOOL: Final = _Kind("true or false", parse_bool, _check_bool, _text_of_bool)
 _KINDS: Final[dict[object, _Kind]] = {
     str: _TEXT,
     bool: _BOOL,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
 from remoting.busy_poll import ENOUGH, POLL_SECONDS, BusyPoll
 from remoting.clock import ManualClock
 from remoting.connection import Connection
+from remoting.descriptors import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.errors import BindFailed, ConnectionLost, RequestTimeout
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
@@ -150,6 +152,27 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
             await until(lambda: len(server.connections) == 1)
     assert server.counters.connections_accepted == 3
     assert server.counters.connections_closed == 3
+
+
+async def test_servers_of_one_process_share_the_room_for_connections() -> None:
+    room = ConnectionRoom(limit)
+    async with (
+        Server(Services(), room=room) as one,
+        Server(Services(), room=room) as other,
+        AsyncExitStack() as stack,
+    ):
+        first = await stack.enter_async_context(raw(one.address))
+        for _ in range(MIN_CONNECTIONS - 1):
+            await stack.enter_async_context(raw(other.address))
+        await until(lambda: room.taken == MIN_CONNECTIONS)
+        async with raw(one.address) as (refused, _):
+            assert await ended(refused)
+        assert one.counters.connections_refused == 1
+        first[1].close()
+        await until(lambda: room.taken == MIN_CONNECTIONS - 1)
+        async with raw(one.address) as (reader, writer):
+            writer.write(encode(Command.request(ECHO)))
+            assert (await read_command(reader)).code == 0
 
 
 async def test_a_port_in_use_is_refused_with_what_to_do() -> None:

@@ -10,6 +10,7 @@ import pytest
 from remoting import connection as connection_module
 from remoting import link
 from remoting.connection import Connection
+from remoting.counters import Counters
 from remoting.errors import ConnectionLost, TooManyRequests
 from remoting.limits import ConnectionLimits
 from remoting.protocol.codes import ResponseCode
@@ -297,6 +298,28 @@ async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> No
     assert len(busy.transport.writes) == 12, "one write per slice"
     assert [answer.opaque for answer in busy.hears()] == list(range(12))
     assert busy.transport.reading
+
+
+async def test_what_many_peers_send_at_once_is_read_as_fast_as_it_is_worked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1)
+    counters = Counters()
+    frames = b"".join(encode(request(opaque=n)) for n in range(10))
+    limits = ConnectionLimits(max_total_held_bytes=5 * len(frames))
+
+    def peer() -> Peer:
+        return Peer(handler=lambda command, _: command.reply(), limits=limits, counters=counters)
+
+    peers = [peer() for _ in range(8)]
+    for one in peers:
+        one.connection.data_received(frames)
+    assert [one.transport.reading for one in peers] == [True] * 2 + [False] * 6
+    assert not any(one.connection.closed for one in peers)
+    await turns(20)
+    assert all(one.transport.reading for one in peers)
+    assert [len(one.hears()) for one in peers] == [10] * 8
+    assert counters.bytes_held == counters.dropped_hoarding == 0
 
 
 @pytest.mark.usefixtures("tiny_slices")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting.errors import ConnectionLost, RequestTimeout, TooManyRequests
-from remoting.limits import ConnectionLimits
+from remoting.limits import MAX_LOOKS, ConnectionLimits
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
@@ -52,10 +52,66 @@ async def test_each_request_has_its_own_timeout() -> None:
     slow = peer.connection.request_nowait(request(), timeout=30)
     quick = peer.connection.request_nowait(request(), timeout=1)
     peer.wait(1.1)
+    await turns()
     assert isinstance(quick.exception(), RequestTimeout)
     assert not slow.done()
     peer.wait(29)
+    await turns()
     assert isinstance(slow.exception(), RequestTimeout)
+
+
+async def test_an_answer_that_lies_in_the_socket_at_the_deadline_is_read_first() -> None:
+    peer = Peer(serving=False)
+    futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
+    await turns()
+    answered, late, silent = (command.reply() for command in peer.hears())
+    peer.wait(3.1)
+    peer.says(answered)
+    await turns(1)
+    peer.says(late)
+    await turns(1)
+    assert [future.done() for future in futures] == [True, True, False]
+    await turns()
+    assert isinstance(futures[2].exception(), RequestTimeout)
+    peer.says(silent)
+    assert peer.counters.responses_unknown == 1
+
+
+async def test_a_deadline_our_own_loop_slept_through_gives_the_peer_that_time_again() -> None:
+    peer = Peer(serving=False)
+    first = peer.connection.request_nowait(request(), timeout=3)
+    second = peer.connection.request_nowait(request(), timeout=3)
+    await turns()
+    answer, _ = (command.reply() for command in peer.hears())
+    peer.wait(9)
+    await turns()
+    assert not first.done()
+    peer.wait(5.9)
+    peer.says(answer)
+    assert first.done()
+    peer.wait(0.2)
+    await turns()
+    assert isinstance(second.exception(), RequestTimeout)
+
+
+async def test_answers_that_never_end_do_not_put_off_a_deadline_for_ever() -> None:
+    peer = Peer(serving=False)
+    waiting = peer.connection.request_nowait(request(), timeout=3)
+    peer.wait(3.1)
+    for _ in range(MAX_LOOKS + 3):
+        peer.clock.advance(0.001)
+        peer.says(Command(0, 77, FLAG_RESPONSE))
+        await turns(1)
+    assert isinstance(waiting.exception(), RequestTimeout)
+
+
+async def test_a_connection_that_ends_while_a_deadline_is_judged_says_so() -> None:
+    peer = Peer(serving=False)
+    waiting = peer.connection.request_nowait(request(), timeout=3)
+    peer.wait(3.1)
+    peer.vanish()
+    await turns()
+    assert isinstance(waiting.exception(), ConnectionLost)
 
 
 async def test_a_cancelled_request_is_forgotten_and_its_answer_dropped() -> None:

@@ -105,7 +105,9 @@ def test_pairs_are_those_of_the_text_whatever_it_holds(
         [],
         "text",
         None,
-        {"code": "105"},
+        {"code": "ten"},
+        {"opaque": "2147483648"},
+        {"flag": ""},
         {"code": True},
         {"code": 1.0},
         {"code": 1 << 31},
@@ -118,13 +120,21 @@ def test_pairs_are_those_of_the_text_whatever_it_holds(
         {"remark": ["x"]},
         {"extFields": []},
         {"extFields": "x"},
-        {"extFields": {"a": []}},
-        {"extFields": {"a": {"b": "c"}}},
     ],
 )
 def test_a_wrong_type_is_a_frame_error(header: Any) -> None:
     with pytest.raises(FrameError):
         decode(json.dumps(header))
+
+
+def test_the_headers_own_numbers_may_be_texts() -> None:
+    command = decode('{"code":"+105","flag":"2","opaque":"-7","version":"0453"}')
+    assert (command.code, command.flag, command.opaque, command.version) == (105, 2, -7, 453)
+
+
+def test_ext_fields_that_hold_lists_or_objects_are_ignored() -> None:
+    text = json.dumps({"extFields": {"a": [1, ["x"]], "b": {"c": "d"}, "e": 1.5, "f": False}})
+    assert decode(text).fields == {"e": "1.5", "f": "false"}
 
 
 JSON_VALUES = st.recursive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 
 import msgpack
 import pytest
@@ -184,3 +185,16 @@ def test_any_values_are_a_command_or_an_error_of_the_peer(
 def test_anything_else_is_a_frame_error(data: bytes) -> None:
     with pytest.raises(FrameError, match="msgpack header"):
         decode_header(data)
+
+
+@pytest.mark.parametrize("empty", [b"\x90", b"\x80"], ids=["lists", "maps"])
+def test_a_header_of_nested_values_is_refused_before_it_is_built(empty: bytes) -> None:
+    """A mebibyte of them would be 60 MiB of objects."""
+    row = b"\xdc\x01\xff" + empty * 511
+    data = b"\xdc\x02\x00" + row * 511
+    tracemalloc.start()
+    with pytest.raises(FrameError, match="msgpack header"):
+        decode_header(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(data)
