@@ -71,7 +71,7 @@ class Announcement:
             timeout=config.register_broker_timeout_ms / 1000,
         )
 
-    def register(self, wrapper: TopicConfigSerializeWrapper, *, oneway: bool = False) -> Command:
+    def register(self, wrapper: TopicConfigSerializeWrapper) -> Command:
         """REGISTER_BROKER with these topics."""
         if self.permission & _READ_WRITE != _READ_WRITE:
             wrapper = _with_permission(wrapper, self.permission)
@@ -89,7 +89,7 @@ class Announcement:
             compressed=compressed,
             body_crc32=body_crc32(body),
         )
-        return Command.request(RequestCode.REGISTER_BROKER, header, body=body, oneway=oneway)
+        return Command.request(RequestCode.REGISTER_BROKER, header, body=body)
 
     def query_version(self, version: DataVersion) -> Command:
         """QUERY_DATA_VERSION: is this the newest that the name server knows?"""

@@ -33,6 +33,7 @@ from broker.registration import Registration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.files import Files, OsFiles
+from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.message_store import MessageStore
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
@@ -41,6 +42,7 @@ from remoting.busy_poll import BusyPoll, can_poll
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.descriptors import ConnectionRoom
 from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
@@ -73,6 +75,7 @@ class Broker:
         config: its settings.
         files: the disk, another than the system's in tests.
         clock: the time, likewise.
+        room: for connections, if other servers run in this process; see ``connection_room``.
 
     Attributes:
         counters: what happened on the sockets.
@@ -81,7 +84,12 @@ class Broker:
     """
 
     def __init__(
-        self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        room: ConnectionRoom | None = None,
     ) -> None:
         config.check()
         self.config = config
@@ -89,6 +97,7 @@ class Broker:
         self.store: MessageStore
         self.state: BrokerState
         self._files = files or OsFiles()
+        self._room = room or connection_room()
         self._clock = clock or SystemClock()
         self._host = config.advertised_host
         may_poll = config.busy_poll and clock is None and can_poll()
@@ -170,10 +179,12 @@ class Broker:
             self._files,
             self._clock.now_ms(),
         )
+        self.config = self._tables.config
         self.state = self._make_state()
         self._processors = Processors.of(self.state, self._rates)
         self._open_delays()
         self._check_offsets()
+        self._check_name()
         self.store.on_arrival = self._arrived
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
         self._open_short_way()
@@ -197,6 +208,7 @@ class Broker:
             counters=self.counters,
             clock=self._clock,
             busy_poll=self._busy_poll,
+            room=self._room,
             name="broker",
         )
 
@@ -231,6 +243,8 @@ class Broker:
             long_polls=LongPolls(self._clock.monotonic(), limit=self.config.max_parked_pulls),
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
+            named_before=tables.named_before,
+            room=self._room,
         )
 
     def _open_delays(self) -> None:
@@ -247,6 +261,17 @@ class Broker:
                 "the store has messages but no consumer offsets: config/consumerOffset.json is "
                 "missing, so every group starts over by the rule for new groups; if that is not "
                 "intended, stop this broker and put the file back",
+                store=str(self.config.store_path_root_dir),
+            )
+
+    def _check_name(self) -> None:
+        if self._tables.named_before is not None:
+            _log.warning(
+                "the store was written under another broker name: clients take its queues for new "
+                "ones, so Spark jobs, broadcasting consumers and queue locks begin anew; if that "
+                "is not intended, stop this broker and start it with --name and the old name",
+                name=self.config.broker_name,
+                named_before=self._tables.named_before,
                 store=str(self.config.store_path_root_dir),
             )
 
@@ -379,6 +404,14 @@ class Broker:
             self._store_open = False
             self.store.close()
             _log.info("broker stopped", name=self.config.broker_name)
+
+
+def connection_room() -> ConnectionRoom:
+    """How many connections there may be in a process with a broker: its store's files come first.
+
+    The store keeps as many files open as ``open_maps`` allows, whatever the clients do.
+    """
+    return ConnectionRoom(partial(open_maps, MAX_OPEN_MAPS))
 
 
 def _not_ready(command: Command, _: Connection) -> Command:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -32,6 +33,8 @@ from remoting.settings_values import (
 )
 
 DEFAULT_PORT: Final = 10911
+DEFAULT_NAME: Final = "broker-a"
+DEFAULT_FORCED_PERCENT: Final = 85
 CONSUME_QUEUE_ENTRY_BYTES: Final = 20
 _HOUR_MS: Final = 3600 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -70,11 +73,16 @@ def _is_everywhere(bind_host: str) -> bool:
         return False
 
 
-def _name_of_this_host() -> str:
+def _name_or_nothing(text: str) -> str:
+    return name(text) if text else ""
+
+
+def name_of_this_host() -> str:
+    """The host's name, or ``broker-a`` when that can't be a broker's."""
     try:
         return name(socket.gethostname())
     except ValueError:
-        return "broker-a"
+        return DEFAULT_NAME
 
 
 def _address_of_default_route() -> str:
@@ -97,7 +105,9 @@ class BrokerConfig(Settings):
 
     # who it is and where
     cluster_name: str = setting("brokerClusterName", name, "DefaultCluster")
-    broker_name: str = setting("brokerName", name, factory=_name_of_this_host)
+    broker_name: str = setting("brokerName", _name_or_nothing, "")
+    """Empty: the name its store was written under, or of a new store ``name_of_new_store``."""
+    name_of_new_store: str = field(default_factory=name_of_this_host)
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)
@@ -121,6 +131,8 @@ class BrokerConfig(Settings):
     auto_create_subscription_group: bool = setting("autoCreateSubscriptionGroup", boolean, True)
     cluster_topic_enable: bool = setting("clusterTopicEnable", boolean, True)
     broker_topic_enable: bool = setting("brokerTopicEnable", boolean, True)
+    enable_mixed_message_type: bool = setting("enableMixedMessageType", boolean, False)
+    """Whether a topic may have the attribute ``message.type=MIXED``."""
     trace_topic_enable: bool = setting("traceTopicEnable", boolean, False)
     msg_trace_topic_name: str = setting("msgTraceTopicName", name, "RMQ_SYS_TRACE_TOPIC")
     trace_on: bool = setting("traceOn", boolean, True)
@@ -175,7 +187,7 @@ class BrokerConfig(Settings):
     delete_when: str = setting("deleteWhen", _hours_of_the_day, "04")
     disk_max_used_space_ratio: int = setting("diskMaxUsedSpaceRatio", _percent(10, 95), 75)
     disk_space_clean_forcibly_ratio: int = setting(
-        "diskSpaceCleanForciblyRatio", integer(1, 100), 85
+        "diskSpaceCleanForciblyRatio", integer(1, 100), DEFAULT_FORCED_PERCENT
     )
     disk_space_warning_level_ratio: int = setting("diskSpaceWarningLevelRatio", integer(1, 100), 90)
     disk_clean_free_bytes: int = setting("pocketmqDiskCleanFreeBytes", integer(0, 2**62), 0)
@@ -215,12 +227,44 @@ class BrokerConfig(Settings):
         """Check what no single value can tell.
 
         Raises:
-            ConfigError: the broker would be a slave.
+            ConfigError: the broker would be a slave, or bounds of the disk contradict each other.
         """
         if self.broker_id != 0:
             raise ConfigError(
                 f"brokerId={self.broker_id} means a slave, and PocketMQ doesn't replicate yet; "
                 "use brokerId=0, and a brokerName of its own for every broker"
+            )
+        self._check_disk_bounds()
+
+    def _check_disk_bounds(self) -> None:
+        """Old messages go first, then young ones, and only then none are taken.
+
+        A percentage that free bytes take the place of is not compared, nor is the default of
+        ``diskSpaceCleanForciblyRatio``: many files set ``diskMaxUsedSpaceRatio=88`` alone, and
+        RocketMQ takes that.
+        """
+        forced = self.disk_space_clean_forcibly_ratio
+        ratios = {"diskMaxUsedSpaceRatio": self.disk_max_used_space_ratio}
+        if (
+            self.clean_file_forcibly_enable
+            and not self.disk_clean_free_bytes
+            and forced != DEFAULT_FORCED_PERCENT
+        ):
+            ratios["diskSpaceCleanForciblyRatio"] = forced
+        if not self.disk_full_free_bytes:
+            ratios["diskSpaceWarningLevelRatio"] = self.disk_space_warning_level_ratio
+        for (low, less), (high, more) in pairwise(ratios.items()):
+            if less > more:
+                raise ConfigError(
+                    f"{low}={less} is above {high}={more}, but has to be reached first: set {low} "
+                    f"to {more} or below, or {high} to {less} or above"
+                )
+        clean, full = self.disk_clean_free_bytes, self.disk_full_free_bytes
+        if self.clean_file_forcibly_enable and clean and full > clean:
+            raise ConfigError(
+                f"pocketmqDiskFullFreeBytes={full} is above pocketmqDiskCleanFreeBytes={clean}, "
+                "so messages would be refused before old ones are deleted to make room: set "
+                f"pocketmqDiskFullFreeBytes to {clean} or below"
             )
 
     @property

@@ -55,12 +55,11 @@ _STORE = """
     debugLockEnable
     putMsgIndexHightWater defaultQueryMaxNum maxMsgsNumBatch dispatchFromSenderThread
     storePathConsumeQueue storePathIndex storeCheckpoint abortFile
-    enableBuildConsumeQueueConcurrently totalReplicas inSyncReplicas minInSyncReplicas
-    allAckInSyncStateSet timerWheelEnable timerMaxDelaySec timerPrecisionMs
+    enableBuildConsumeQueueConcurrently timerMaxDelaySec timerPrecisionMs
     timerCheckMetricsWhen enableCleanExpiredOffset
     maxFilterMessageSize topicQueueLockNum travelCqFileNumWhenGetMessage
     sampleSteps sampleCountThreshold maxConsumeQueueScan
-    coldDataFlowControlEnable enableCompaction autoMessageVersionOnTopicLen
+    coldDataFlowControlEnable autoMessageVersionOnTopicLen
     bootstrapTimeoutSeconds maxRecoveryCommitlogFiles readUnCommitted
 """
 
@@ -70,7 +69,7 @@ _BEHAVIOUR = """
     autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
     expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
-    filterSupportRetry rejectTransactionMessage transactionTimeOut transactionCheckMax
+    filterSupportRetry transactionTimeOut transactionCheckMax
     transactionCheckInterval
     maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
     commercialTimerCount commercialTransCount enableScheduleMessageStats isEnableBatchPush
@@ -81,7 +80,7 @@ _BEHAVIOUR = """
     useServerSideResetOffset consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
     lockInStrictMode compatibleWithOldNameSrv brokerHeartbeatInterval
     brokerNotActiveTimeoutMillis enableNetWorkFlowControl enableBroadcastOffsetStore
-    transferOffsetByHeap asyncSendEnable recallMessageEnable enableMixedMessageType
+    transferOffsetByHeap asyncSendEnable recallMessageEnable
     enableRegisterTopicAfterCreate enableSingleTopicRegister enableSplitRegistration
     splitRegistrationSize metricsExporterType metricsGrpcExporterTarget
     metricsPromExporterPort metricsPromExporterHost metricsLabel disableConsumeFilter
@@ -96,6 +95,10 @@ _REPLICATION = (
     "PocketMQ doesn't replicate yet: one broker holds one copy; "
     "use ASYNC_MASTER, or an Apache RocketMQ cluster where a second copy is needed"
 )
+_ONE_COPY = (
+    "PocketMQ doesn't replicate yet and acknowledges a message that one broker has; use 1, or an "
+    "Apache RocketMQ cluster where more copies are needed"
+)
 _ACCESS_CONTROL = (
     "PocketMQ has no access control yet and would let everybody in; "
     "take the key out, and keep the broker on an address that only its users reach"
@@ -107,6 +110,12 @@ REFUSED_KEYS: Final[dict[str, Refused]] = {
     "brokerRole": refused(_REPLICATION, "async_master", ""),
     "enableDLegerCommitLog": refused(_REPLICATION),
     "duplicationEnable": refused(_REPLICATION),
+    "totalReplicas": refused(_ONE_COPY, "1"),
+    "inSyncReplicas": refused(_ONE_COPY, "1"),
+    "minInSyncReplicas": refused(_ONE_COPY, "1"),
+    "allAckInSyncStateSet": refused(
+        "PocketMQ doesn't replicate yet: no other broker acknowledges a message; use false"
+    ),
     "enableSlaveActingMaster": refused(_REPLICATION),
     "enableControllerMode": refused(_CONTROLLER),
     "controllerAddr": refused(_CONTROLLER, ""),
@@ -119,6 +128,17 @@ REFUSED_KEYS: Final[dict[str, Refused]] = {
     ),
     "enableConsumeQueueExt": refused(
         "PocketMQ doesn't keep the queues' extension files; take the key out"
+    ),
+    "timerWheelEnable": refused(
+        "PocketMQ has no timers yet and refuses messages that ask for one; use false, and delay "
+        "levels"
+    ),
+    "enableCompaction": refused(
+        "PocketMQ doesn't compact topics: it deletes by age, and the last message of a key goes "
+        "with the others; use false"
+    ),
+    "rejectTransactionMessage": refused(
+        "PocketMQ has no transactions yet and refuses transactional messages; use true", "true"
     ),
     "enableLmq": refused(_LIGHT_QUEUES),
     "enableMultiDispatch": refused(_LIGHT_QUEUES),

@@ -8,6 +8,21 @@ MAX_TOPICS: Final = 100_000
 """Topics of a broker, whoever makes them: all are in one registration, one file, one table. What
 clients can make ends earlier, by ``pocketmqMaxTopics``."""
 
+NEW_TOPICS_PER_SECOND: Final = 100
+"""Topics that one connection makes by sending; a second's worth may come at once. Each costs a
+folder, a file and its part of ``topics.json``."""
+
+MAX_NEW_TOPIC_WAIT_SECONDS: Final = 2.0
+"""How long a send waits for its new topic: clients wait 3 s for the answer, and the topic has to
+get to the disk after that."""
+
+MAX_WAITING_NEW_TOPICS: Final = 512
+"""Sends of one connection that wait for new topics: half of what it may have in progress, so that
+its other requests are still read."""
+
+MAX_WAITING_NEW_TOPIC_BYTES: Final = 8 * 1024 * 1024
+"""The same in bytes: a quarter."""
+
 MAX_QUEUES_PER_TOPIC: Final = 65_536
 """Queues an admin may give a topic; a queue costs a folder and a file once it is written to."""
 
@@ -105,6 +120,9 @@ MAX_QUEUES_DESCRIBED: Final = 20_000
 
 MAX_PULL_MARKS: Final = 65_536
 """Queues of one group of which it is known who pulled them last."""
+
+LOGGED_A_SECOND: Final = 20
+"""Lines in the log about members that come and go, and as many about dead letters; 2 ms."""
 
 MAX_TOPICS_SPREAD: Final = 1_000
 """Topics whose queues at other brokers are remembered, for groups with more members than queues."""

@@ -4,18 +4,21 @@ One task per name server. It registers at start, on change and each period, and 
 closed connection again and again, so that a name server that comes back knows the broker within
 some 2 s. What is asked for meanwhile is merged: one registration tells everything.
 
-How much is told: all topics, as a rule. A change by an administrator tells only its topics, if the
-name server is known to have all others: it takes a registration's data version for its own, so one
-that missed something must be told everything (cf. RouteInfoManager.isBrokerTopicConfigChanged).
-Topics that sends and heartbeats make are told oneway, whose loss the next period repairs.
+How much is told: at the start and each period all topics. A change tells only its topics, if the
+name server is known to have all others: name servers add what a registration names to what they
+have, and take its data version for their own, so one that missed something must be told everything
+(cf. RouteInfoManager.isBrokerTopicConfigChanged). What an administrator changes is told at once;
+topics that sends and heartbeats make are told together, at most every ``PACE_SECONDS``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 import structlog
@@ -27,7 +30,7 @@ from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.tables import KVTable
-from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.bodies.topic import DataVersion, TopicConfigSerializeWrapper
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
@@ -42,8 +45,12 @@ the pool in between connects to a dead address less and less often, at least eve
 UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
 """How long a stop waits for a name server (cf. BrokerOuterAPI.unregisterBroker)."""
 
-MAX_MERGED_TOPICS: Final = 1_000
-"""Topics that one incremental registration names; more are a full one."""
+MAX_TOPICS_AT_ONCE: Final = 1_000
+"""Topics that one request names, 5 ms of work at either end; all topics go in portions of as many
+(cf. splitRegistrationSize), and changes of more are told as all."""
+
+PACE_SECONDS: Final = 0.1
+"""Between registrations of topics that sends and heartbeats made."""
 
 TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
 """Gives the topics of these names, or all, with the table's data version."""
@@ -75,6 +82,7 @@ class Registration:
         announcement: what to tell of the broker.
         topics_of: gives the topics.
         on_order_topics: told the order topics' table that a name server answers.
+        pace: seconds between registrations that nobody waits for.
     """
 
     def __init__(
@@ -86,13 +94,16 @@ class Registration:
         on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
+        pace: float = PACE_SECONDS,
     ) -> None:
         self.announcement = announcement
         self._topics_of = topics_of
         self._on_order_topics = on_order_topics
         self.clock = clock or SystemClock()
         self.jitter = jitter
+        self.pace = pace
         self.pool = ConnectionPool(on_close=self._connection_closed, name="registration")
+        self._portions = 0
         self._supervisor = Supervisor("registration")
         self._links = [_Link(address, self) for address in dict.fromkeys(name_servers)]
 
@@ -122,7 +133,7 @@ class Registration:
 
         Args:
             names: only these are told, where that is enough; None for all.
-            oneway: send without asking for an answer.
+            oneway: nobody waits for it: it may come with others a little later.
 
         Returns an awaitable that ends when each name server has answered, failed or timed out.
         """
@@ -135,9 +146,21 @@ class Registration:
         await asyncio.gather(*(link.unregister() for link in links))
         await self.pool.close()
 
-    def registration_of(self, names: Sequence[str] | None, *, oneway: bool) -> Command:
-        """The registration that tells these topics, or all."""
-        return self.announcement.register(self._topics_of(names), oneway=oneway)
+    def registrations_of(self, names: Sequence[str] | None) -> Iterator[Command]:
+        """The registrations that tell these topics, or all."""
+        wrapper = self._topics_of(names)
+        topics = list(wrapper.topic_config_table.items())
+        portions = [
+            dict(topics[begin : begin + MAX_TOPICS_AT_ONCE])
+            for begin in range(0, len(topics), MAX_TOPICS_AT_ONCE)
+        ] or [{}]
+        for portion in portions:
+            version = wrapper.data_version
+            if portion is not portions[-1]:
+                # Name servers pass over topics that come with a version they know.
+                self._portions += 1
+                version = DataVersion(0, -self._portions)
+            yield self.announcement.register(TopicConfigSerializeWrapper(portion, version))
 
     def version_question(self) -> Command:
         """The question whether the name server knows the topics' newest version."""
@@ -162,18 +185,18 @@ class Registration:
 class _Wanted:
     """What a name server has to be told next, merged from all who asked."""
 
-    __slots__ = ("all_topics", "answer", "names", "waiters")
+    __slots__ = ("all_topics", "names", "urgent", "waiters")
 
     def __init__(self) -> None:
         self.all_topics = False
-        self.answer = False
+        self.urgent = False
         self.names: dict[str, None] = {}
         self.waiters: list[asyncio.Future[bool]] = []
 
     def add(self, names: Sequence[str] | None, *, oneway: bool) -> None:
-        self.answer |= not oneway
+        self.urgent |= not oneway
         self.names.update(dict.fromkeys(names or ()))
-        self.all_topics |= names is None or len(self.names) > MAX_MERGED_TOPICS
+        self.all_topics |= names is None or len(self.names) > MAX_TOPICS_AT_ONCE
 
     @property
     def nothing(self) -> bool:
@@ -197,6 +220,9 @@ class _Link:
         self._connection: Connection | None = None
         self._has_all = False
         """It answered a registration of everything, and has missed nothing since."""
+        self._told_at = -inf
+        self._next_at = -inf
+        """When it is the next period's, or the next attempt's, turn."""
 
     def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
         """Have it told; the future says whether that succeeded."""
@@ -209,21 +235,34 @@ class _Link:
     async def run(self) -> None:
         """Register whenever it is asked for or due, for ever."""
         while True:
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+            await self._until_due()
             wanted, self._wanted = self._wanted, _Wanted()
-            success = False
+            success = everything = False
             try:
-                await self._tell(wanted)
+                everything = await self._tell(wanted)
                 success = True
             except (RemotingError, ProtocolError, RegistrationRefused) as error:
                 self._failed(error)
             finally:
                 wanted.settle(success=success)
+            self._told_at = asyncio.get_running_loop().time()
+            if everything or not success:
+                self._next_at = self._told_at + self._pause()
+
+    async def _until_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (rest := self._due_at() - loop.time()) > 0:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._wake.wait()
+
+    def _due_at(self) -> float:
+        if self._wanted.urgent:
+            return -inf
+        if self._wanted.nothing:
+            return self._next_at
+        return min(self._told_at + self._owner.pace, self._next_at)
 
     def connection_closed(self, connection: Connection) -> None:
         """Without the connection the name server has forgotten the broker already."""
@@ -237,6 +276,7 @@ class _Link:
                 nameserver=self.state.address,
                 reason=connection.close_reason,
             )
+            self._wanted.add(None, oneway=False)
             self._wake.set()
 
     async def unregister(self) -> None:
@@ -261,7 +301,8 @@ class _Link:
         pause = min(RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
         return pause * (0.5 + self._owner.jitter() / 2)
 
-    async def _tell(self, wanted: _Wanted) -> None:
+    async def _tell(self, wanted: _Wanted) -> bool:
+        """Register what is wanted; whether the name server has everything by that."""
         owner = self._owner
         if (
             wanted.nothing
@@ -270,27 +311,20 @@ class _Link:
             and await self._is_current()
         ):
             self._succeeded()
-            return
-        connection = owner.pool.connected(self.state.address)
-        if connection is not None and self.state.registered and not wanted.nothing:
-            if not wanted.answer:
-                self._has_all = False
-                connection.send_oneway(owner.registration_of(None, oneway=True))
-                return
-            if self._has_all and not wanted.all_topics:
-                await self._register(tuple(wanted.names))
-                return
+            return True
+        if self._has_all and self.state.registered and wanted.names and not wanted.all_topics:
+            await self._register(tuple(wanted.names))
+            return False
         await self._register(None)
+        return True
 
     async def _register(self, names: Sequence[str] | None) -> None:
         owner = self._owner
         self._has_all &= names is not None
-        reply = await self._request(
-            owner.registration_of(names, oneway=False), owner.announcement.timeout
-        )
+        for command in owner.registrations_of(names):
+            owner.answered(await self._request(command, owner.announcement.timeout))
         self._has_all = True
         self._succeeded()
-        owner.answered(reply)
 
     async def _is_current(self) -> bool:
         try:

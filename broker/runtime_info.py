@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.rates import Rates
 from broker.state import BrokerState
+from remoting.descriptors import limit
 from remoting.protocol.codes import VERSION
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -54,6 +55,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_disk(state),
         **_retention(state),
         **_store_files(state),
+        **_descriptors(state),
     }
 
 
@@ -113,9 +115,9 @@ def _disk(state: BrokerState) -> dict[str, str]:
         "commitLogMaxOffset": str(store.end_offset),
         "remainHowManyDataToFlush": _human(store.end_offset - store.durable_offset),
         "earliestMessageTimeStamp": str(_first_record_ms(state)),
-        "commitLogDiskRatio": _ratio(log),
-        f"commitLogDiskRatio_{log}": _ratio(log),
-        "consumeQueueDiskRatio": _ratio(queues),
+        "commitLogDiskRatio": _ratio(state, log),
+        f"commitLogDiskRatio_{log}": _ratio(state, log),
+        "consumeQueueDiskRatio": _ratio(state, queues),
         "commitLogDirCapacity": f"Total : {_human(usage.total)}, Free : {_human(usage.free)}.",
     }
 
@@ -129,6 +131,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
         "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
         "pocketmqFilesNotDeleted": str(store.retention.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
+        "pocketmqRestoredEntries": str(store.stats.restored_entries),
         "pocketmqStorePath": str(store.paths.root),
     }
     if store.why_not_writable is not None:
@@ -145,9 +148,20 @@ def _store_files(state: BrokerState) -> dict[str, str]:
         "pocketmqRecoverySteppedOver": str(found.damaged_records),
         "pocketmqIndexBacklogBytes": str(index.backlog_bytes),
     }
+    if state.named_before is not None:
+        told["pocketmqNamedBefore"] = state.named_before
     if index.trouble is not None:
         told["pocketmqIndexTrouble"] = index.trouble
     return told
+
+
+def _descriptors(state: BrokerState) -> dict[str, str]:
+    """For our doctor: how many connections there are, and what there are descriptors for."""
+    return {
+        "pocketmqDescriptorLimit": str(limit()),
+        "pocketmqConnections": str(state.room.taken),
+        "pocketmqConnectionsMax": str(min(state.room.most, state.config.max_connections)),
+    }
 
 
 def _first_record_ms(state: BrokerState) -> int:
@@ -162,9 +176,8 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _ratio(path: Path) -> str:
-    usage = shutil.disk_usage(_existing(path))
-    return f"{usage.used / usage.total if usage.total else 0.0:.2f}"
+def _ratio(state: BrokerState, path: Path) -> str:
+    return f"{state.store.disk_use(_existing(path)).percent / 100:.2f}"
 
 
 def _human(size: int) -> str:

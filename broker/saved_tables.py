@@ -8,15 +8,17 @@ subscriptionGroup.json    settings of groups                      on every chang
 consumerOffset.json       how far groups are                      each 5 s if changed, at stop
 queueLocks.json           who consumes which queue in order       each 5 s if changed, at stop
 delayOffset.json          how far delay levels are delivered      each 10 s if changed, at stop
+brokerName.json           the broker's name                       when it is another
 ========================  ======================================  ===========================
 
-The forms are RocketMQ's, so either can start on the other's files; the locks are ours alone.
+The forms are RocketMQ's, so either can start on the other's files; locks and name are ours alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -24,7 +26,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, name_of_this_host
 from broker.errors import BrokerError
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import QueueLocks, SavedLocks
@@ -34,12 +36,19 @@ from broker.store.files import Files
 from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.body import Body
 from remoting.protocol.bodies.group import SubscriptionGroupWrapper
 from remoting.protocol.bodies.offsets import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
 )
-from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.topic import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from remoting.settings_values import name as valid_name
 
 _log = structlog.get_logger("broker")
 
@@ -48,21 +57,31 @@ GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 LOCKS: Final = "queueLocks.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
+BROKER_NAME: Final = "brokerName.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
+
+
+class SavedName(Body):
+    """Under which name a store was written: clients know its queues by it."""
+
+    broker_name: str = ""
 
 
 class SavedTables:
     """The tables with their files.
 
     Args:
-        config: which topics and groups exist at boot, and how many there may be.
+        config: which topics and groups exist at boot, and how many there may be; the broker's
+            name, if it was told one.
         directory: ``config/`` of the store.
         files: the disk.
         now_ms: the time, from which restored locks go on to live.
 
     Attributes:
+        config: as given, with the broker's name.
+        named_before: another name, under which the store was written until now; None for none.
         topics, groups, offsets, locks: the tables.
         lost_offsets: whether there was no file of offsets.
         delay_offsets: of each delay level the next message to deliver, as last written; None when
@@ -79,6 +98,12 @@ class SavedTables:
         self._directory = directory
         self._files = files
         topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
+        saved = self._load(BROKER_NAME, SavedName)
+        self._saved_name = saved.broker_name if saved else ""
+        config = replace(config, broker_name=self._name(config, topics.topic_config_table))
+        self.config = config
+        is_renamed = self._saved_name not in ("", config.broker_name)
+        self.named_before = self._saved_name if is_renamed else None
         self.topics = TopicTable(
             _topic_rules(config),
             topics.topic_config_table,
@@ -103,6 +128,8 @@ class SavedTables:
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
         self.on_topics: OnTopics | None = None
+        self._unsaved: dict[str, asyncio.Future[bool]] = {}
+        self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}
         self._topic_file = StateFile(TOPICS, self._copy_topics, self._writer(TOPICS))
         self._group_file = StateFile(GROUPS, self._copy_groups, self._writer(GROUPS))
         self._offset_file = StateFile(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
@@ -110,6 +137,7 @@ class SavedTables:
         self._delay_file = StateFile(
             DELAY_OFFSETS, self._copy_delay_offsets, self._writer(DELAY_OFFSETS)
         )
+        self._name_file = StateFile(BROKER_NAME, self._copy_name, self._writer(BROKER_NAME))
         self._offsets_written = -1 if self.lost_offsets else self.offsets.version
         self._locks_written = self.locks.version
 
@@ -118,13 +146,20 @@ class SavedTables:
     def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
         """Write the topics and register them; see ``Changes``."""
         saved = self._topic_file.changed()
+        if names:
+            self._unsaved.update(dict.fromkeys(names, saved))
+            saved.add_done_callback(partial(self._topics_saved, names))
         registered = None if self.on_topics is None else self.on_topics(names, oneway)
         return saved if oneway or registered is None else _first_after(saved, registered)
 
-    @property
-    def topics_pending(self) -> asyncio.Future[bool] | None:
+    def topic_pending(self, name: str) -> asyncio.Future[bool] | None:
         """See ``Changes``."""
-        return self._topic_file.pending
+        return self._unsaved.get(name)
+
+    def _topics_saved(self, names: Sequence[str], saved: asyncio.Future[bool]) -> None:
+        for name in names:
+            if self._unsaved.get(name) is saved:
+                del self._unsaved[name]
 
     def groups_changed(self) -> asyncio.Future[bool]:
         """Write the groups' settings; see ``Changes``."""
@@ -142,6 +177,7 @@ class SavedTables:
         self._topic_file.retry()
         self._group_file.retry()
         self._delay_file.retry()
+        self._name_file.retry()
         if self.offsets.version != self._offsets_written:
             self._offsets_written = self.offsets.version
             self._offset_file.changed()
@@ -158,6 +194,8 @@ class SavedTables:
         self._topic_file.changed()
         self._group_file.changed()
         self._lock_file.changed()
+        if self.config.broker_name != self._saved_name:
+            self._name_file.changed()
         if self.delay_offsets is None:
             self.save_delay_offsets({})
         self.save_changes()
@@ -173,6 +211,7 @@ class SavedTables:
             self._offset_file,
             self._lock_file,
             self._delay_file,
+            self._name_file,
         ):
             await file.flush()
 
@@ -202,11 +241,39 @@ class SavedTables:
                 "and its backup to begin with an empty one"
             ) from error
 
+    def _name(self, config: BrokerConfig, topics: Container[str]) -> str:
+        """The broker's name: the one it was told, else the store's."""
+        if config.broker_name:
+            return config.broker_name
+        if self._saved_name:
+            try:
+                return valid_name(self._saved_name)
+            except ValueError as error:
+                raise BrokerError(
+                    f"{self._directory / BROKER_NAME} holds no broker name ({error}): start the "
+                    "broker with --name"
+                ) from None
+        # Before stores kept it, the name was the host's unless told, as Apache's is; and a broker
+        # makes a topic of its name.
+        host = name_of_this_host()
+        return host if host in topics else config.name_of_new_store
+
     def _writer(self, name: str) -> Callable[[bytes], None]:
         return partial(save_json, self._directory / name, files=self._files)
 
     def _copy_topics(self) -> Callable[[], bytes]:
-        return partial(encode, self.topic_wrapper(list(self.topics.table)), pretty=True)
+        return partial(self._topics_text, self.topics.table.copy(), self.topics.data_version)
+
+    def _topics_text(self, table: dict[str, TopicConfig], version: DataVersion) -> bytes:
+        """The file's text; made anew only of topics that changed. In the writing thread."""
+        file = MapParts(TopicConfigSerializeWrapper({}, version), pretty=True)
+        texts, self._topic_texts = self._topic_texts, {}
+        for name, topic in table.items():
+            known = texts.get(name)
+            if known is None or known[0] is not topic:
+                known = topic, file.part(TopicConfigSerializeWrapper({name: topic}, version))
+            self._topic_texts[name] = known
+        return file.whole([text for _, text in self._topic_texts.values()])
 
     def _copy_groups(self) -> Callable[[], bytes]:
         body = SubscriptionGroupWrapper(
@@ -220,6 +287,9 @@ class SavedTables:
 
     def _copy_locks(self) -> Callable[[], bytes]:
         return partial(encode, self.locks.saved(at_stop=self._stopping), pretty=True)
+
+    def _copy_name(self) -> Callable[[], bytes]:
+        return partial(encode, SavedName(broker_name=self.config.broker_name), pretty=True)
 
     def _copy_delay_offsets(self) -> Callable[[], bytes]:
         body = DelayOffsetSerializeWrapper(offset_table=self.delay_offsets or {})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
+
+import structlog
 
 from broker.delivery.long_poll import LongPolls
 from broker.groups.consumers import ConsumerTable
@@ -14,16 +17,22 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import QueueLocks
 from broker.groups.subscriptions import SubscriptionGroups
+from broker.limits import LOGGED_A_SECOND
+from broker.throttle import Throttle
 from broker.topics import TopicTable
 from remoting.clock import Clock
+from remoting.descriptors import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
+from remoting.protocol.message import properties
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.store.message_store import MessageStore
+    from broker.store.message_store import MessageStore, PendingMessage
     from broker.topic_spread import TopicSpread
     from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
 
 
 class Changes(Protocol):
@@ -34,13 +43,12 @@ class Changes(Protocol):
 
         Args:
             names: the topics that alone are registered; None for all.
-            oneway: whether the registration is sent without waiting for an answer.
+            oneway: nobody waits for the registration, so it may come with others a little later.
         """
         ...
 
-    @property
-    def topics_pending(self) -> Awaitable[bool] | None:
-        """Ends when the newest topics have been written; None when they have."""
+    def topic_pending(self, name: str) -> Awaitable[bool] | None:
+        """Ends when what changed of a topic has been written; None when it has."""
         ...
 
     def groups_changed(self) -> Awaitable[bool]:
@@ -96,19 +104,42 @@ class BrokerState:
     spread: TopicSpread | None = None
     """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
+    dead_letter_log: Throttle = field(default_factory=partial(Throttle, 1.0, burst=LOGGED_A_SECOND))
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Of each delay level that has delivered some the next message; a view of what is true now."""
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     offsets_lost: bool = False
     """Whether there were messages at the start, but no file of consumer offsets."""
+    named_before: str | None = None
+    """Another name, under which the store was written until this start."""
     stopping: bool = False
+    room: ConnectionRoom = field(default_factory=ConnectionRoom)
 
     def pulled(self, group: str, topic: str, queue_id: int, connection: Connection) -> None:
         """A queue is being pulled: told with each pull that may be served, before it is."""
         online = self.consumers.groups.get(group)
         if online is not None:
             online.pulled(topic, queue_id, connection, self.clock.monotonic())
+
+    def given_up(self, message: PendingMessage, group: str, connection: Connection) -> None:
+        """A dead letter of a group has been stored, which the client at ``connection`` gave up."""
+        self.counters.messages_dead_lettered += 1
+        suppressed = self.dead_letter_log.allow(self.clock.monotonic())
+        if suppressed is None:
+            return
+        online = self.consumers.groups.get(group)
+        member = None if online is None else online.members.get(connection)
+        found = properties.decode(message.properties)
+        _log.info(
+            "message became a dead letter",
+            group=group,
+            topic=found.get(properties.RETRY_TOPIC, message.topic),
+            member=connection.remote_text if member is None else member.client_id,
+            message=found.get(properties.UNIQ_KEY, ""),
+            retries=message.reconsume_times,
+            unreported=suppressed,
+        )
 
     def group_config(self, name: str) -> SubscriptionGroupConfig | None:
         """A group's settings; made, and persisted in the background, if that is allowed.

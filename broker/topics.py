@@ -103,6 +103,13 @@ class TopicTable:
         """Whether a topic belongs to the broker, so that nobody else may make or change it."""
         return name in self.system or names.is_system_topic(name)
 
+    def template(self, name: str) -> TopicConfig | None:
+        """The topic that unknown topics may be made from; None if this one does not allow it."""
+        if name == names.AUTO_CREATE_TOPIC and not self.rules.auto_create:
+            return None
+        template = self.table.get(name)
+        return template if template is not None and template.perm & names.PERM_INHERIT else None
+
     def create_by_send(
         self, name: str, template_name: str, queue_nums: int, now_ms: int, *, unit: bool = False
     ) -> TopicConfig | None:
@@ -119,20 +126,15 @@ class TopicTable:
         Raises:
             LimitReached: the table is full.
         """
-        template = self.table.get(template_name)
+        template = self.template(template_name)
         if template is None:
-            return None
-        perm = template.perm
-        if template_name == names.AUTO_CREATE_TOPIC and not self.rules.auto_create:
-            perm = READ_WRITE
-        if not perm & names.PERM_INHERIT:
             return None
         queues = max(min(queue_nums, template.write_queue_nums), 0)
         config = TopicConfig(
             topic_name=name,
             read_queue_nums=queues,
             write_queue_nums=queues,
-            perm=perm & ~names.PERM_INHERIT,
+            perm=template.perm & ~names.PERM_INHERIT,
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=UNIT_FLAG if unit else 0,
         )

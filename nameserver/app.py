@@ -16,6 +16,7 @@ from nameserver.state import State
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.descriptors import ConnectionRoom
 from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
 from remoting.protocol.command import Command
@@ -39,6 +40,7 @@ class NameServer:
         *,
         clock: Clock | None = None,
         counters: Counters | None = None,
+        room: ConnectionRoom | None = None,
     ) -> None:
         self.config = config or NameServerConfig()
         self._clock = clock or SystemClock()
@@ -56,6 +58,7 @@ class NameServer:
             on_close=self._closed,
             counters=self.counters,
             clock=self._clock,
+            room=room or ConnectionRoom(),
             name="nameserver",
         )
 

@@ -8,6 +8,7 @@ messages of a level wait in the queue ``level - 1`` of SCHEDULE_TOPIC_XXXX
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
@@ -65,3 +66,17 @@ def level_of(text: bytes) -> int:
             "the shortest, or leave it out"
         )
     return int(value)
+
+
+def level_for(wait_ms: int, levels_ms: Sequence[int]) -> int:
+    """The shortest level that is at least this long; the longest one if none is.
+
+    Args:
+        wait_ms: how long a message has to wait.
+        levels_ms: how long the levels are, from level 1 on.
+    """
+    levels = range(1, len(levels_ms) + 1)
+    enough = [level for level in levels if levels_ms[level - 1] >= wait_ms]
+    if enough:
+        return min(enough, key=lambda level: levels_ms[level - 1])
+    return max(levels, key=lambda level: levels_ms[level - 1])

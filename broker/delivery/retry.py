@@ -7,11 +7,13 @@ up. Where it came from first stays in it: RETRY_TOPIC and ORIGIN_MESSAGE_ID are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from broker.delivery.delayed import replaced
+from broker.delivery.levels import level_for
 from broker.store.results import PendingMessage
-from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.group import GroupRetryPolicy, SubscriptionGroupConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import tags_code_of
 from remoting.protocol.message.view import RecordView
@@ -21,6 +23,12 @@ DLQ_QUEUES: Final = 1
 
 _FIRST_LEVEL: Final = 3
 """Of the first retry, 10 s; each further one is a level higher."""
+
+_FIRST_LISTED: Final = 2
+"""The entry of a customised policy for the first retry: its list begins with level 1."""
+
+_MOST_POWER: Final = 32
+"""An exponential policy grows no further."""
 
 _FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
 """3.4.9: before it the header's maxReconsumeTimes isn't meant."""
@@ -51,9 +59,38 @@ def is_spent(
     return reconsume_times >= most
 
 
-def retry_level(asked: int, reconsume_times: int) -> int:
-    """The delay level of the next try; what the consumer asked for, or else one by the round."""
-    return asked or _FIRST_LEVEL + reconsume_times
+def retry_level(
+    asked: int,
+    reconsume_times: int,
+    policy: GroupRetryPolicy | None,
+    levels_ms: Sequence[int],
+) -> int:
+    """The delay level of the next try: what the consumer, the group's policy or the round asks for.
+
+    Args:
+        asked: by the consumer; 0 leaves it to the broker.
+        reconsume_times: how often the message was sent back already.
+        policy: its group's.
+        levels_ms: how long the delay levels are.
+    """
+    if asked:
+        return asked
+    wait_ms = None if policy is None else _policy_wait_ms(policy, max(reconsume_times, 0))
+    return _FIRST_LEVEL + reconsume_times if wait_ms is None else level_for(wait_ms, levels_ms)
+
+
+def _policy_wait_ms(policy: GroupRetryPolicy, reconsume_times: int) -> int | None:
+    """How long a group's policy lets a message wait; None where it has no waits of its own.
+
+    As the policies of RocketMQ 5.3.3 compute it (cf. nextDelayDuration).
+    """
+    grows, listed = policy.exponential_retry_policy, policy.customized_retry_policy
+    if policy.type == "EXPONENTIAL" and grows is not None:
+        factor: int = grows.multiplier ** min(reconsume_times, _MOST_POWER)
+        return min(grows.max, grows.initial * factor)
+    if policy.type == "CUSTOMIZED" and listed is not None and listed.next:
+        return listed.next[min(reconsume_times + _FIRST_LISTED, len(listed.next) - 1)]
+    return None
 
 
 def without_delay(text: bytes) -> bytes:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from broker.groups.members import Member, Profile
 from broker.limits import MAX_FINDING_TEXT_LENGTH, MAX_PROFILES_COMPARED
+from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
-DOCS: Final = "docs/consumer-groups.md#"
 ANCHORS: Final = {
     FindingKind.SUBSCRIPTION: "one-group-one-subscription",
     FindingKind.CONSUME_TYPE: "all-else-must-match-too",
@@ -151,7 +151,7 @@ def make(
         kind=kind,
         text=text,
         members=members or [],
-        docs=DOCS + ANCHORS[kind],
+        docs=f"{DOCS}consumer-groups.md#{ANCHORS[kind]}",
         topic=topic,
         queue_id=queue_id,
         since_ms=since_ms,

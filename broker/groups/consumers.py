@@ -11,7 +11,7 @@ call says whether the members of the group have to be notified.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -151,9 +151,16 @@ class ConsumerTable:
         limit: memberships of all connections in all groups.
         group_limit: members of one group.
         max_weight: bytes of the subscriptions of all groups.
+
+    Attributes:
+        groups: by name.
+        on_change: told of each member that has joined (True) or left (False) a group.
     """
 
-    __slots__ = ("_count", "_group_limit", "_joined", "_limit", "_max_weight", "_weight", "groups")
+    __slots__ = (
+        *("_count", "_group_limit", "_joined", "_limit", "_max_weight", "_weight"),
+        *("groups", "on_change"),
+    )
 
     def __init__(
         self,
@@ -162,6 +169,7 @@ class ConsumerTable:
         group_limit: int = MAX_GROUP_MEMBERS,
         max_weight: int = MAX_SUBSCRIPTION_BYTES,
     ) -> None:
+        self.on_change: Callable[[str, Member, bool], None] | None = None
         self._max_weight = max_weight
         self._weight = 0
         self.groups: dict[str, ConsumerGroup] = {}
@@ -200,6 +208,8 @@ class ConsumerTable:
         before = group.weight + (0 if old is None else old.weight)
         changed = group._update_subscriptions(data.subscription_data_set)
         self._weight += group.weight + member.weight - before
+        if old is None and self.on_change is not None:
+            self.on_change(group.name, member, True)
         return changed or old is None
 
     def unregister(self, name: str, connection: Connection) -> bool:
@@ -217,6 +227,8 @@ class ConsumerTable:
         if not group.members:
             self._weight -= group.weight
             del self.groups[name]
+        if self.on_change is not None:
+            self.on_change(name, member, False)
         return True
 
     def closed(self, connection: Connection) -> list[str]:

@@ -26,6 +26,7 @@ MIN_COLUMNS: Final = 16
 """Messages of a batch from which on columns are faster than the loop."""
 
 _CRC_MASK: Final = 0x7FFFFFFF
+_TIMER: Final = b"TIMER_DEL"
 _MAX_KNOWN_IDS: Final = 64
 _LONGEST_KNOWN_IDS: Final = 1_024
 
@@ -58,6 +59,9 @@ class Batches:
         text = sent.encode()
         # The bodies take less than the whole; so near the limit they are counted elsewhere.
         if asks_for_more(text) or end - body_at > self._max_body:
+            return False
+        # A message of the batch may ask for a timer.
+        if buffer.find(_TIMER, body_at, end) >= 0:
             return False
         waits = says_wait(text)
         text = join(text, self._cluster)

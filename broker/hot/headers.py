@@ -49,9 +49,9 @@ class SendFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     g: str
     h: str
     i: str = ""
-    j: str = ""
+    j: str = "0"
     k: str = ""
-    l: str = ""  # noqa: E741 - the wire's name
+    l: str = "0"  # noqa: E741 - the wire's name
     m: str = ""
     n: str = ""
 
@@ -89,9 +89,9 @@ class LongSendFields(
     g: str
     h: str
     i: str = ""
-    j: str = ""
+    j: str = "0"
     k: str = ""
-    l: str = ""  # noqa: E741 - as above
+    l: str = "0"  # noqa: E741 - as above
     m: str = ""
     n: str = ""
 
@@ -122,8 +122,8 @@ class PullFields(Struct, forbid_unknown_fields=True, gc=False, kw_only=True):
     subVersion: str
     subscription: str = ""
     expressionType: str = ""
-    maxMsgBytes: str = ""
-    requestSource: str = ""
+    maxMsgBytes: str = "0"
+    requestSource: str = "0"
     bname: str = ""
     proxyFrowardClientId: str = ""
 
@@ -177,16 +177,7 @@ def integer(text: str) -> int | None:
     return None
 
 
-def small_integer(text: str, absent: int | None = None) -> int | None:
-    """Likewise of 32 bits; ``absent`` when the text is empty."""
-    if not text:
-        return absent
+def small_integer(text: str) -> int | None:
+    """The same for a number of 32 bits."""
     value = integer(text)
     return value if value is not None and value < 2**31 else None
-
-
-def boolean(text: str) -> bool | None:
-    """True or false as every client writes it, false when empty; None for anything unusual."""
-    if not text or text == "false":
-        return False
-    return True if text == "true" else None

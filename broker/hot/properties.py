@@ -15,8 +15,9 @@ from remoting.protocol.message.tags import tags_code_of
 _WAIT_NAME: Final = properties.WAIT.encode()
 _WAIT: Final = _WAIT_NAME + properties.NAME_END
 _WAIT_TRUE: Final = _WAIT + b"true"
-_DELAY: Final = properties.DELAY.encode() + properties.NAME_END
-_TRAN_MSG: Final = properties.TRAN_MSG.encode() + properties.NAME_END
+# Each of DELAY, TRAN_MSG and the TIMER_* properties has one of these in its name.
+_DELAY: Final = properties.DELAY.encode()
+_MS: Final = b"_MS"
 _TAGS: Final = properties.TAGS.encode() + properties.NAME_END
 _SEPARATOR: Final = 2
 
@@ -34,7 +35,7 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
     """
     text = sent.encode()
     # As ``asks_for_more``, without a call.
-    if _DELAY in text or _TRAN_MSG in text:
+    if _DELAY in text or _MS in text:
         return None
     waits = True
     at = text.find(_WAIT)
@@ -56,8 +57,8 @@ def stored(sent: str, cluster: bytes) -> Stored | None:
 
 
 def asks_for_more(text: bytes) -> bool:
-    """Whether a text may ask for delay or a transaction; the general path looks closer."""
-    return _DELAY in text or _TRAN_MSG in text
+    """Whether a text may ask for delay, a timer or a transaction; the general path looks closer."""
+    return _DELAY in text or _MS in text
 
 
 def _without_wait(text: bytes, at: int) -> bytes | None:

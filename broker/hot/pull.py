@@ -254,8 +254,8 @@ def _header_of(fields: PullFields) -> PullMessageRequestHeader | None:
     sys_flag = small_integer(fields.sysFlag)
     suspend_ms = integer(fields.suspendTimeoutMillis)
     sub_version = integer(fields.subVersion)
-    max_bytes = small_integer(fields.maxMsgBytes, 0)
-    source = small_integer(fields.requestSource, 0)
+    max_bytes = small_integer(fields.maxMsgBytes)
+    source = small_integer(fields.requestSource)
     if (
         queue_id is None
         or most is None

@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import Final, TypeAlias
 
 from broker.hot.answers import SendAnswers, framed_template
-from broker.hot.headers import AnySendFields, boolean, small_integer
+from broker.hot.headers import AnySendFields, small_integer
 from broker.state import BrokerState
 from broker.store.bulk import Run
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.headers.base import parse_bool
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.message.sys_flag import HOSTS_V6_MASK, TRANSACTION_MASK
 
@@ -89,14 +90,13 @@ class _Numbers:
         self.queue_id = _number(fields.e)
         self.sys_flag = _number(fields.f)
         self.flag = _number(fields.h)
-        self.reconsume_times = _number(fields.j, 0)
+        self.reconsume_times = _number(fields.j)
         # These two are not used, but must be such.
         _number(fields.d)
-        _number(fields.l, 0)
-        batch = boolean(fields.m)
-        if batch is None or boolean(fields.k) is None or self.sys_flag & TRANSACTION_MASK:
+        _number(fields.l)
+        if self.sys_flag & TRANSACTION_MASK:
             raise ValueError(fields)
-        self.batch = batch
+        self.batch = parse_bool(fields.m)
 
 
 class Targets:
@@ -150,6 +150,8 @@ class Targets:
         config = self._state.topics.get(fields.b)
         if config is None or not self._admits(config, numbers.queue_id):
             return None
+        if self._state.changes.topic_pending(fields.b) is not None:
+            return None
         queue = self._queues.get((fields.b, numbers.queue_id))
         if queue is None:
             return None
@@ -175,8 +177,8 @@ class Targets:
         )
 
 
-def _number(text: str, absent: int | None = None) -> int:
-    value = small_integer(text, absent)
+def _number(text: str) -> int:
+    value = small_integer(text)
     if value is None:
         raise ValueError(text)
     return value

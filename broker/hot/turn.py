@@ -114,10 +114,8 @@ class Turn:
     def look(self) -> None:
         """See what the peer's sends may do now; after each frame that went the general way."""
         state = self._state
-        self.takes_sends = (
-            len(self.peer.born_host) == HOST_BYTES_V4 == len(state.packed_host)
-            and state.changes.topics_pending is None
-            and (not self.syncs or self.peer.may_hold)
+        self.takes_sends = len(self.peer.born_host) == HOST_BYTES_V4 == len(state.packed_host) and (
+            not self.syncs or self.peer.may_hold
         )
 
     def answer_send(self, template: bytes, fill: Fill, *, waits: bool) -> None:

@@ -1,39 +1,37 @@
 """Clients and their groups: codes 34, 35, 38 and 46 (cf. ClientManageProcessor).
 
 A heartbeat registers a connection as producer and consumer of groups; a change of a consumer
-group's members or topics is told to all its members at once, the one who caused it included.
+group's members or topics is told to all its members, the one who caused it included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.errors import Refused
+from broker.group_news import GroupNews
 from broker.group_watch import GroupWatch
 from broker.groups.conflicts import against_others, same_id
 from broker.groups.consumers import member_of
-from broker.groups.members import Said
+from broker.groups.members import Member, Said
 from broker.groups.producers import ClientChannel
-from broker.limits import MAX_HEARTBEAT_BYTES
+from broker.limits import LOGGED_A_SECOND, MAX_HEARTBEAT_BYTES
 from broker.processors.remarks import NO_SQL, check_client_id, check_group, is_tag_type
 from broker.state import BrokerState
 from broker.throttle import Throttle
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
-from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData
 from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
     GetConsumerListByGroupRequestHeader,
-    NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("broker")
 
+_TOPICS_LOGGED: Final = 8
+
 REJECT: Final = "reject"
 """The policy of consumers that rather don't start than contradict their group."""
 
@@ -51,12 +51,15 @@ REJECT: Final = "reject"
 class ClientProcessor:
     """Serves heartbeats and what hangs on them."""
 
-    __slots__ = ("_refusals", "_state", "_watch")
+    __slots__ = ("_changes", "_news", "_refusals", "_state", "_watch")
 
-    def __init__(self, state: BrokerState, watch: GroupWatch) -> None:
+    def __init__(self, state: BrokerState, watch: GroupWatch, news: GroupNews) -> None:
         self._state = state
         self._watch = watch
+        self._news = news
         self._refusals = Throttle(1.0)
+        self._changes = Throttle(1.0, burst=LOGGED_A_SECOND)
+        state.consumers.on_change = self._log_change
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
         """HEART_BEAT: who the client is, and which groups it produces and consumes for."""
@@ -137,22 +140,24 @@ class ClientProcessor:
             connection.close()
         self._members_left(groups)
 
-    def notify(self, groups: Iterable[str]) -> None:
-        """Tell all members of groups that something changed, where that is wanted."""
-        if not self._state.config.notify_consumer_ids_changed_enable:
+    def _log_change(self, group: str, member: Member, joined: bool) -> None:
+        suppressed = self._changes.allow(self._state.clock.monotonic())
+        if suppressed is None:
             return
-        for group in groups:
-            config = self._state.groups.get(group)
-            if config is not None and not config.notify_consumer_ids_changed_enable:
-                continue
-            header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
-            for connection in self._state.consumers.connections(group):
-                _push(connection, header)
+        topics = sorted(member.subscriptions)
+        _log.info(
+            "member joined" if joined else "member left",
+            group=group,
+            topics=" ".join(topics[:_TOPICS_LOGGED]),
+            more_topics=len(topics[_TOPICS_LOGGED:]),
+            member=member.client_id,
+            address=member.address,
+            unreported=suppressed,
+        )
 
     def _members_left(self, groups: Iterable[str]) -> None:
         for group in groups:
-            self._watch.look_for_conflicts(group)
-        self.notify(groups)
+            self._news.changed(group, left=True)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, said: Said
@@ -170,7 +175,7 @@ class ClientProcessor:
         if changed or before != state.consumers.profile_of(name, channel.connection):
             self._watch.look_for_conflicts(name)
         if changed:
-            self.notify([name])
+            self._news.changed(name)
         return finding
 
     # members that contradict each other
@@ -232,11 +237,4 @@ class ClientProcessor:
             sys_flag=UNIT_SUB_FLAG if consumer.unit_mode else 0,
         )
         if made:
-            self._state.changes.topics_changed(None, oneway=True)
-
-
-def _push(connection: Connection, header: NotifyConsumerIdsChangedRequestHeader) -> None:
-    request = Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
-    # A member that is gone or takes nothing finds out by its own rebalance timer.
-    with suppress(RemotingError):
-        connection.send_oneway(request)
+            self._state.changes.topics_changed([name], oneway=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.errors import Refused
+from broker.processors.large_answers import LargeAnswers, sliced
+from broker.processors.patience import Answer
 from broker.rates import Rates
 from broker.runtime_info import runtime_info
 from broker.state import BrokerState
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.offsets import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
 from remoting.protocol.bodies.tables import KVTable
-from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader
@@ -29,9 +33,10 @@ if TYPE_CHECKING:
 class FigureProcessor:
     """Serves figures."""
 
-    __slots__ = ("_rates", "_state")
+    __slots__ = ("_large", "_rates", "_state")
 
-    def __init__(self, state: BrokerState, rates: Rates) -> None:
+    def __init__(self, state: BrokerState, rates: Rates, large: LargeAnswers) -> None:
+        self._large = large
         self._state = state
         self._rates = rates
 
@@ -52,28 +57,42 @@ class FigureProcessor:
         table = dict(self._state.delay_offsets)
         return command.reply(body=encode(DelayOffsetSerializeWrapper(offset_table=table)))
 
-    def topic_stats(self, command: Command, _: Connection) -> Command:
+    def topic_stats(self, command: Command, connection: Connection) -> Answer:
         """GET_TOPIC_STATS_INFO: what each queue of a topic holds."""
         name = command.read(GetTopicStatsInfoRequestHeader).topic
         topic = self._state.topics.get(name)
         if topic is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        table = {
-            self._queue(name, queue_id): self._topic_offset(name, queue_id)
-            for queue_id in range(topic.write_queue_nums)
-        }
-        return command.reply(body=encode(TopicStatsTable(offset_table=table)))
+        whole = MapParts(TopicStatsTable())
 
-    def consume_stats(self, command: Command, _: Connection) -> Command:
+        def look(queue_ids: Sequence[int]) -> bytes:
+            table = {
+                self._queue(name, queue_id): self._topic_offset(name, queue_id)
+                for queue_id in queue_ids
+            }
+            return whole.part(TopicStatsTable(offset_table=table))
+
+        slices = [partial(look, ids) for ids in sliced(range(topic.write_queue_nums))]
+        return self._large.answer(command, connection, whole, slices)
+
+    def consume_stats(self, command: Command, connection: Connection) -> Answer:
         """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
         header = command.read(GetConsumeStatsRequestHeader)
-        table: dict[MessageQueue, OffsetWrapper] = {}
-        for name in self._topics_of(header):
-            topic = self._state.topics.get(name)
-            if topic is None or self._unsubscribed(header.consumer_group, name):
-                continue
-            self._add_progress(table, topic, header.consumer_group)
-        return command.reply(body=encode(ConsumeStats(offset_table=table)))
+        queues = [
+            (name, queue_id)
+            for name in self._topics_of(header)
+            if (topic := self._state.topics.get(name)) is not None
+            and not self._unsubscribed(header.consumer_group, name)
+            for queue_id in range(topic.read_queue_nums)
+        ]
+        whole = MapParts(ConsumeStats())
+
+        def look(some: Sequence[tuple[str, int]]) -> bytes:
+            table = {self._queue(*key): self._progress(header.consumer_group, *key) for key in some}
+            return whole.part(ConsumeStats(offset_table=table))
+
+        slices = [partial(look, some) for some in sliced(queues)]
+        return self._large.answer(command, connection, whole, slices)
 
     def _topics_of(self, header: GetConsumeStatsRequestHeader) -> list[str]:
         if header.topic:
@@ -91,20 +110,15 @@ class FigureProcessor:
             and (topic not in online.subscriptions)
         )
 
-    def _add_progress(
-        self, table: dict[MessageQueue, OffsetWrapper], topic: TopicConfig, group: str
-    ) -> None:
+    def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         store = self._state.store
-        for queue_id in range(topic.read_queue_nums):
-            consumed = max(self._state.offsets.query(group, topic.topic_name, queue_id), 0)
-            last_ms = 0
-            if consumed > 0:
-                last_ms = store.store_time_at(topic.topic_name, queue_id, consumed - 1)
-            table[self._queue(topic.topic_name, queue_id)] = OffsetWrapper(
-                broker_offset=store.max_offset(topic.topic_name, queue_id),
-                consumer_offset=consumed,
-                last_timestamp=max(last_ms, 0),
-            )
+        consumed = max(self._state.offsets.query(group, topic, queue_id), 0)
+        last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        return OffsetWrapper(
+            broker_offset=store.max_offset(topic, queue_id),
+            consumer_offset=consumed,
+            last_timestamp=max(last_ms, 0),
+        )
 
     def _topic_offset(self, topic: str, queue_id: int) -> TopicOffset:
         store = self._state.store

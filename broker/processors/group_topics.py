@@ -39,5 +39,5 @@ def _fixed(state: BrokerState, name: str, queues: int, flag: int) -> TopicConfig
         name, queues, READ_WRITE, state.clock.now_ms(), sys_flag=flag
     )
     if made:
-        state.changes.topics_changed(None, oneway=True)
+        state.changes.topics_changed([name], oneway=True)
     return topic

@@ -5,7 +5,8 @@ A change of settings is answered when it is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,6 +14,8 @@ import structlog
 from broker.errors import Refused
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_PER_TOPIC
+from broker.processors.large_answers import LargeAnswers, sliced
+from broker.processors.patience import Answer
 from broker.processors.remarks import NOT_SAVED, check_group
 from broker.state import BrokerState
 from remoting.protocol.bodies import clients, decode, encode
@@ -21,6 +24,7 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
+from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.tables import GroupList
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -41,9 +45,10 @@ _log = structlog.get_logger("broker")
 class GroupProcessor:
     """Serves the administration of groups."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_large", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, large: LargeAnswers) -> None:
+        self._large = large
         self._state = state
 
     def put(self, command: Command, _: Connection) -> Awaitable[Command]:
@@ -54,13 +59,16 @@ class GroupProcessor:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: several at once, all or none."""
         return self._put_all(command, decode(SubscriptionGroupList, command.body).group_config_list)
 
-    def all_groups(self, command: Command, _: Connection) -> Command:
+    def all_groups(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, as a slave or a tool wants it."""
-        groups = self._state.groups
-        body = SubscriptionGroupWrapper(
-            subscription_group_table=groups.table, data_version=groups.data_version
-        )
-        return command.reply(body=encode(body))
+        version = self._state.groups.data_version
+        whole = MapParts(SubscriptionGroupWrapper(data_version=version))
+
+        def look(some: Sequence[tuple[str, SubscriptionGroupConfig]]) -> bytes:
+            return whole.part(SubscriptionGroupWrapper(dict(some), version))
+
+        slices = [partial(look, some) for some in sliced(list(self._state.groups.table.items()))]
+        return self._large.answer(command, connection, whole, slices, version=version)
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings."""

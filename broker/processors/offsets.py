@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import Refused
 from broker.group_watch import GroupWatch
 from broker.groups.queue_rails import went_backwards
+from broker.processors.large_answers import SLICE_ENTRIES, LargeAnswers
+from broker.processors.patience import Answer
 from broker.state import BrokerState
-from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.offset import (
@@ -33,9 +36,10 @@ _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot f
 class OffsetProcessor:
     """Serves offsets."""
 
-    __slots__ = ("_state", "_watch")
+    __slots__ = ("_large", "_state", "_watch")
 
-    def __init__(self, state: BrokerState, watch: GroupWatch) -> None:
+    def __init__(self, state: BrokerState, watch: GroupWatch, large: LargeAnswers) -> None:
+        self._large = large
         self._state = state
         self._watch = watch
 
@@ -100,10 +104,24 @@ class OffsetProcessor:
         stored_ms = self._state.store.earliest_store_time(header.topic, header.queue_id)
         return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
 
-    def all_offsets(self, command: Command, _: Connection) -> Command:
+    def all_offsets(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_CONSUMER_OFFSET: the whole table, as a slave wants it."""
-        body = ConsumerOffsetSerializeWrapper(offset_table=self._state.offsets.table)
-        return command.reply(body=encode(body))
+        table = self._state.offsets.table
+        whole = MapParts(ConsumerOffsetSerializeWrapper())
+
+        def look(keys: list[str]) -> bytes:
+            some = {key: table[key] for key in keys if key in table}
+            return whole.part(ConsumerOffsetSerializeWrapper(offset_table=some))
+
+        rows: list[list[str]] = []
+        room = 0
+        for key, queues in table.items():
+            if room <= 0:
+                rows.append([])
+                room = SLICE_ENTRIES
+            rows[-1].append(key)
+            room -= len(queues)
+        return self._large.answer(command, connection, whole, [partial(look, row) for row in rows])
 
     def _starts_young(self, topic: str, queue_id: int) -> bool:
         store = self._state.store

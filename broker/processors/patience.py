@@ -7,7 +7,7 @@ is not enough it is run anew after each read. It must change nothing before it h
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from broker.errors import Refused
 from broker.store.errors import StoreBusy
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Command | Awaitable[Command | None] | None
 Handler: TypeAlias = Callable[[Command, "Connection"], Answer]
 
+T = TypeVar("T")
+
 MAX_READS: Final = 256
 """Reads for one request: a search by time takes two for each halving. Then it waits where it is."""
 
@@ -32,24 +34,28 @@ def patient(store: MessageStore, handler: Handler) -> Handler:
     def handle(command: Command, connection: Connection) -> Answer:
         try:
             return store.from_memory(lambda: handler(command, connection))
-        except NotInMemory as problem:
-            return again(command, connection, problem)
+        except NotInMemory:
+            return again(command, connection)
 
-    async def again(
-        command: Command, connection: Connection, problem: NotInMemory
-    ) -> Command | None:
-        answer: Answer
-        for _ in range(MAX_READS):
-            try:
-                await store.fetch(connection, problem.ranges)
-                answer = store.from_memory(lambda: handler(command, connection))
-                break
-            except NotInMemory as more:
-                problem = more
-            except StoreBusy as busy:
-                raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
-        else:
-            answer = handler(command, connection)
+    async def again(command: Command, connection: Connection) -> Command | None:
+        answer = await from_store(store, connection, lambda: handler(command, connection))
         return await answer if isinstance(answer, Awaitable) else answer
 
     return handle
+
+
+async def from_store(store: MessageStore, owner: Connection, look: Callable[[], T]) -> T:
+    """What a look at a store gives; what it lacks in memory is read in a thread for ``owner``.
+
+    Raises:
+        Refused: too many wait for the disk.
+    """
+    for _ in range(MAX_READS):
+        try:
+            return store.from_memory(look)
+        except NotInMemory as problem:
+            try:
+                await store.fetch(owner, problem.ranges)
+            except StoreBusy as busy:
+                raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+    return look()

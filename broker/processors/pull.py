@@ -57,6 +57,8 @@ _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    # Of a parked pull: the next one waits for what this one may not wait for.
+    GetStatus.COLD: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
@@ -162,7 +164,7 @@ class PullProcessor:
     def _run_again(self, held: HeldPull) -> Command | None:
         """Answer a parked pull. What woke it came just now, so the disk is not waited for."""
         accept = self.accept(held)
-        result = self._state.store.get(**self.wanted(held.header, accept))
+        result = self._state.store.get(**self.wanted(held.header, accept), wait=False)
         return self.answer(held, accept, result, suspend=False)
 
     def answer(

@@ -3,8 +3,8 @@
 A send is admitted or refused by the rows of ``_admit`` in their order, its properties text is made
 what a 4.9 broker stores (CLUSTER added, WAIT taken out), and the store is given the body as it lies
 in the receive buffer. In ASYNC mode the answer is ready at once; in SYNC mode it comes when the
-message is on disk, unless the message says WAIT=false. A send that made its topic, and those right
-behind it, are answered when the topic is on disk too.
+message is on disk, unless the message says WAIT=false. Sends to a topic that was just made are
+answered when the topic is on disk too.
 
 Every answer carries MSG_REGION and TRACE_ON, refusals included.
 """
@@ -22,6 +22,7 @@ from broker.delivery.delayed import postpone
 from broker.delivery.levels import level_of
 from broker.delivery.retry import is_spent, without_delay
 from broker.errors import LimitReached, Refused
+from broker.new_topics import NewTopics, NotYet
 from broker.processors.group_topics import dead_letter_topic, retry_topic
 from broker.processors.remarks import FAQ, check_topic, topic_text
 from broker.state import BrokerState
@@ -50,6 +51,13 @@ _MULTI_TAG: Final = "MULTI_TAG"
 _WAIT: Final = properties.WAIT.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 _CLUSTER: Final = properties.CLUSTER.encode()
+_TIMER: Final = b"TIMER_DEL"
+_TIMERS: Final = (
+    properties.TIMER_DELAY_SEC,
+    properties.TIMER_DELAY_MS,
+    properties.TIMER_DELIVER_MS,
+)
+_TIMER_OUT_MS: Final = properties.TIMER_OUT_MS.encode()
 _TRANSACTION_BITS: Final = 0xC
 _HALF_OR_ROLLBACK: Final = frozenset({0x4, 0xC})
 
@@ -84,13 +92,14 @@ class _Target(NamedTuple):
 class SendProcessor:
     """Serves sends."""
 
-    __slots__ = ("_cluster", "_extra", "_levels_ms", "_state")
+    __slots__ = ("_cluster", "_extra", "_levels_ms", "_new_topics", "_state")
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._cluster = state.config.cluster_name.encode()
         self._extra = answer_fields(state.config)
         self._levels_ms = state.config.delay_levels_ms
+        self._new_topics = NewTopics(state.clock)
 
     def send(self, command: Command, connection: Connection) -> Reply:
         """SEND_MESSAGE: the header with long names."""
@@ -100,11 +109,16 @@ class SendProcessor:
         """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the header with one-letter names."""
         return self._serve(command, connection, command.read(SendMessageRequestHeaderV2))
 
-    def _serve(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
+    def _serve(
+        self, command: Command, connection: Connection, header: SendHeader, *, paced: bool = True
+    ) -> Reply:
         try:
+            target = self._admit(command, connection, header, paced=paced)
             if header.batch:
-                return self._put_batch(command, connection, header)
-            return self._put_one(command, connection, header)
+                return self._put_batch(command, connection, header, target)
+            return self._put_one(command, connection, header, target)
+        except NotYet as wait:
+            return self._serve_in_turn(command, connection, header, wait.turn)
         except Refused as refused:
             return self._refuse(command, refused.code, refused.remark)
         except LimitReached as error:
@@ -112,15 +126,28 @@ class SendProcessor:
         except BodyError as error:
             return self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
+    async def _serve_in_turn(
+        self,
+        command: Command,
+        connection: Connection,
+        header: SendHeader,
+        turn: asyncio.Future[None],
+    ) -> Command | None:
+        await self._new_topics.wait(connection, turn, len(command.body))
+        answer = self._serve(command, connection, header, paced=False)
+        return await answer if isinstance(answer, Awaitable) else answer
+
     # one message
 
-    def _put_one(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
-        target = self._admit(command, connection, header)
+    def _put_one(
+        self, command: Command, connection: Connection, header: SendHeader, target: _Target
+    ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
         self._check_kind(header, text)
         wait = _waits(text)
         level = 0 if target.dead else self._level(header, text)
         if level <= 0:
+            _check_timer(target, text)
             text = properties.remove(text, _WAIT)
         text = properties.append(text, _CLUSTER, self._cluster)
         if target.dead:
@@ -133,12 +160,13 @@ class SendProcessor:
             raise _store_refusal(result.status, result.message)
         self._count(1, len(command.body))
         self._state.counters.messages_delayed += level > 0
-        self._state.counters.messages_dead_lettered += target.dead
+        if target.dead:
+            self._given_up(message, connection)
         if command.is_oneway:
             return None
         message_id = self._offset_id(result.physical_offset)
         reply = self._reply(command, message_id, target.queue_id, result.queue_offset)
-        return self._when_safe(reply, result.end_offset, wait=wait)
+        return self._when_safe(reply, target, result.end_offset, wait=wait)
 
     def _message(
         self,
@@ -167,8 +195,9 @@ class SendProcessor:
 
     # many messages
 
-    def _put_batch(self, command: Command, connection: Connection, header: SendHeader) -> Reply:
-        target = self._admit(command, connection, header)
+    def _put_batch(
+        self, command: Command, connection: Connection, header: SendHeader, target: _Target
+    ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
         self._check_kind(header, text)
         if not target.dead and self._level(header, text) > 0:
@@ -183,6 +212,7 @@ class SendProcessor:
         messages = []
         for element in batch.iter_elements(command.body):
             joined = properties.join(bytes(element.properties), text)
+            _check_timer(target, joined)
             messages.append(
                 self._message(connection, header, target, element.body, joined, element.flag)
             )
@@ -190,16 +220,30 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             raise _store_refusal(result.status, result.message)
         self._count(len(messages), len(command.body))
+        if target.dead:
+            for message in messages:
+                self._given_up(message, connection)
         if command.is_oneway:
             return None
         message_ids = ",".join(map(self._offset_id, result.physical_offsets))
         reply = self._reply(command, message_ids, target.queue_id, result.queue_offset)
-        return self._when_safe(reply, result.end_offset, wait=wait)
+        return self._when_safe(reply, target, result.end_offset, wait=wait)
+
+    def _given_up(self, message: PendingMessage, connection: Connection) -> None:
+        self._state.given_up(message, message.topic.removeprefix(names.DLQ_PREFIX), connection)
 
     # who may send what where
 
-    def _admit(self, command: Command, connection: Connection, header: SendHeader) -> _Target:
-        """The rows that decide whether a message may come in; the first that holds refuses it."""
+    def _admit(
+        self, command: Command, connection: Connection, header: SendHeader, *, paced: bool
+    ) -> _Target:
+        """The rows that decide whether a message may come in; the first that holds refuses it.
+
+        Raises:
+            Refused: it may not.
+            LimitReached: its topic can't be made.
+            NotYet: ``paced``, and its topic has to wait for its turn.
+        """
         config = self._state.config
         opens_ms = config.start_accept_send_request_timestamp_ms
         if self._state.clock.now_ms() < opens_ms:
@@ -218,6 +262,8 @@ class SendProcessor:
                 f"Sending message to topic[{header.topic}] is forbidden.",
             )
         if topic is None:
+            if paced and self._may_make(header):
+                self._new_topics.check(connection, header.topic)
             topic = self._make_topic(header)
         if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
             raise Refused(
@@ -240,6 +286,10 @@ class SendProcessor:
             )
         return self._state.random.randrange(topic.write_queue_nums)
 
+    def _may_make(self, header: SendHeader) -> bool:
+        is_retry = header.topic.startswith(names.RETRY_PREFIX)
+        return is_retry or self._state.topics.template(header.default_topic) is not None
+
     def _make_topic(self, header: SendHeader) -> TopicConfig:
         state = self._state
         topic = state.topics.create_by_send(
@@ -257,7 +307,7 @@ class SendProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
-        state.changes.topics_changed(None, oneway=True)
+        state.changes.topics_changed([header.topic], oneway=True)
         _report_made(topic, header.default_topic_queue_nums)
         return topic
 
@@ -312,8 +362,8 @@ class SendProcessor:
             return None
         return command.reply(code, remark, extra=self._extra)
 
-    def _when_safe(self, reply: Command, end_offset: int, *, wait: bool) -> Reply:
-        saved = self._state.changes.topics_pending
+    def _when_safe(self, reply: Command, target: _Target, end_offset: int, *, wait: bool) -> Reply:
+        saved = self._state.changes.topic_pending(target.config.topic_name)
         if not (wait and self._state.store.sync_flush):
             return reply if saved is None else _after(saved, reply)
         flushed: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
@@ -356,6 +406,23 @@ def _is_transactional(header: SendHeader, text: bytes) -> bool:
         return True
     value = properties.find(text, _TRAN_MSG)
     return value is not None and value.lower() == b"true"
+
+
+def _check_timer(target: _Target, text: bytes) -> None:
+    """Refuse a message that asks for a time of delivery, rather than deliver it at once.
+
+    A dead letter doesn't wait, and TIMER_OUT_MS says that a message has waited already.
+    """
+    if target.dead or _TIMER not in text or properties.find(text, _TIMER_OUT_MS) is not None:
+        return
+    for name in _TIMERS:
+        if properties.find(text, name.encode()) is not None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false: PocketMQ has no "
+                f"timers yet, and a message to topic {target.config.topic_name} has the property "
+                f"{name}; take it out, or ask for a delay level",
+            )
 
 
 def _store_refusal(status: PutStatus, sentence: str) -> Refused:

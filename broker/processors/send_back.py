@@ -53,7 +53,8 @@ class SendBackProcessor:
             )
         record = await self._record(connection, header.offset)
         message = self._message(record, header, settings, command.version, topic.topic_name)
-        await self._put(message)
+        await self._put(message, header.group, connection)
+        await self._topics_saved(header.group)
         return command.reply()
 
     def _admit(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
@@ -87,27 +88,32 @@ class SendBackProcessor:
         version: int,
         topic: str,
     ) -> PendingMessage:
-        counters = self._state.counters
         times = record.reconsume_times
         if header.delay_level < 0 or is_spent(settings, times, header.max_reconsume_times, version):
             dead = dead_letter_topic(self._state, header.group)
-            counters.messages_dead_lettered += 1
             return sent_back(record, dead.topic_name, 0, 0)
-        level = retry_level(header.delay_level, times)
+        policy = settings.group_retry_policy
+        level = retry_level(header.delay_level, times, policy, self._levels_ms)
         queue_id = self._state.random.randrange(settings.retry_queue_nums)
         message = sent_back(record, topic, queue_id, level)
         postpone(message, level, self._levels_ms)
-        counters.messages_sent_back += 1
+        self._state.counters.messages_sent_back += 1
         return message
 
-    async def _put(self, message: PendingMessage) -> None:
+    async def _topics_saved(self, group: str) -> None:
+        """Wait until the group's own topics are on the disk, if they were just made."""
+        for name in (names.retry_topic(group), names.dlq_topic(group)):
+            if (saved := self._state.changes.topic_pending(name)) is not None:
+                await saved
+
+    async def _put(self, message: PendingMessage, group: str, connection: Connection) -> None:
         """Store a message and wait until it is safe."""
         store = self._state.store
         result = store.put(message)
         if result.status is not PutStatus.OK:
             raise Refused(ResponseCode.SYSTEM_ERROR, result.message)
-        if (saved := self._state.changes.topics_pending) is not None:
-            await saved
+        if message.topic.startswith(names.DLQ_PREFIX):
+            self._state.given_up(message, group, connection)
         if not store.sync_flush:
             return
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

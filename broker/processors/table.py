@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from broker.errors import LimitReached, Refused
+from broker.group_news import CallLater, GroupNews, call_later
 from broker.group_watch import GroupWatch
 from broker.processors.clients import ClientProcessor
 from broker.processors.descriptions import DescriptionProcessor
 from broker.processors.figures import FigureProcessor
 from broker.processors.groups import GroupProcessor
+from broker.processors.large_answers import LargeAnswers
 from broker.processors.locks import LockProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.patience import Answer, Handler, patient
@@ -72,21 +74,22 @@ class Processors:
     watch: GroupWatch
 
     @classmethod
-    def of(cls, state: BrokerState, rates: Rates) -> Processors:
-        """The processors that work on ``state``."""
+    def of(cls, state: BrokerState, rates: Rates, call_later: CallLater = call_later) -> Processors:
+        """The processors that work on ``state``; what they put off, ``call_later`` calls."""
         watch = GroupWatch(state)
-        offsets = OffsetProcessor(state, watch)
+        large = LargeAnswers(state.store)
+        offsets = OffsetProcessor(state, watch, large)
         return cls(
             state.store,
             SendProcessor(state),
             SendBackProcessor(state),
             PullProcessor(state, offsets),
-            ClientProcessor(state, watch),
+            ClientProcessor(state, watch, GroupNews(state, watch, call_later)),
             offsets,
             LockProcessor(state),
-            TopicProcessor(state),
-            GroupProcessor(state),
-            FigureProcessor(state, rates),
+            TopicProcessor(state, large),
+            GroupProcessor(state, large),
+            FigureProcessor(state, rates, large),
             DescriptionProcessor(state, watch),
             RelayProcessor(state),
             ResetProcessor(state),

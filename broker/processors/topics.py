@@ -5,17 +5,23 @@ A change is answered when it is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import structs
 
 from broker.errors import Refused
 from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
+from broker.processors.large_answers import LargeAnswers, sliced
+from broker.processors.patience import Answer
 from broker.processors.remarks import NOT_SAVED, check_topic
 from broker.state import BrokerState
+from broker.topic_attributes import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.tables import TopicList
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
@@ -43,14 +49,19 @@ _MOST_PERM: Final = 15
 class TopicProcessor:
     """Serves the administration of topics."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_large", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, large: LargeAnswers) -> None:
+        self._large = large
         self._state = state
 
     def create(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_TOPIC: the settings given replace those there are."""
+        """UPDATE_AND_CREATE_TOPIC: settings are replaced, attributes change as the request says."""
         header = command.read(CreateTopicRequestHeader)
+        try:
+            changes = parse_changes(header.attributes)
+        except ValueError as error:
+            raise _refused_attributes(header.topic, error) from None
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -59,6 +70,7 @@ class TopicProcessor:
             topic_filter_type=header.topic_filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
+            attributes=changes,
         )
         return self._put_all(command, [config])
 
@@ -76,13 +88,16 @@ class TopicProcessor:
         _log.info("topic deleted", topic=topic)
         return self._saved(command, None)
 
-    def all_topics(self, command: Command, _: Connection) -> Command:
+    def all_topics(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_TOPIC_CONFIG: the whole table, as a slave or a tool wants it."""
-        topics = self._state.topics
-        body = TopicConfigSerializeWrapper(
-            topic_config_table=topics.table, data_version=topics.data_version
-        )
-        return command.reply(body=encode(body))
+        version = self._state.topics.data_version
+        whole = MapParts(TopicConfigSerializeWrapper(data_version=version))
+
+        def look(some: Sequence[tuple[str, TopicConfig]]) -> bytes:
+            return whole.part(TopicConfigSerializeWrapper(dict(some), version))
+
+        slices = [partial(look, some) for some in sliced(list(self._state.topics.table.items()))]
+        return self._large.answer(command, connection, whole, slices, version=version)
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_TOPIC_CONFIG: one topic's settings."""
@@ -106,10 +121,16 @@ class TopicProcessor:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that are nobody's to change."""
         return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
 
-    def _put_all(self, command: Command, configs: list[TopicConfig]) -> Awaitable[Command]:
-        for config in configs:
+    def _put_all(self, command: Command, requested: list[TopicConfig]) -> Awaitable[Command]:
+        """Store topics whose attributes are changes to those there are."""
+        made: dict[str, TopicConfig] = {}
+        for config in requested:
             self._check_name(config.topic_name)
             _check_settings(config)
+            before = made.get(config.topic_name) or self._state.topics.get(config.topic_name)
+            attributes = self._attributes(config, before)
+            made[config.topic_name] = structs.replace(config, attributes=attributes)
+        configs = list(made.values())
         for config in configs:
             self._state.topics.put(config, self._state.clock.now_ms())
             _log.info(
@@ -123,6 +144,26 @@ class TopicProcessor:
     async def _saved(self, command: Command, registered: list[str] | None) -> Command:
         saved = await self._state.changes.topics_changed(registered, oneway=False)
         return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
+
+    def _attributes(self, config: TopicConfig, before: TopicConfig | None) -> dict[str, str] | None:
+        """A topic's attributes once the changes that ``config`` carries are made."""
+        changes = config.attributes
+        if not changes:
+            return None if before is None else before.attributes
+        if (
+            changes.get(f"+{MESSAGE_TYPE}") == MIXED
+            and not self._state.config.enable_mixed_message_type
+        ):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"MIXED message type is not supported. topic: {config.topic_name}; "
+                "set enableMixedMessageType=true in the broker's configuration to allow it",
+            )
+        current = None if before is None else before.attributes or {}
+        try:
+            return altered(current, changes)
+        except ValueError as error:
+            raise _refused_attributes(config.topic_name, error) from None
 
     def _check_name(self, name: str) -> None:
         check_topic(name)
@@ -147,6 +188,10 @@ def _check_settings(config: TopicConfig) -> None:
     attributes = (config.attributes or {}).items()
     if sum(len(name) + len(value) for name, value in attributes) > MAX_TOPIC_ATTRIBUTES_LENGTH:
         _refuse(config, f"its attributes have more than {MAX_TOPIC_ATTRIBUTES_LENGTH} characters")
+
+
+def _refused_attributes(topic: str, error: ValueError) -> Refused:
+    return Refused(ResponseCode.SYSTEM_ERROR, f"{error} (attributes of topic {topic})")
 
 
 def _refuse(config: TopicConfig, why: str) -> None:

@@ -7,6 +7,9 @@ slice of a map is held meanwhile.
 
 Each connection gets its turn: of those that wait, one after the other is served, whatever number
 of cold pulls one of them sends. What a thread holds is a small buffer.
+
+A get that meets damaged entries waits, too, until the log has been searched for their messages
+(``restore``). That may take long, so one search runs at a time, for one queue.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreBusy, StoreError
@@ -29,6 +33,7 @@ from broker.store.limits import (
     READ_AHEAD_BYTES,
 )
 from broker.store.reader import Reader
+from broker.store.restore import Restorer, find_entries
 from broker.store.results import FileRange, GetResult, GetStatus
 from broker.store.soundness import Accept
 from broker.store.stats import StoreStats
@@ -40,25 +45,34 @@ from remoting.protocol.message.record import FIXED_BYTES_V4
 _NO_ENTRIES: Final = memoryview(b"")
 
 
-class Job(NamedTuple):
-    """Ranges to be fetched for somebody."""
+T = TypeVar("T")
 
-    ranges: Sequence[FileRange]
-    done: asyncio.Future[None]
+
+class Job(NamedTuple):
+    """What a thread is to do for somebody."""
+
+    work: Callable[[], Any]
+    done: asyncio.Future[Any]
 
 
 class ColdReads:
     """The cold reads of one store."""
 
-    def __init__(self, reader: Reader, warmth: Warmth, stats: StoreStats) -> None:
+    def __init__(
+        self, reader: Reader, restorer: Restorer, warmth: Warmth, stats: StoreStats
+    ) -> None:
         self._reader = reader
+        self._restorer = restorer
         self._warmth = warmth
         self._stats = stats
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[Hashable, deque[Job]] = {}
         self._turns: deque[Hashable] = deque()
         self._count = 0
-        self._running: set[asyncio.Future[None]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._restoring: dict[ConsumeQueue, asyncio.Future[None]] = {}
+        self._search = asyncio.Lock()
+        self._held = 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -85,7 +99,10 @@ class ColdReads:
             )
             if result.status is not GetStatus.COLD:
                 return result
-            if result.count:
+            if result.broken:
+                await self._restore(owner, topic, queue_id, result.broken)
+                wait = False
+            elif result.count:
                 await self._fetch(joined(result.cold), owner)
                 # These very records have been read. To ask again would take the loop longer.
                 wait = True
@@ -101,6 +118,17 @@ class ColdReads:
     ) -> list[tuple[int, int, int]]:
         """See ``MessageStore.entries``."""
         return list(ENTRY.iter_unpack(await self.packed_entries(owner, queue, offset, max_count)))
+
+    async def tags_codes(
+        self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
+    ) -> list[int]:
+        """See ``MessageStore.tags_codes``."""
+        while True:
+            rows = await self.entries(owner, queue, offset, max_count)
+            broken = self._reader.outside(rows, offset)
+            if not broken:
+                return [tags_code for _, _, tags_code in rows]
+            await self._restore(owner, queue.topic, queue.queue_id, broken)
 
     async def packed_entries(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
@@ -135,13 +163,60 @@ class ColdReads:
                 return self._reader.record_at(physical_offset)
             length = size
 
+    async def _restore(
+        self, owner: Hashable, topic: str, queue_id: int, numbers: Sequence[int]
+    ) -> None:
+        """Have damaged entries put right, or wait for who does so; then look again.
+
+        Raises:
+            StoreBusy: it can't be done now.
+        """
+        plan = self._restorer.plan(topic, queue_id, numbers)
+        if plan is None:
+            return
+        if self._held >= MAX_COLD_READS:
+            raise _too_many()
+        queue, search = plan
+        self._held += 1
+        try:
+            if (other := self._restoring.get(queue)) is not None:
+                await asyncio.wait([other])
+                return
+            mine = self._restoring[queue] = asyncio.get_running_loop().create_future()
+            try:
+                async with self._search:
+                    found = await self._run(
+                        # Who asked may go away, and the store may close, before it ends.
+                        lambda: find_entries(search, lambda: not (self._closed or mine.done())),
+                        owner,
+                    )
+                self._restorer.settle(queue, search, found)
+            finally:
+                del self._restoring[queue]
+                mine.set_result(None)
+        finally:
+            self._held -= 1
+
+    def restore_now(self, topic: str, queue_id: int, numbers: Sequence[int]) -> None:
+        """The same for who may wait for the disk in this thread. Raises ``StoreBusy``."""
+        plan = self._restorer.plan(topic, queue_id, numbers)
+        if plan is not None:
+            queue, search = plan
+            self._restorer.settle(queue, search, find_entries(search, lambda: True))
+
     async def _fetch(self, ranges: Sequence[FileRange], owner: Hashable) -> None:
         """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""
+        fetched = await self._run(partial(fetch_all, ranges), owner)
+        self._stats.cold_bytes += fetched
+        self._warmth.fetched(ranges)
+
+    async def _run(self, work: Callable[[], T], owner: Hashable) -> T:
+        """Have something done in a thread. Raises ``StoreBusy``, ``StoreError``."""
         if self._closed:
             raise _closing()
         if self._count >= MAX_COLD_READS:
-            raise StoreBusy("too many pulls wait for messages from long ago: try again in a moment")
-        job = Job(ranges, asyncio.get_running_loop().create_future())
+            raise _too_many()
+        job = Job(work, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(owner)
         if waiting is None:
             waiting = self._waiting[owner] = deque()
@@ -149,10 +224,10 @@ class ColdReads:
         waiting.append(job)
         self._count += 1
         self._start_next()
-        await job.done
+        result: T = await job.done
         if self._closed:
             raise _closing()
-        self._warmth.fetched(ranges)
+        return result
 
     def _start_next(self) -> None:
         while len(self._running) < COLD_READERS and (job := self._take()) is not None:
@@ -178,21 +253,21 @@ class ColdReads:
         self._running.add(job.done)
         loop = job.done.get_loop()
 
-        def ended(future: Future[int]) -> None:
+        def ended(future: Future[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(self._ended, job, future)
 
-        self._pool.submit(fetch_all, job.ranges).add_done_callback(ended)
+        self._pool.submit(job.work).add_done_callback(ended)
 
-    def _ended(self, job: Job, future: Future[int]) -> None:
+    def _ended(self, job: Job, future: Future[Any]) -> None:
         self._running.discard(job.done)
         problem = future.exception()
-        if problem is None:
-            self._stats.cold_bytes += future.result()
         if job.done.done():
             pass
         elif problem is None:
-            job.done.set_result(None)
+            job.done.set_result(future.result())
+        elif isinstance(problem, StoreError):
+            job.done.set_exception(problem)
         else:
             job.done.set_exception(StoreError(f"messages can't be read: {problem}"))
         self._start_next()
@@ -205,6 +280,10 @@ class ColdReads:
                 job.done.set_exception(_closing())
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def _too_many() -> StoreBusy:
+    return StoreBusy("too many pulls wait for messages from long ago: try again in a moment")
 
 
 def _closing() -> StoreError:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from broker.store.errors import StoreError
 from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
 from broker.store.mapped_file import MappedFile
-from broker.store.queue_files import FILLER_SIZE, QueueFiles
+from broker.store.queue_files import FILLER_SIZE, NO_MESSAGE, QueueFiles
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.disk.file_name import name_of, offset_of
 
@@ -228,7 +228,7 @@ class ConsumeQueue(QueueFiles):
 
     def _is_before(self, offset: int, log_end: int) -> bool:
         """Whether an entry is a filler or its message lies before ``log_end``."""
-        entry = self._stored(offset)
+        entry = self.stored(offset)
         return entry is not None and (entry[1] == FILLER_SIZE or entry[0] + entry[1] <= log_end)
 
     def replay(self, offset: int, entries: bytes | bytearray) -> int:
@@ -274,8 +274,12 @@ class ConsumeQueue(QueueFiles):
     def replay_gap(self, begin: int, end: int) -> None:
         """The log has no good record of the messages in ``[begin, end)``. Raises ``OSError``."""
         for offset in range(begin, min(end, self.max_offset)):
-            file = self._file_of(offset)
-            file.write(offset * ENTRY_BYTES - file.start, FILLER)
+            self.repair(offset, FILLER)
+
+    def repair(self, offset: int, entry: bytes) -> None:
+        """Write an entry that is there already anew. Raises ``OSError``."""
+        file = self._file_of(offset)
+        file.write(offset * ENTRY_BYTES - file.start, entry)
 
     def _forget_all(self) -> None:
         """Begin anew: the numbers on the disk do not go with those of the log."""
@@ -336,7 +340,10 @@ class ConsumeQueue(QueueFiles):
             found += _first_true(
                 self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
             )
-        self.min_offset = self._next_real(found)
+        # A damaged entry may be that of a message, which a reader then finds out.
+        while found < self.max_offset and self.stored(found) in {None, NO_MESSAGE}:
+            found += 1
+        self.min_offset = found
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
         """Whether the log has this message or, for a filler, the next one there was, if any."""

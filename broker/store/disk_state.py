@@ -9,16 +9,24 @@ dropped the pages it could not write, and a second sync that succeeds would prov
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import structlog
 
 from broker.store.files import Files, is_no_space
 from broker.store.limits import NO_SPACE_RETRY_SECONDS
 from remoting.clock import Clock
 
+_log = structlog.get_logger("store")
+
 
 class DiskState:
     """What is wrong with the disk, for all who write to it.
+
+    The log says when the store stops taking messages, and when it takes them again: once each,
+    whatever the reasons are that come and go in between.
 
     Attributes:
         trouble: why the store does not take messages, in one sentence; None when it does.
@@ -61,7 +69,7 @@ class DiskState:
 
     def refused(self, path: Path, error: OSError) -> str:
         """An allocation for ``path`` failed; the sentence that says so."""
-        with self._lock:
+        with self._changing():
             self.refusals += 1
             if not self.final:
                 self._retry_at = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
@@ -73,20 +81,20 @@ class DiskState:
 
     def healed(self) -> None:
         """An allocation has succeeded."""
-        with self._lock:
+        with self._changing():
             if not self.final:
                 self.trouble = self.too_full
 
     def measured(self, too_full: str | None) -> None:
         """The disk was found to be too full, and this sentence says so; None: it is not."""
-        with self._lock:
+        with self._changing():
             was, self.too_full = self.too_full, too_full
             if not self.final and (too_full is not None or self.trouble == was):
                 self.trouble = too_full
 
     def sync_failed(self, path: Path, error: OSError) -> None:
         """A sync failed: nothing is written any more."""
-        with self._lock:
+        with self._changing():
             self.final = True
             self.trouble = (
                 f"the disk failed to sync {path} ({error.strerror or error}), so the store takes no"
@@ -95,12 +103,26 @@ class DiskState:
 
     def thread_died(self, name: str, error: Exception) -> None:
         """A thread of the store ended by a fault of ours: nothing is written any more."""
-        with self._lock:
+        with self._changing():
             self.final = True
             self.trouble = (
                 f"the store's thread {name} died ({error!r}), so it takes no more messages: restart"
                 " the broker and report this"
             )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock, and log whether the store takes messages if that has changed."""
+        with self._lock:
+            was_taking, was_final = self.trouble is None, self.final
+            yield
+            # Still under the lock, so that the log has the changes in their order.
+            if self.trouble is None:
+                if not was_taking:
+                    _log.info("the store takes messages again")
+            elif was_taking or self.final is not was_final:
+                # A reason that only a restart removes is news to a store that has stopped before.
+                _log.error("the store takes no messages", reason=self.trouble)
 
     def _sentence(self, path: Path, error: OSError) -> str:
         try:

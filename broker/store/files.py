@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import mmap
 import os
 import threading
@@ -47,6 +48,11 @@ class DiskUse(NamedTuple):
     def ratio(self) -> float:
         """The part of it that is in use."""
         return self.used / (self.used + self.free) if self.used + self.free else 0.0
+
+    @property
+    def percent(self) -> int:
+        """The same in percent, rounded up as ``df`` does."""
+        return math.ceil(100 * self.used / (self.used + self.free)) if self.used else 0
 
 
 class Region(Protocol):

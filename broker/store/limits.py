@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -157,6 +153,16 @@ CHECKED_SECONDS: Final = 60.0
 MAX_NAMED_DAMAGE: Final = 1024
 """Damaged records that are remembered, so that each is named in the log and counted once."""
 
+MAX_RESTORE_BYTES: Final = 4 * 1024 * 1024 * 1024
+"""Log that is walked to restore damaged entries of a queue: some seconds, in a thread. What lies
+further from the queue's message before is left to 'pocketmq store verify --repair'."""
+
+RESTORE_CHUNK_BYTES: Final = 256 * 1024
+"""Read in one step of that walk, which leaves the GIL to others: a millisecond of small records."""
+
+MAX_NEIGHBOURS: Final = 4096
+"""Entries looked at for one that is sound, before or behind damaged ones."""
+
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What the system is asked to read behind a cold range, for the next pull of a replay."""
 
@@ -176,29 +182,9 @@ MAX_RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024
 """A whole record of a broker with default settings (cf. MessageStoreConfig.maxMessageSize)."""
 
 
-_MEMORY_LIMITS: Final = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
-"""As a container sees them: control groups of version 2, which may say "max", and of version 1."""
-
-
 def open_maps(wanted: int) -> int:
     """How many mapped files may be open at once, so that sockets keep their descriptors."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     others = min(soft // 2, MAX_OTHER_DESCRIPTORS)
     affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft - others
     return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
-
-
-def memory_bytes(limits: Sequence[str] = _MEMORY_LIMITS) -> int:
-    """Physical memory of the machine, or less where a container is not to have all of it.
-
-    Args:
-        limits: files that may hold the limit of this process's control group.
-    """
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in limits:
-        with suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found)

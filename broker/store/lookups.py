@@ -18,13 +18,13 @@ from broker.store.limits import (
     HOT_QUEUE_ENTRIES,
     READ_IN_MEMORY_RATIO,
     TRUSTED_MEMORY_RATIO,
-    memory_bytes,
 )
 from broker.store.queue_table import QueueTable
 from broker.store.results import FileRange
 from broker.store.soundness import Run, Soundness
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
+from remoting.memory import memory_bytes
 from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4

@@ -198,9 +198,17 @@ class MappedFile:
     def extend(self, end: int, step: int, *, zeros: bool = True) -> None:
         """Move the watermark to ``end`` or further, in one step; see ``advance``."""
         with self._lock:
-            if end > self.watermark:
-                target = min(self.size, max(end, self.watermark + step))
+            if end <= self.watermark:
+                return
+            target = min(self.size, max(end, self.watermark + step))
+            try:
                 self._allocate(target, zeros=zeros)
+            except OSError:
+                # A disk that is full may still have what is needed: after a crash, blocks that
+                # the file got before it.
+                if target == end:
+                    raise
+                self._allocate(end, zeros=True)
 
     def advance(self, step: int, *, zeros: bool = True) -> None:
         """Move the watermark one step ahead, if the file has room for it.

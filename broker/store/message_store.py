@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import structlog
 
@@ -21,7 +22,7 @@ from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, OnArrival
 from broker.store.errors import StoreError
-from broker.store.files import Files, OsFiles
+from broker.store.files import DiskUse, Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
 from broker.store.kernel_sync import KernelSync
@@ -243,6 +244,10 @@ class MessageStore(StoreReads):
     def retention(self) -> Retention:
         """Deletes old messages. Raises ``StoreError`` when the store is not open."""
         return self._opened().retention
+
+    def disk_use(self, path: Path) -> DiskUse:
+        """How full the disk of a directory is. Raises ``OSError``."""
+        return self._files.disk_use(path)
 
     @property
     def bulk(self) -> Bulk:

@@ -19,6 +19,7 @@ from broker.store.paths import StorePaths
 from broker.store.queue_flusher import QueueFlusher
 from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
+from broker.store.restore import Restorer
 from broker.store.retention.retention import Retention
 from broker.store.run_ahead import RunAhead
 from broker.store.safe_point import Marker
@@ -118,7 +119,9 @@ def join_parts(
     )
     retention.followers.append(index.drop_before)
     warmth = Warmth(clock.monotonic)
-    reader = Reader(log, queues, stats, warmth, Soundness(log, warmth, stats))
+    soundness = Soundness(log, warmth, stats)
+    reader = Reader(log, queues, stats, warmth, soundness)
+    restorer = Restorer(log, queues, soundness, stats, config.delay_levels_ms)
     return Parts(
         lock=opened.lock,
         log=log,
@@ -133,7 +136,7 @@ def join_parts(
             sync=config.flush_disk_type == "SYNC_FLUSH",
         ),
         reader=reader,
-        cold_reads=ColdReads(reader, warmth, stats),
+        cold_reads=ColdReads(reader, restorer, warmth, stats),
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
         run_ahead=RunAhead(log, files, disk),

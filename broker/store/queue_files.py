@@ -29,7 +29,10 @@ from broker.store.results import FileRange
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.disk.file_name import name_of
 
-FILLER_SIZE: Final[int] = ENTRY.unpack(FILLER)[1]
+NO_MESSAGE: Final = ENTRY.unpack(FILLER)
+"""What the entry of a message says that nobody has any more."""
+
+FILLER_SIZE: Final[int] = NO_MESSAGE[1]
 NEVER_CHECKED: Final = (0, 0, 0)
 
 
@@ -148,10 +151,12 @@ class QueueFiles:
         return self._raw(offset)
 
     def _raw(self, offset: int) -> tuple[int, int, int] | None:
-        entry = self._stored(offset)
-        return None if entry is None or entry[1] in {0, FILLER_SIZE} else entry
+        entry = self.stored(offset)
+        if entry is None or entry[0] < 0 or not 0 < entry[1] < FILLER_SIZE:
+            return None
+        return entry
 
-    def _stored(self, offset: int) -> tuple[int, int, int] | None:
+    def stored(self, offset: int) -> tuple[int, int, int] | None:
         """What stands at the place of an entry, be it a filler; None when it can't be read."""
         view = self.entries(offset, ENTRY_BYTES)
         if view is None:

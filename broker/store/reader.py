@@ -7,12 +7,13 @@ Records from long ago are checked, and left out when they are damaged (``soundne
 
 A get that must not wait for the disk says COLD instead, once for entries and once for records that
 are not, or not known to be, in the page cache. What was appended not long ago is not asked about.
+Any get says COLD when it meets entries that are damaged: they have to be restored first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import add
 from struct import Struct
@@ -26,6 +27,7 @@ from broker.store.limits import (
     MIN_SCAN_BYTES,
 )
 from broker.store.lookups import Lookups
+from broker.store.queue_files import NO_MESSAGE
 from broker.store.results import GetResult, GetStatus
 from broker.store.soundness import Accept, Run
 from broker.store.spans import slices_of, spans_of
@@ -33,6 +35,7 @@ from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
 _NOTHING: Final = memoryview(b"")
+_NO_MESSAGE: Final = NO_MESSAGE[:2]
 
 _TAKEN_AT_ONCE: Final = 64
 """Entries unpacked in one step."""
@@ -196,7 +199,7 @@ class Reader(Lookups):
                 records += slices_of(view, file.start, starts[low:high], sizes[low:high])
         return records
 
-    def _collect(
+    def _collect(  # noqa: PLR0912 - one pass over entries
         self,
         queue: ConsumeQueue,
         offset: int,
@@ -207,18 +210,25 @@ class Reader(Lookups):
         *,
         wait: bool,
     ) -> GetResult:
-        start, end = self._log.start, self._log.end
+        end = self._log.end
+        length = end - self._log.start
         runs: list[Run] = []
         run_at = run_end = -1
+        broken: list[int] = []
         total = matched = run_count = scanned = bad = damaged = 0
         for physical_offset, size, tags_code in ENTRY.iter_unpack(entries):
             if matched >= count or (matched and total + size > max_bytes):
                 break
             scanned += 1
-            if accept is not None and not accept(tags_code):
+            if not FIXED_BYTES_V4 <= size <= end - physical_offset <= length:
+                # It points outside the log. Its tags code may be damaged as well, so a filter can't
+                # decide whether the message is wanted.
+                if (physical_offset, size) != _NO_MESSAGE:
+                    broken.append(offset + scanned - 1)
+                elif accept is None or accept(tags_code):
+                    bad += 1
                 continue
-            if physical_offset < start or size < FIXED_BYTES_V4 or physical_offset + size > end:
-                bad += 1
+            if accept is not None and not accept(tags_code):
                 continue
             if physical_offset != run_end:
                 if run_count:
@@ -231,6 +241,8 @@ class Reader(Lookups):
         if run_count:
             runs.append((run_at, run_end, run_count))
         low, high = queue.min_offset, queue.max_offset
+        if broken:
+            return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
         if runs and (runs[0][0] < self._hot_from or offset < queue.opened_offset):
             if not wait and (cold := self._cold(runs)):
                 return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
@@ -238,11 +250,11 @@ class Reader(Lookups):
                 queue, offset, offset + scanned
             ):
                 looked_at = entries[: scanned * ENTRY_BYTES]
-                runs, damaged = self._soundness.sift(queue, offset, looked_at, accept)
+                runs, damaged, broken = self._soundness.sift(queue, offset, looked_at, accept)
+                if broken:
+                    return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
         records, found = self._slices(runs)
         bad += matched - found - damaged
-        if bad:
-            self._stats.bad_entries += bad
         if not records:
             removed = bad or damaged
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
@@ -251,6 +263,16 @@ class Reader(Lookups):
         self._stats.got_messages += found
         self._stats.got_bytes += size
         return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
+
+    def outside(self, rows: Iterable[tuple[int, int, int]], first: int) -> list[int]:
+        """Which entries of messages point outside the log; ``first`` is the first one's number."""
+        end = self._log.end
+        length = end - self._log.start
+        return [
+            number
+            for number, (place, size, _) in enumerate(rows, first)
+            if not FIXED_BYTES_V4 <= size <= end - place <= length and (place, size) != _NO_MESSAGE
+        ]
 
     def _slices(self, runs: list[Run]) -> tuple[list[memoryview], int]:
         records = []

@@ -51,11 +51,17 @@ class StoreReads(ABC):
                 ``get_patiently`` gets the messages.
 
         Raises:
+            StoreBusy: damaged entries can't be restored now.
             StoreError: the store is not open.
         """
-        return self._opened().reader.get(
-            topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
-        )
+        parts = self._opened()
+        while True:
+            result = parts.reader.get(
+                topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
+            )
+            if not (wait and result.broken):
+                return result
+            parts.cold_reads.restore_now(topic, queue_id, result.broken)
 
     async def get_patiently(
         self,
@@ -84,9 +90,15 @@ class StoreReads(ABC):
     async def tags_codes(
         self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[int]:
-        """What the next entries of a queue carry as tags code; see ``entries``."""
-        rows = await self.entries(owner, topic, queue_id, offset, max_count)
-        return [tags_code for _, _, tags_code in rows]
+        """What the next entries of a queue carry as tags code; damaged ones are restored first.
+
+        See ``entries``.
+        """
+        parts = self._opened()
+        queue = parts.queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        return await parts.cold_reads.tags_codes(owner, queue, offset, max_count)
 
     async def entries(
         self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int

@@ -84,7 +84,7 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MESSAGE_IN_QUEUE = auto()
     COLD = auto()
-    """Only without ``wait``: the disk would have to be waited for; see ``get_patiently``."""
+    """The disk would have to be waited for, or entries be restored; see ``get_patiently``."""
 
 
 class FileRange(NamedTuple):
@@ -104,6 +104,7 @@ class GetResult:
         count: messages in ``records``.
         size: bytes of ``records``.
         cold: where in which files what was asked for lies, if the status is COLD.
+        broken: numbers of messages whose entries have to be restored first, if the status is COLD.
     """
 
     status: GetStatus
@@ -114,6 +115,7 @@ class GetResult:
     count: int = 0
     size: int = 0
     cold: Sequence[FileRange] = ()
+    broken: Sequence[int] = ()
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.files import Files
+from broker.store.files import Files, is_no_space
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from remoting.protocol.accelerated import crc32, json_dumps, json_loads
@@ -175,13 +175,21 @@ class SafePointFile:
             believed: whether what was read here goes with it.
 
         Raises:
-            OSError: it can't be written.
+            OSError: it can't be written, and not for want of space.
         """
         point = self.point if believed else None
         if point is None:
             point = SafePoint(log.start, "", log.start, log.start, {})
-        if point != self.point or point.synced != synced:
+        if point == self.point and point.synced == synced:
+            return
+        try:
             self.write(replace(point, synced=synced))
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            # The store opens all the same. What was believed is still true, if of an earlier time.
+            if not believed:
+                self.drop()
 
     def drop(self) -> None:
         """It is not true any more. Raises ``OSError``."""

@@ -9,14 +9,15 @@ What was found sound in memory need not be looked at again as long as it stays t
 tells. So each queue remembers one run of messages that were, and the **epoch** in which they were
 (``warmth``); a new one begins when something else turned out to have left memory, and each minute.
 
-A damaged record is left out, counted and named once; those behind it are served.
+A damaged record is left out, counted and named once; those behind it are served. But it may be the
+queue's entry that is damaged: first the log is searched for the message (``restore``).
 
 Only the loop's thread comes here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from struct import Struct
 from typing import Any, Final
@@ -55,7 +56,7 @@ _HEAD: Final = Struct(">IIIi4xqqi44xI")
 _head: Final = _HEAD.unpack_from
 _NUMBERS: Final = Struct(">II4xi4xqq")
 
-_LIGHT_PREFIX: Final = "%LMQ%"
+LIGHT_PREFIX: Final = "%LMQ%"
 """Queues of other brokers whose entries point to messages of other topics."""
 
 _log = structlog.get_logger("store")
@@ -68,7 +69,9 @@ class Soundness:
         self._log = log
         self._warmth = warmth
         self._stats = stats
-        self._named: set[int] = set()
+        self._named: set[Hashable] = set()
+        # Places of records that are damaged, or else their entries are: the log has no others.
+        self._searched: set[int] = set()
 
     def are_sound(
         self,
@@ -105,34 +108,47 @@ class Soundness:
         epoch, low, high = queue.checked
         return low <= offset and end <= high and epoch == self._warmth.epoch
 
-    def sift(
+    def sift(  # noqa: PLR0912 - one pass over entries
         self, queue: ConsumeQueue, offset: int, entries: memoryview, accept: Accept | None
-    ) -> tuple[list[Run], int]:
-        """The records that entries point to, but for the damaged ones; how many those are.
+    ) -> tuple[list[Run], int, list[int]]:
+        """The records that entries point to, but for the damaged ones.
 
         Entries that point outside the log, or to a file that can't be read, are left out too.
+
+        Returns:
+            The records, how many are known to be damaged, and the numbers of those whose entries
+            may be damaged instead.
         """
         before = queue.checked
         epoch, low, high = before
         if epoch != (now := self._warmth.epoch):
             epoch, low, high = now, offset, offset
         runs: list[Run] = []
+        broken: list[int] = []
         view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
         for number, (start, size, tags_code) in enumerate(ENTRY.iter_unpack(entries), offset):
             if (accept is not None and not accept(tags_code)) or size < FIXED_BYTES_V4:
                 continue
+            flaw = ""
             if not (base <= start and start + size <= limit):
                 found = self._bytes_at(start, size)
-                if found is None:
+                if found is not None:
+                    view, base, limit = found
+                elif self._crosses(start, size):
+                    flaw = "it would go beyond the end of its file"
+                else:
                     continue
-                view, base, limit = found
-            if not low <= number < high:
+            if not flaw and not low <= number < high:
                 flaw = flaw_of(view, start - base, size, start, queue, number)
-                if flaw:
-                    damaged += 1
-                    self._damaged(queue.topic, queue.queue_id, number, start, flaw)
-                    continue
-                low, high = (low if number == high else number), number + 1
+                if not flaw:
+                    low, high = (low if number == high else number), number + 1
+            if flaw and self._was_searched(start):
+                damaged += 1
+                self._damaged(queue.topic, queue.queue_id, number, start, flaw)
+            elif flaw:
+                broken.append(number)
+            if flaw:
+                continue
             if start == run_end:
                 run_at, _, count = runs[-1]
                 runs[-1] = run_at, start + size, count + 1
@@ -142,7 +158,33 @@ class Soundness:
         # The few messages that a filter wants shall not push out what is known of all.
         if accept is None or before[0] != epoch or before[1] == low:
             queue.checked = (epoch, low, high)
-        return runs, damaged
+        return runs, damaged, broken
+
+    def _was_searched(self, place: int) -> bool:
+        # Of more the broker would search its log all day.
+        return place in self._searched or len(self._searched) >= MAX_NAMED_DAMAGE
+
+    def give_up(self, place: int) -> None:
+        """The log has been searched for a message whose entry leads here, and has no other record.
+
+        So it is the record that is damaged.
+        """
+        self._searched.add(place)
+
+    def lost(self, queue: ConsumeQueue, number: int, place: int, size: int) -> None:
+        """Count and name a message whose entry is damaged and whose record the log does not have.
+
+        Args:
+            queue: of the message.
+            number: its own there.
+            place, size: what the entry said.
+        """
+        flaw = (
+            f"its queue's entry is damaged (place {place}, size {size}), and the log has no record"
+            " of it between those of its neighbours"
+        )
+        key = queue.topic, queue.queue_id, number
+        self._damaged(queue.topic, queue.queue_id, number, place, flaw, key=key)
 
     def is_sound(self, record: memoryview | None, head: memoryview, place: int) -> bool:
         """Whether a record is, that begins at ``place`` by its own account.
@@ -172,15 +214,34 @@ class Soundness:
         except OSError:
             return None
 
-    def _damaged(self, topic: str, queue_id: int, offset: int, place: int, flaw: str) -> None:
-        """Count a damaged record, and name it, the first time it is met."""
+    def _crosses(self, start: int, size: int) -> bool:
+        """Whether a record of this size, within the log, would not end in the file it begins in."""
+        file = self._log.file_at(start)
+        return file is not None and file.start + file.size < start + size <= self._log.end
+
+    def _damaged(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        place: int,
+        flaw: str,
+        *,
+        key: Hashable | None = None,
+    ) -> None:
+        """Count a damaged message, and name it, the first time it is met.
+
+        It is known again by its place, or by ``key``.
+        """
         named = self._named
-        if place in named:
+        if key is None:
+            key = place
+        if key in named:
             return
         self._stats.damaged_messages += 1
         if len(named) >= MAX_NAMED_DAMAGE:
             return
-        named.add(place)
+        named.add(key)
         file = self._log.file_at(place)
         _log.error(
             "a damaged message is not delivered; check the store with 'pocketmq store verify'",
@@ -276,7 +337,7 @@ def _look_closer(
     _, _, queue_id, said_number, said_place = _NUMBERS.unpack_from(view, at)
     if said_place != place:
         return f"it says that it is at {said_place}"
-    if queue.topic.startswith(_LIGHT_PREFIX):
+    if queue.topic.startswith(LIGHT_PREFIX):
         return ""
     if (queue_id, said_number) != (queue.queue_id, number):
         return f"it says that it is message {said_number} of queue {queue_id}"

@@ -21,8 +21,9 @@ class StoreStats:
         gets: calls of ``get``.
         got_messages: messages they returned.
         got_bytes: bytes of those.
-        bad_entries: queue entries that point outside the log.
-        damaged_messages: records that were met and are not what was stored; each counts once.
+        damaged_messages: records that were met and are not what was stored, and messages that only
+            a damaged queue entry told of; each counts once.
+        restored_entries: damaged queue entries that the log had the messages of.
         cold_gets: calls of ``get`` that had to wait for the disk, in a thread.
         cold_bytes: bytes these threads read.
         syncs: of the commit log.
@@ -38,8 +39,8 @@ class StoreStats:
     gets: int = 0
     got_messages: int = 0
     got_bytes: int = 0
-    bad_entries: int = 0
     damaged_messages: int = 0
+    restored_entries: int = 0
     cold_gets: int = 0
     cold_bytes: int = 0
     syncs: int = 0

@@ -20,6 +20,7 @@ before a place counts as damaged it is read again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
@@ -86,11 +87,13 @@ class LogView:
     Args:
         row: the files.
         synced_ms: store time up to which, by the checkpoint, all records had reached the disk.
+        longest: bytes of the largest record there may be; one is read into memory as a whole.
     """
 
-    def __init__(self, row: FileRow, *, synced_ms: int) -> None:
+    def __init__(self, row: FileRow, *, synced_ms: int, longest: int = sys.maxsize) -> None:
         self._row = row
         self._synced_ms = synced_ms
+        self._longest = longest
 
     @property
     def files(self) -> list[ViewFile]:
@@ -296,7 +299,7 @@ class LogView:
             return _NOTHING, Blank(size)
         if magic not in _MAGICS:
             return _NOTHING, Invalid(f"no record begins at {position}: its magic is {magic:#010x}")
-        if not FIXED_BYTES_V4 <= size <= remaining:
+        if not FIXED_BYTES_V4 <= size <= min(remaining, self._longest):
             reason = f"the record at {position} says {size} bytes, {remaining} are left in its file"
             return _NOTHING, Invalid(reason)
         physical = _HEAD.unpack_from(head)[2]

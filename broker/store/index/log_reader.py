@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broker.store.commit_log import CommitLog
 from broker.store.files import Files, Region
 from broker.store.index.limits import HOT_LOG_RATIO
-from broker.store.limits import memory_bytes
+from remoting.memory import memory_bytes
 from remoting.protocol.disk.file_name import name_of
 
 

@@ -12,11 +12,13 @@ from typing import Final
 
 from broker.store.files import Region
 from broker.store.mapped_file import MappedFile
-from broker.store.queue_files import FILLER_SIZE, QueueFiles
+from broker.store.queue_files import FILLER_SIZE, NO_MESSAGE, QueueFiles
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 
 _AT_ONCE: Final = 512
 """Entries read in one step where fillers are stepped over."""
+
+_NO_MESSAGE: Final = NO_MESSAGE[:2]
 
 
 def first_alive(queue: QueueFiles, log_start: int) -> int:
@@ -38,7 +40,7 @@ def first_alive(queue: QueueFiles, log_start: int) -> int:
             high = middle
         else:
             low = middle
-    return search.next_real(high)
+    return search.next_message(high)
 
 
 class _Search:
@@ -56,16 +58,19 @@ class _Search:
     def is_alive(self, offset: int) -> bool:
         """Whether the log has this message or, for a filler, the next one there was, if any."""
         for physical_offset, size in self._entries(offset, 1):
-            if _is_real(size):
+            if _is_real(physical_offset, size):
                 return physical_offset >= self._log_start
         for _, physical_offset in self._real(offset):
             return physical_offset >= self._log_start
         return True
 
-    def next_real(self, offset: int) -> int:
-        """The first entry from ``offset`` on that is no filler."""
-        for found, _ in self._real(offset):
-            return found
+    def next_message(self, offset: int) -> int:
+        """The first entry from ``offset`` on that is, damaged or not, that of a message."""
+        while entries := self._entries(offset, _AT_ONCE):
+            for number, entry in enumerate(entries, offset):
+                if entry != _NO_MESSAGE:
+                    return number
+            offset += len(entries)
         return self._end
 
     def _real(self, offset: int) -> Iterator[tuple[int, int]]:
@@ -75,7 +80,7 @@ class _Search:
             if not entries:
                 return
             for number, (physical_offset, size) in enumerate(entries, offset):
-                if _is_real(size):
+                if _is_real(physical_offset, size):
                     yield number, physical_offset
             offset += len(entries)
 
@@ -97,5 +102,5 @@ class _Search:
         return next((file for file in self._files if 0 <= at - file.start < file.size), None)
 
 
-def _is_real(size: int) -> bool:
-    return size not in {0, FILLER_SIZE}
+def _is_real(physical_offset: int, size: int) -> bool:
+    return physical_offset >= 0 and 0 < size < FILLER_SIZE

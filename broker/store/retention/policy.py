@@ -184,6 +184,6 @@ def full_sentence(config: RetentionConfig, place: Place) -> str | None:
         else f"more than the {config.full_used_percent} % of diskSpaceWarningLevelRatio"
     )
     return (
-        f"the disk of {place.path} is {use.ratio:.1%} full with {use.free} bytes free, {bound}, so"
+        f"the disk of {place.path} is {use.percent}% full with {use.free} bytes free, {bound}, so"
         " the store takes no messages: free some space and it goes on by itself"
     )

@@ -50,6 +50,7 @@ class Overview(NamedTuple):
 
     Attributes:
         writer: who wrote it last, as far as can be told.
+        broker_name: of the broker, if it was ours; None when the store doesn't say.
         begin, end: physical offsets.
         log_files, log_bytes: files of the log, and what is in them.
         first_ms, last_ms: store times of the first and the last message.
@@ -60,6 +61,7 @@ class Overview(NamedTuple):
     """
 
     writer: str
+    broker_name: str | None
     begin: int
     end: int
     log_files: int
@@ -91,6 +93,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
     status = os.statvfs(root)
     return Overview(
         writer=_writer(root),
+        broker_name=tables.broker_name,
         begin=view.log.start,
         end=end.position,
         log_files=len(view.log.files),

@@ -45,12 +45,14 @@ class Tables(NamedTuple):
         offsets: committed offsets, by topic and group and queue.
         delays: of each delay level the next message.
         has_offsets: whether there is a table of offsets.
+        broker_name: of the broker that wrote them; None when nobody knows.
     """
 
     topics: frozenset[str] | None
     offsets: dict[tuple[str, str, int], int]
     delays: dict[int, int]
     has_offsets: bool
+    broker_name: str | None
 
 
 def read_tables(root: Path, findings: Findings) -> Tables:
@@ -69,6 +71,7 @@ def read_tables(root: Path, findings: Findings) -> Tables:
         _offsets(found.get("consumerOffset.json")),
         _delays(found.get("delayOffset.json")),
         isinstance(found.get("consumerOffset.json"), dict),
+        _broker_name(found.get("brokerName.json")),
     )
 
 
@@ -99,6 +102,11 @@ def _topics(content: object) -> frozenset[str] | None:
         if _BATCH_QUEUES not in str(row)
     }
     return frozenset(topics) if topics else None
+
+
+def _broker_name(content: object) -> str | None:
+    found = content.get("brokerName") if isinstance(content, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _offsets(content: object) -> dict[tuple[str, str, int], int]:

@@ -69,15 +69,16 @@ class Disk(ABC):
 
 
 class RealDisk(Disk):
-    """A tmpfs under a server process."""
+    """A tmpfs under a server process; ``settings`` are the broker's."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: str) -> None:
         self._ballast = directory / "ballast"
         self._server = StandaloneServer(
             directory / "store",
             {
                 "mappedFileSizeCommitLog": str(FILE_BYTES),
                 "mappedFileSizeConsumeQueue": str(QUEUE_BYTES),
+                **settings,
             },
         )
 
@@ -88,8 +89,17 @@ class RealDisk(Disk):
     def kill(self) -> None:
         self._server.kill()
 
+    async def restart_killed(self) -> None:
+        """Start the broker again that was killed."""
+        await asyncio.to_thread(self._server.restart)
+
+    @property
+    def log(self) -> str:
+        """What the servers have logged, of all their lives."""
+        return self._server.log
+
     async def fill(self) -> None:
-        with suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+        with suppress(OSError), self._ballast.open("ab", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
 
@@ -164,8 +174,15 @@ async def disk_of(kind: str, directory: Path) -> AsyncIterator[Disk]:
                 await pretended.free()
                 await pretended.stop()
         return
+    async with real_disk(directory) as real:
+        yield real
+
+
+@asynccontextmanager
+async def real_disk(directory: Path, **settings: str) -> AsyncIterator[RealDisk]:
+    """A real disk with its servers, which are gone afterwards."""
     assert mount(directory, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
-    real = RealDisk(directory)
+    real = RealDisk(directory, **settings)
     try:
         await asyncio.to_thread(real.start)
         yield real

@@ -6,13 +6,14 @@ On a real disk of 24 MiB where the user of the tests may mount one, and always o
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import client
-from tests.integration.bad_input.disks import KINDS, Disk, disk_of
+from tests.integration.bad_input.disks import KINDS, Disk, disk_of, may_mount, real_disk
 from tests.integration.bad_input.peer import PATIENCE
 
 TOPIC = "full"
@@ -116,6 +117,36 @@ async def test_a_broker_stops_and_starts_on_a_full_disk_without_a_loss(disk: Dis
         await disk.free()
         await sender.send_until_taken()
         assert await stored(disk.nameserver) == sender.acknowledged
+
+
+@pytest.mark.skipif(not may_mount(), reason="this user may not mount a disk")
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_broker_that_was_killed_on_a_full_disk_starts_read_only(
+    tmp_path: Path, mode: str
+) -> None:
+    async with (
+        real_disk(tmp_path, flushDiskType=mode) as disk,
+        client.Admin(disk.nameserver) as admin,
+        client.Producer(disk.nameserver, group="p", retries=0, compress=None) as producer,
+    ):
+        await admin.create_topic(TOPIC, queues=1)
+        sender = Sender(producer)
+        for _ in range(100):
+            await sender.send()
+        await disk.fill()
+        await sender.send_until_refused()
+        # What the store could not use has been freed for others.
+        await disk.fill()
+        disk.kill()
+        await disk.restart_killed()
+        assert await stored(disk.nameserver) == sender.acknowledged
+        await sender.send_until_refused()
+        assert await stored(disk.nameserver) == sender.acknowledged
+        await disk.free()
+        await sender.send_until_taken()
+        assert await stored(disk.nameserver) == sender.acknowledged
+        told = [line for line in disk.log.splitlines() if '"the store takes' in line]
+        assert [json.loads(line)["level"] for line in told] == ["error", "error", "info"]
 
 
 async def test_what_is_set_while_the_disk_is_full_is_kept_once_there_is_space(disk: Disk) -> None:

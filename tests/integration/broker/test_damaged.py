@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,18 @@ from pocketmq.doctor import Case, examine
 from pocketmq.loop_monitor import LoopMonitor
 from pocketmq.metrics_page import Page
 from pocketmq.request_times import RequestTimes
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
+from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message.record import HEAD_BYTES_V4
+from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.integration.broker.client import Client, bodies
 from tests.integration.broker.test_cold_reads import HeldFiles, drop_from_page_cache
 from tests.integration.client.conftest import Cluster, eventually
+from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.damage import flip_in
 
 QUEUES = 3
@@ -283,5 +287,121 @@ async def test_operators_are_told(cluster: Cluster) -> None:
     case = Case(name_servers=[cluster.nameserver])
     findings = await asyncio.to_thread(lambda: list(examine(case)))
     (finding,) = [finding for finding in findings if finding.check == "damage"]
-    assert "broker-a does not deliver 1 messages" in finding.found
+    assert "broker-a does not deliver messages that are not what was stored: 1" in finding.found
     assert f"pocketmq store verify {broker.store.paths.root}" in finding.remedy
+
+
+# --- damaged entries of consume queues
+
+
+def damage_entries(broker: Broker, numbers: Sequence[int]) -> None:
+    """What a disk may make of entries of T's first queue."""
+    (path,) = (broker.store.paths.consume_queues / "T" / "0").iterdir()
+    damaged = (
+        (0, 0, 0),
+        (0, -1, 0),
+        (1 << 40, 200, 0),
+        (place_of(broker, 0, 0), 0, 0),
+    )
+    with path.open("r+b") as file:
+        for at, number in enumerate(numbers):
+            file.seek(number * ENTRY.size)
+            file.write(ENTRY.pack(*damaged[at % len(damaged)]))
+
+
+@pytest.mark.parametrize("serialize", [SerializeType.JSON, SerializeType.ROCKETMQ])
+@pytest.mark.parametrize("subscription", ["*", "a || b"])
+async def test_a_pull_gets_the_messages_of_damaged_entries(
+    make_broker: Any, connect: Any, serialize: SerializeType, subscription: str
+) -> None:
+    async with make_broker() as broker:
+        asker: Client = await connect(broker)
+        for number in range(50):
+            await asker.send(body=b"%d" % number, properties=f"TAGS\x01{'ab'[number % 2]}\x02")
+        for damaged in ((3,), (3, 4, 9, 20, 21, 49), range(50)):
+            damage_entries(broker, damaged)
+            got: list[bytes] = []
+            while len(got) < 50:
+                command = pull_command("T", queue_offset=len(got), subscription=subscription)
+                reply = await asker.ask(replace(command, serialize=serialize))
+                got += bodies(reply)
+                assert reply.fields["nextBeginOffset"] == str(len(got))
+            assert got == [b"%d" % number for number in range(50)]
+        assert broker.store.stats.damaged_messages == 0
+
+
+async def test_a_parked_pull_does_not_search_the_log_on_the_loop(
+    make_broker: Any, connect: Any
+) -> None:
+    async with make_broker() as broker:
+        asker: Client = await connect(broker)
+        sender: Client = await connect(broker)
+        await sender.send(body=b"first")
+        held = await asker.hold()
+        arrived = broker.store.on_arrival
+
+        def damage(*arrival: Any) -> None:
+            arrived(*arrival)
+            damage_entries(broker, [1])
+
+        broker.store.on_arrival = damage
+        await sender.send(body=b"second")
+        reply = await held
+        assert (reply.code, reply.fields["nextBeginOffset"]) == (
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            "1",
+        )
+        assert bodies(await asker.pull(queue_offset=1)) == [b"second"]
+
+
+async def test_operators_are_told_of_damaged_entries(cluster: Cluster) -> None:
+    await fill(cluster)
+    broker = cluster.brokers["broker-a"]
+    flip_in(log_file(broker), place_of(broker, 0, 8) + HEAD_BYTES_V4)
+    damage_entries(broker, [4, 8])
+    asker = Client()
+    try:
+        asker.connection = await asker.pool.get(f"127.0.0.1:{broker.port}")
+        with capture_logs() as logs:
+            for offset in (0, 9, 0):
+                got = bodies(await asker.pull(queue_offset=offset, max_msg_nums=8))
+                assert got == [body_of(0, offset + number) for number in range(8)]
+                assert bodies(await asker.pull(queue_offset=8, max_msg_nums=1)) == [body_of(0, 9)]
+    finally:
+        await asker.pool.close()
+    told = [(log["log_level"], log["topic"], log["queue"], log["offset"]) for log in logs]
+    assert told == [("warning", "T", 0, 4), ("error", "T", 0, 8)]
+    registry = CollectorRegistry()
+    registry.register(Page([], [broker], RequestTimes(), LoopMonitor().stalls))
+    page = generate_latest(registry)
+    assert b"pocketmq_damaged_messages_total 1.0" in page
+    assert b"pocketmq_restored_entries_total 1.0" in page
+    case = Case(name_servers=[cluster.nameserver])
+    findings = await asyncio.to_thread(lambda: list(examine(case)))
+    found = [finding.found for finding in findings if finding.check == "damage"]
+    assert found == [
+        "broker-a has restored damaged entries of consume queues from the log: 1",
+        "broker-a does not deliver messages that are not what was stored: 1",
+    ]
+
+
+async def test_delayed_messages_with_damaged_entries_come_when_they_are_due(
+    make_broker: Any, connect: Any
+) -> None:
+    async with make_broker(message_delay_level="1s 2s") as broker:
+        asker = await connect(broker)
+        for number in range(5):
+            await asker.send(body=b"%d" % number, properties="DELAY\x012")
+        (path,) = (broker.store.paths.consume_queues / SCHEDULE_TOPIC / "1").iterdir()
+        with path.open("r+b") as file:
+            file.seek(ENTRY.size)
+            file.write(bytes(3 * ENTRY.size))
+        got: list[RecordView] = []
+        async with asyncio.timeout(30):
+            while len(got) < 5:
+                reply = await asker.pull(
+                    queue_offset=len(got), sys_flag=6, suspend_timeout_millis=3000
+                )
+                got += iter_records(reply.body) if reply.code == 0 else []
+    assert [record.body for record in got] == [b"0", b"1", b"2", b"3", b"4"]
+    assert all(r.store_timestamp_ms >= r.born_timestamp_ms + 2000 for r in got)

@@ -17,6 +17,7 @@ from pocketmq.metrics_page import Page
 from pocketmq.request_times import RequestTimes
 from remoting.clock import ManualClock
 from remoting.connection import Connection
+from remoting.docs import DOCS
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo
@@ -152,7 +153,7 @@ async def test_a_member_of_ours_is_refused_and_a_foreign_one_is_not(
     with capture_logs() as logs:
         assert (await second.ask(beat("b", "x"))).code == 0
     assert [line["docs"] for line in logs if "docs" in line] == [
-        "docs/consumer-groups.md#one-group-one-subscription"
+        f"{DOCS}consumer-groups.md#one-group-one-subscription"
     ]
     (conflict,) = (await describe(first)).conflicts
     assert conflict.members == ["b", "a"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -62,6 +62,10 @@ class FakeConnection:
     def flush(self) -> None:
         self.flushes += 1
 
+    async def drain(self) -> None:
+        if self.closed:
+            raise ConnectionLost(self.remote_text, "closed")
+
     def send_oneway(self, command: Command) -> None:
         self.pushed.append(command)
 
@@ -84,11 +88,15 @@ class RecordedChanges:
         self.topics: list[tuple[list[str] | None, bool]] = []
         self.groups = 0
         self.saves = True
-        self.topics_pending: Awaitable[bool] | None = None
+        self.pending: dict[str, Awaitable[bool]] = {}
+        """Topics that aren't on the disk yet."""
 
     def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
         self.topics.append((None if names is None else list(names), oneway))
         return _Done(self.saves)
+
+    def topic_pending(self, name: str) -> Awaitable[bool] | None:
+        return self.pending.get(name)
 
     def groups_changed(self) -> Awaitable[bool]:
         self.groups += 1
@@ -150,7 +158,7 @@ class Bench:
             long_polls=LongPolls(self.clock.monotonic(), limit=self.config.max_parked_pulls),
         )
         self.rates = Rates()
-        self.processors = Processors.of(self.state, self.rates)
+        self.processors = Processors.of(self.state, self.rates, _call_later)
         self.table = self.processors.table()
         self.dispatch = Dispatcher(self.state, self.table)
         self.connection = FakeConnection()
@@ -213,6 +221,16 @@ class Bench:
         )
         consumer = ConsumerData(group_name=group, subscription_data_set=[subscription], **fields)
         return self.must(heartbeat(consumers=[consumer]), connection)
+
+
+def _call_later(delay: float, action: Callable[[], None]) -> None:
+    """Where no loop runs, what is put off is done at once."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        action()
+    else:
+        loop.call_later(delay, action)
 
 
 def _finish(answer: Awaitable[Command | None]) -> Command | None:

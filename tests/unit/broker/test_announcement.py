@@ -97,10 +97,6 @@ def test_a_broker_that_may_not_be_written_to_registers_all_topics_so() -> None:
     assert {topic.perm for topic in wrapper.topic_config_table.values()} == {6}
 
 
-def test_a_oneway_registration_wants_no_answer() -> None:
-    assert apaches_broker().register(topics(), oneway=True).is_oneway
-
-
 def test_the_replication_address_is_the_next_port_unless_told() -> None:
     assert apaches_broker().ha_address == "127.0.0.1:20912"
     told = apaches_broker(brokerIP2="10.0.0.5", haListenPort="7")

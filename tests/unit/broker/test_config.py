@@ -37,7 +37,7 @@ def test_the_stock_broker_conf_is_accepted(tmp_path: Path) -> None:
 
 def test_defaults_are_rocketmqs() -> None:
     read = config()
-    assert read.broker_name == socket.gethostname()
+    assert (read.broker_name, read.name_of_new_store) == ("", socket.gethostname())
     assert read.listen_port == 10911
     assert read.store_path_root_dir == Path.home() / "store"
     assert (read.default_topic_queue_nums, read.broker_permission) == (8, 6)
@@ -73,6 +73,52 @@ def test_retention_is_set_by_rocketmqs_keys_and_by_free_bytes() -> None:
     assert (read.forced_free_bytes, read.full_free_bytes) == (2000, 1000)
 
 
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        (
+            {"diskMaxUsedSpaceRatio": "86", "diskSpaceCleanForciblyRatio": "84"},
+            ["diskMaxUsedSpaceRatio=86", "diskSpaceCleanForciblyRatio=84"],
+        ),
+        ({"diskMaxUsedSpaceRatio": "91"}, ["UsedSpaceRatio=91", "WarningLevelRatio=90"]),
+        ({"diskSpaceCleanForciblyRatio": "74"}, ["MaxUsedSpaceRatio=75", "CleanForciblyRatio=74"]),
+        (
+            {"diskSpaceCleanForciblyRatio": "95", "diskSpaceWarningLevelRatio": "94"},
+            ["diskSpaceCleanForciblyRatio=95", "diskSpaceWarningLevelRatio=94"],
+        ),
+        (
+            {"diskMaxUsedSpaceRatio": "95", "cleanFileForciblyEnable": "false"},
+            ["diskMaxUsedSpaceRatio=95", "diskSpaceWarningLevelRatio=90"],
+        ),
+        (
+            {"pocketmqDiskFullFreeBytes": "2", "pocketmqDiskCleanFreeBytes": "1"},
+            ["pocketmqDiskFullFreeBytes=2", "pocketmqDiskCleanFreeBytes=1"],
+        ),
+    ],
+)
+def test_bounds_of_the_disk_that_contradict_each_other_are_refused_by_name(
+    keys: dict[str, str], named: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**keys)
+    assert all(name in str(refused.value) for name in named)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"diskMaxUsedSpaceRatio": "85", "diskSpaceWarningLevelRatio": "85"},
+        {"diskMaxUsedSpaceRatio": "88"},
+        {"diskMaxUsedSpaceRatio": "88", "cleanFileForciblyEnable": "false"},
+        {"diskMaxUsedSpaceRatio": "95", "pocketmqDiskCleanFreeBytes": "9"}
+        | {"diskSpaceWarningLevelRatio": "96"},
+        {"diskSpaceCleanForciblyRatio": "99", "pocketmqDiskFullFreeBytes": "9"},
+    ],
+)
+def test_bounds_that_are_equal_replaced_or_off_contradict_nothing(keys: dict[str, str]) -> None:
+    config(**keys)
+
+
 @pytest.mark.parametrize("hours", ["24", "4,16", "", ";", "-1", "four"])
 def test_hours_that_no_day_has_are_refused(hours: str) -> None:
     with pytest.raises(ConfigError, match=r"deleteWhen.* must be hours of the day from 0 to 23"):
@@ -103,7 +149,7 @@ def test_without_any_route_it_advertises_the_loopback(monkeypatch: pytest.Monkey
 
 def test_a_host_name_that_is_no_broker_name_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "my host!")
-    assert config().broker_name == "broker-a"
+    assert config().name_of_new_store == "broker-a"
 
 
 def test_consume_queue_files_hold_whole_entries() -> None:
@@ -119,6 +165,13 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("aclEnable", "true", "no access control"),
         ("useTLS", "true", "TLS"),
         ("enableDLegerCommitLog", "true", "doesn't replicate"),
+        ("inSyncReplicas", "2", "doesn't replicate"),
+        ("minInSyncReplicas", "2", "doesn't replicate"),
+        ("totalReplicas", "3", "doesn't replicate"),
+        ("allAckInSyncStateSet", "true", "doesn't replicate"),
+        ("timerWheelEnable", "true", "no timers"),
+        ("enableCompaction", "true", "doesn't compact"),
+        ("rejectTransactionMessage", "false", "no transactions"),
         ("messageStorePlugIn", "com.example.Plugin", "plug-in"),
         ("enablePropertyFilter", "true", "SQL92"),
         ("storePathCommitLog", "/a,/b", "one directory"),
@@ -131,6 +184,24 @@ def test_consume_queue_files_hold_whole_entries() -> None:
 def test_what_would_be_dangerous_to_ignore_is_refused(key: str, value: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         config(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("inSyncReplicas", "1"),
+        ("minInSyncReplicas", "1"),
+        ("totalReplicas", "1"),
+        ("allAckInSyncStateSet", "false"),
+        ("timerWheelEnable", "false"),
+        ("enableCompaction", "False"),
+        ("rejectTransactionMessage", "true"),
+    ],
+)
+def test_a_promise_that_is_kept_anyway_is_accepted(key: str, value: str) -> None:
+    read = config(**{key: value})
+    assert read.ignored_keys == ()
+    assert read.updated({key: value}) == read
 
 
 def test_every_key_is_of_one_kind() -> None:

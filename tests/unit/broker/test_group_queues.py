@@ -6,6 +6,7 @@ import json
 
 from structlog.testing import capture_logs
 
+from remoting.docs import DOCS
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.description import GroupDescription
 from remoting.protocol.bodies.locks import LockBatchRequestBody
@@ -17,7 +18,7 @@ from remoting.protocol.own_codes import (
 )
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import FakeConnection
-from tests.unit.broker.watched import Consumer, commit, describe, kinds, later, ours
+from tests.unit.broker.watched import Consumer, commit, describe, kinds, later, ours, warnings
 
 
 def test_more_members_than_queues(bench):
@@ -28,7 +29,7 @@ def test_more_members_than_queues(bench):
         consumer.beat()
     (finding,) = describe(bench).warnings
     assert (finding.kind, finding.members) == ("idleMembers", ["c"])
-    assert finding.docs == "docs/consumer-groups.md#one-owner-per-queue"
+    assert finding.docs == f"{DOCS}consumer-groups.md#one-owner-per-queue"
     consumers[0].close()
     assert kinds(bench) == []
 
@@ -192,7 +193,7 @@ def test_a_blocked_queue_is_what_its_consumer_says(bench):
     with capture_logs() as logs:
         a.beat()
         bench.processors.watch.look("g")
-    (line,) = logs
+    (line,) = warnings(logs)
     assert line["event"] == "a failing message stops a queue"
     assert "M1" in line["reason"]
     assert "ValueError: no" in line["reason"]

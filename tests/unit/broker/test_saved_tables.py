@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from broker.saved_tables import SavedTables
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive
@@ -67,6 +69,56 @@ async def test_everything_is_there_again_after_a_restart(tmp_path):
     assert second.groups.table == first.groups.table
     assert second.offsets.table == {"T@g": {2: 9}}
     assert not second.lost_offsets
+
+
+async def name_of(directory: Path, **settings) -> tuple[str, str | None]:
+    """The name that a broker comes to with these tables, and the other one they had before."""
+    saved = tables(directory, **{"broker_name": "", "name_of_new_store": "fresh", **settings})
+    saved.save_all()
+    await saved.flush()
+    return saved.config.broker_name, saved.named_before
+
+
+async def test_a_broker_keeps_the_name_its_store_was_written_under(tmp_path):
+    assert await name_of(tmp_path, broker_name="shop") == ("shop", None)
+    assert await name_of(tmp_path) == ("shop", None)
+    assert (tmp_path / "brokerName.json").read_text() == '{\n\t"brokerName":"shop"\n}'
+
+
+async def test_a_new_store_is_written_under_the_name_for_new_ones(tmp_path):
+    assert await name_of(tmp_path) == ("fresh", None)
+    assert await name_of(tmp_path, name_of_new_store="another") == ("fresh", None)
+
+
+async def test_a_store_that_is_opened_under_another_name_says_so_once(tmp_path):
+    await name_of(tmp_path, broker_name="shop")
+    assert await name_of(tmp_path, broker_name="store") == ("store", "shop")
+    assert await name_of(tmp_path) == ("store", None)
+
+
+async def test_an_old_store_goes_on_under_the_hosts_name_if_it_was_written_under_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(socket, "gethostname", lambda: "rack-7")
+    await name_of(tmp_path, broker_name="rack-7")
+    for old in tmp_path.glob("brokerName*"):
+        old.unlink()
+    assert await name_of(tmp_path) == ("rack-7", None)
+
+
+async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path, monkeypatch):
+    await name_of(tmp_path, broker_name="0d3c52a1b7f4")
+    for old in tmp_path.glob("brokerName*"):
+        old.unlink()
+    monkeypatch.setattr(socket, "gethostname", lambda: "rack-7")
+    assert await name_of(tmp_path) == ("fresh", None)
+
+
+async def test_a_kept_name_that_can_not_be_a_brokers_is_told(tmp_path):
+    (tmp_path / "brokerName.json").write_text('{"brokerName": "my shop!"}')
+    with pytest.raises(BrokerError, match=r"brokerName.json holds no broker name .* --name"):
+        await name_of(tmp_path)
+    assert await name_of(tmp_path, broker_name="shop") == ("shop", "my shop!")
 
 
 async def test_who_holds_a_queues_lock_is_known_after_a_restart(tmp_path):
@@ -242,3 +294,41 @@ def test_what_a_later_version_adds_to_a_file_is_passed_over(tmp_path):
     assert saved.topics.table["T"].perm == 6
     assert saved.offsets.query("g", "T", 0) == 7
     assert "g" in saved.groups.table
+
+
+async def test_a_new_topic_is_pending_until_it_is_on_the_disk_and_no_other_is(tmp_path):
+    saved = tables(tmp_path)
+    saved.topics.put(TopicConfig("Old"), 1)
+    await saved.topics_changed(["Old"], oneway=True)
+    saved.topics.put(TopicConfig("New"), 2)
+    change = saved.topics_changed(["New"], oneway=True)
+    assert saved.topic_pending("New") is not None
+    assert saved.topic_pending("Old") is None
+    assert await change
+    assert saved.topic_pending("New") is None
+
+
+async def test_for_a_new_topic_no_other_is_turned_to_text(tmp_path, monkeypatch):
+    texts = []
+    part = MapParts.part
+
+    def counted(self, body):
+        texts.extend(body.topic_config_table)
+        return part(self, body)
+
+    monkeypatch.setattr(MapParts, "part", counted)
+    saved = tables(tmp_path)
+    saved.save_all()
+    await saved.flush()
+    before = len(texts)
+    for n in range(50):
+        saved.topics.put(TopicConfig(f"t{n}"), n)
+        await saved.topics_changed([f"t{n}"], oneway=True)
+    assert texts[before:] == [f"t{n}" for n in range(50)]
+    saved.topics.put(TopicConfig("t7", perm=4), 100)
+    saved.topics.delete("t8", 101)
+    await saved.topics_changed(None, oneway=True)
+    assert texts[before + 50 :] == ["t7"]
+    again = tables(tmp_path).topics
+    assert again.table == saved.topics.table
+    assert again.data_version == saved.topics.data_version

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from broker.state_files import StateFile
+from broker.state_files import BYTES_PER_SECOND, StateFile
 
 
 class Disk:
     """Remembers what was written; can be held up or made to fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bytes_per_second: int = BYTES_PER_SECOND) -> None:
         self.table: dict[str, int] = {}
         self.written: list[bytes] = []
         self.gate = threading.Event()
         self.gate.set()
         self.error: OSError | None = None
-        self.file = StateFile("table.json", self.snapshot, self.write)
+        self.file = StateFile(
+            "table.json", self.snapshot, self.write, bytes_per_second=bytes_per_second
+        )
 
     def snapshot(self):
         copy = dict(self.table)
@@ -90,4 +92,25 @@ async def test_flushing_waits_for_all_that_is_under_way():
     assert not flushed.done()
     disk.gate.set()
     assert await flushed
+    assert len(disk.written) == 2
+
+
+async def test_after_a_large_write_changes_share_one_that_comes_later():
+    disk = Disk(bytes_per_second=1)
+    assert await disk.put("a")
+    waiting = []
+    for n in range(100):
+        waiting.append(disk.put(f"b{n}"))
+        await asyncio.get_running_loop().run_in_executor(None, int)
+    assert len(disk.written) == 1
+    assert disk.file.pending is waiting[0]
+    assert await disk.file.flush()
+    assert all(future.result() for future in waiting)
+    assert len(disk.written) == 2
+
+
+async def test_a_file_rests_only_as_long_as_its_size_asks_for():
+    disk = Disk(bytes_per_second=1_000)
+    assert await disk.put("a")
+    assert await asyncio.wait_for(disk.put("b"), 10)
     assert len(disk.written) == 2

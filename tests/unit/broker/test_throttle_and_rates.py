@@ -15,6 +15,12 @@ def test_a_throttle_lets_one_through_per_interval_and_counts_the_rest():
     assert throttle.allow(20.0) == 0
 
 
+def test_a_throttle_may_let_several_through_per_interval():
+    throttle = Throttle(1.0, burst=2)
+    assert [throttle.allow(n / 10) for n in range(5)] == [0, 0, None, None, None]
+    assert [throttle.allow(1 + n / 10) for n in range(3)] == [3, 0, None]
+
+
 def test_rates_are_blank_before_there_are_samples():
     rates = Rates()
     assert rates.per_second("put") == "  "

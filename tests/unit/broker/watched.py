@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from structlog.typing import EventDict
 
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import GroupDescription
@@ -93,3 +96,8 @@ def later(bench: Bench, seconds: float, *consumers: Consumer) -> None:
         for consumer in consumers:
             consumer.beat()
         bench.processors.watch.look("g")
+
+
+def warnings(logs: Sequence[EventDict]) -> list[EventDict]:
+    """Of the lines that were logged those that are more than news."""
+    return [line for line in logs if line["log_level"] != "info"]

@@ -65,6 +65,13 @@ class TestRegister:
             "haServerAddr": "10.0.0.1:109112",
         }
 
+    def test_its_fields_are_read_as_java_reads_them(self, ask: Ask, state: State) -> None:
+        sent = register(T)
+        fields = {"compressed": "0", "brokerId": "+٠", "bodyCrc32": "00", "new in 6.0": "x"}
+        pairs = (*(sent.all_pairs() or ()), *fields.items())
+        assert ask(replace(sent, header=None, pairs=pairs)).code == SUCCESS
+        assert list(state.routes.brokers()) == ["broker-a"]
+
     @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 256])
     def test_impossible_names_are_refused(self, ask: Ask, name: str, state: State) -> None:
         assert ask(register(T, name=name)).code == ERROR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from broker.delivery.levels import DEFAULT_LEVELS, level_of, parse_levels
+from broker.delivery.levels import DEFAULT_LEVELS, level_for, level_of, parse_levels
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from remoting.settings import ConfigError
 
@@ -46,3 +46,15 @@ def test_a_message_asks_for_its_level(text: bytes, level: int) -> None:
 def test_a_level_that_is_no_number_is_an_error(value: bytes) -> None:
     with pytest.raises(ValueError, match="DELAY"):
         level_of(b"DELAY\x01" + value)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "level"),
+    [(-5, 1), (0, 1), (1000, 1), (1001, 2), (7000, 3), (7_200_000, 18), (2**80, 18)],
+)
+def test_a_wait_is_rounded_up_to_a_level(wait_ms: int, level: int) -> None:
+    assert level_for(wait_ms, DEFAULT_DELAY_LEVELS_MS) == level
+
+
+def test_levels_need_no_order() -> None:
+    assert [level_for(ms, (9000, 1000, 5000)) for ms in (1, 2000, 6000, 10_000)] == [2, 3, 1, 1]

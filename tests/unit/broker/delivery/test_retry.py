@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from broker.delivery.retry import is_spent, retry_level, sent_back, without_delay
-from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS as LEVELS
+from remoting.protocol.bodies.group import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+    SubscriptionGroupConfig,
+)
 from remoting.protocol.message import properties
 from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.record import encode_record
@@ -87,8 +93,74 @@ def test_a_group_sets_its_own_end() -> None:
 
 
 def test_each_round_waits_longer_unless_the_consumer_says_how_long() -> None:
-    assert [retry_level(0, times) for times in (0, 1, 15)] == [3, 4, 18]
-    assert retry_level(7, 15) == 7
+    assert [retry_level(0, times, None, LEVELS) for times in (0, 1, 15)] == [3, 4, 18]
+    assert retry_level(7, 15, None, LEVELS) == 7
+
+
+def exponential(initial: int, longest: int, multiplier: int) -> GroupRetryPolicy:
+    waits = ExponentialRetryPolicy(initial=initial, max=longest, multiplier=multiplier)
+    return GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=waits)
+
+
+def customized(*waits: int) -> GroupRetryPolicy:
+    policy = CustomizedRetryPolicy(next=list(waits))
+    return GroupRetryPolicy(type="CUSTOMIZED", customized_retry_policy=policy)
+
+
+TIMES = (-1, 0, 1, 2, 5, 9, 32, 1000)
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits_ms"),
+    [
+        (
+            exponential(5000, 7_200_000, 2),
+            (5000, 5000, 10_000, 20_000, 160_000, 2_560_000, 7_200_000, 7_200_000),
+        ),
+        (
+            exponential(1000, 600_000, 3),
+            (1000, 1000, 3000, 9000, 243_000, 600_000, 600_000, 600_000),
+        ),
+        (exponential(1000, 500, 2), (500,) * 8),
+        (customized(7000), (7000,) * 8),
+        (
+            customized(1, 2, 3000, 4000, 20_000),
+            (3000, 3000, 4000, 20_000, 20_000, 20_000, 20_000, 20_000),
+        ),
+    ],
+)
+def test_a_groups_policy_waits_as_apaches_classes_compute_it(
+    policy: GroupRetryPolicy, waits_ms: tuple[int, ...]
+) -> None:
+    exact = sorted(set(waits_ms))
+    levels = [retry_level(0, times, policy, exact) for times in TIMES]
+    assert tuple(exact[level - 1] for level in levels) == waits_ms
+
+
+def test_a_policys_wait_is_rounded_up_to_a_delay_level() -> None:
+    policy = exponential(5000, 7_200_000, 2)
+    assert [retry_level(0, times, policy, LEVELS) for times in range(5)] == [2, 3, 4, 5, 6]
+
+
+def test_a_policy_that_never_ends_is_the_longest_level() -> None:
+    assert retry_level(0, 1000, exponential(2**62, 2**62, 2**62), LEVELS) == 18
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        GroupRetryPolicy(),
+        GroupRetryPolicy(type="EXPONENTIAL"),
+        GroupRetryPolicy(type="OF_LATER"),
+        customized(),
+    ],
+)
+def test_a_policy_without_waits_of_its_own_goes_by_the_round(policy: GroupRetryPolicy) -> None:
+    assert [retry_level(0, times, policy, LEVELS) for times in (0, 1, 15)] == [3, 4, 18]
+
+
+def test_what_the_consumer_asks_for_goes_before_the_policy() -> None:
+    assert retry_level(7, 0, customized(1000), LEVELS) == 7
 
 
 def test_a_dead_letter_does_not_wait() -> None:

@@ -15,8 +15,23 @@ ODD_TOPICS = ["unknown", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "bad name", "", "x" 
 
 numbers = st.sampled_from(["0", "0", "0", "1", "2", "3"])
 odd_numbers = st.sampled_from(
-    ["", "-1", "+1", "007", " 1", "1_0", "٣", "x", "2147483648", "99999999999999999999", "4", "8"]
+    [
+        "",
+        "-1",
+        "+1",
+        "007",
+        " 1",
+        "1_0",
+        "٣",
+        "\U0001d7d9",
+        "x",
+        "2147483648",
+        "99999999999999999999",
+        "4",
+        "8",
+    ]
 )
+booleans = st.sampled_from(["false", "0", "true", "TRUE", "1", "yes", "", " true"])
 odd_values = st.sampled_from(["0", "1.5", "true", "null", "{}", "[1]", '"\\u0030"', '"1"', "1e3"])
 
 
@@ -42,6 +57,8 @@ def properties(draw: st.DrawFn) -> str:
                         "\x01",
                         "",
                     ),
+                    *("TIMER_DELAY_SEC\x015", "TIMER_DELAY_MS\x015", "TIMER_DELIVER_MS\x015"),
+                    *("TIMER_OUT_MS\x015", "a\x01TIMER_DELAY_SEC", "XTIMER_DELAY_MS\x015"),
                     *("a\x01TAGS\x01A", 'q\x01"\\', "WAIT\x01truer", "k\x01" + "v" * 300),
                 ]
             ),
@@ -67,8 +84,8 @@ def send_fields(draw: st.DrawFn) -> dict[str, str]:
         "h": quoted(draw(numbers)),
         "i": quoted(draw(properties())),
         "j": quoted(draw(numbers)),
-        "k": quoted(draw(st.sampled_from(["false", "true", ""]))),
-        "m": quoted("false"),
+        "k": quoted(draw(booleans)),
+        "m": quoted(draw(st.sampled_from(["false", "false", "0"]))),
     }
     if odd:
         name = draw(st.sampled_from("bdefghjklm"))
@@ -214,6 +231,7 @@ SERIES_PROPERTIES = [
     "TAGS\x01%03d\x02WAIT\x01true",
     "UNIQ_KEY\x01%03d\x02UNIQ_KEY\x01x",
     "UNIQ_KEY\x01%03d\x02DELAY\x010",
+    "UNIQ_KEY\x01%03d\x02TIMER_DELIVER_MS\x015",
     "UNIQ_KEY\x01%03d\x02WAIT\x01false\x02",
     "UNIQ_KEY\x01\xfc%03d",
     'other\x01"%03d"',
@@ -223,7 +241,7 @@ SERIES_PROPERTIES = [
 @st.composite
 def batches(draw: st.DrawFn, opaque: int) -> bytes:
     fields = draw(send_fields())
-    fields["m"] = draw(st.sampled_from(['"true"', '"true"', '"true"', '"false"', '"TRUE"']))
+    fields["m"] = draw(st.sampled_from(['"true"', '"true"', '"true"', '"0"', '"TRUE"']))
     count = draw(st.sampled_from([0, 1, 2, 5, 20, 40]))
     if draw(st.booleans()):
         size = draw(st.integers(0, 60))

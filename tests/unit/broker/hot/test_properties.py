@@ -35,7 +35,9 @@ def test_it_is_that_of_the_functions_on_properties(sent: str) -> None:
     assert stored(sent, CLUSTER) == (kept, waits, tags_code_of(kept))
 
 
-def test_what_asks_for_delay_or_a_transaction_is_left_to_the_general_path() -> None:
+def test_what_asks_for_delay_a_timer_or_a_transaction_is_left_to_the_general_path() -> None:
+    for timer in ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+        assert stored(f"A\x01b\x02{timer}\x013", CLUSTER) is None
     assert stored("A\x01b\x02DELAY\x013", CLUSTER) is None
     assert stored("TRAN_MSG\x01true", CLUSTER) is None
     assert stored("A\x01" + "b" * 32_767, CLUSTER) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from broker.hot import pull
 from broker.hot.rows import Rows
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.frame import encode
+from remoting.protocol.frame import PREFIX_BYTES, encode
 from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.send import SendMessageRequestHeader
 from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.harness import pull_command, send_command
-from tests.unit.broker.hot.paths import Side
+from tests.unit.broker.hot.paths import Side, frame
 
 
 @pytest.fixture
@@ -71,6 +73,32 @@ def test_sends_that_are_alike_are_laid_out_together(
     assert found == [*wanted[:60], "7F00000é", *wanted[60:]]
 
 
+def test_what_asks_for_a_timer_is_refused_on_the_short_way_too(side: Side) -> None:
+    timer = "UNIQ_KEY\x017F000001\x02TIMER_DELAY_SEC\x015"
+    body = batch.encode([(0, b"x" * 9, b"")] * 30 + [(0, b"x" * 9, timer.encode())])
+    for elements in (body, batch.encode([(0, b"x" * 9, timer.encode())] * 40)):
+        code, fields = RequestCode.SEND_BATCH_MESSAGE, {"batch": True, "properties": ""}
+        side.feed(encode(send_command("plain", elements, code=code, **fields)))
+    side.feed(encode(usual_send(properties=timer)) * 30)
+    answers = side.left()["answers"]
+    assert len(answers) == 32
+    assert all(b"timer message is not enabled" in answer for answer in answers)
+    assert side.bench.store.max_offset("plain", 0) == 1
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+def test_sends_of_the_cpp_client_go_the_short_way(side: Side, code: RequestCode) -> None:
+    send = usual_send()
+    if code == RequestCode.SEND_MESSAGE:
+        send.header = SendMessageRequestHeader(**asdict(send.header))
+    send.code = code
+    # It writes "0" for false.
+    header = encode(send)[PREFIX_BYTES : -len(send.body)].replace(b'"false"', b'"0"')
+    side.feed(frame(header, send.body) * 20)
+    assert (side.frames, side.wire.cold) == (20, 0)
+    assert side.bench.store.max_offset("plain", 0) == 21
+
+
 def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: Path) -> None:
     answers = []
     for name, hot in (("hot", True), ("general", False)):
@@ -93,13 +121,19 @@ def test_a_send_to_a_queue_without_messages_makes_it_the_general_way(side: Side)
     assert (side.frames, side.wire.cold) == (2, 1)
 
 
-def test_sends_go_the_general_way_while_a_topic_is_being_saved(side: Side) -> None:
-    side.bench.changes.topics_pending = Saved()
+def test_sends_go_the_general_way_while_their_topic_is_being_saved(side: Side) -> None:
+    side.bench.changes.pending["plain"] = Saved()
     side.feed(encode(usual_send()))
     assert (side.frames, side.wire.cold) == (0, 1)
-    side.bench.changes.topics_pending = None
+    del side.bench.changes.pending["plain"]
     side.feed(encode(usual_send()))
     assert (side.frames, side.wire.cold) == (1, 1)
+
+
+def test_a_topic_that_is_being_saved_delays_no_send_to_another(side: Side) -> None:
+    side.bench.changes.pending["another"] = Saved()
+    side.feed(encode(usual_send()))
+    assert (side.frames, side.wire.cold) == (1, 0)
 
 
 def test_a_changed_topic_is_seen_by_the_next_message(side: Side) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from broker.limits import MAX_TOPIC_ATTRIBUTES_LENGTH
 from broker.rates import Totals
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerConnection, ProducerConnection
@@ -26,22 +25,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers import admin, group, query
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
-
-
-def create(bench: Bench, topic: str = "T", **fields) -> Command:
-    header = admin.CreateTopicRequestHeader(
-        **{
-            "topic": topic,
-            "default_topic": "TBW102",
-            "read_queue_nums": 3,
-            "write_queue_nums": 2,
-            "perm": 6,
-            "topic_filter_type": "SINGLE_TAG",
-            **fields,
-        }
-    )
-    return bench.must(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
-
+from tests.unit.broker.processors.topics import create
 
 # --- topics
 
@@ -112,18 +96,6 @@ def test_several_topics_can_be_made_at_once_or_none(bench):
     assert "A" not in bench.state.topics
     assert create_list("A", "B") == 0
     assert bench.changes.topics == [(["A", "B"], False)]
-
-
-def test_a_topics_attributes_have_an_end(bench):
-    def create_with(attributes: dict[str, str]) -> int:
-        config = TopicConfig(topic_name="A", attributes=attributes)
-        body = CreateTopicListRequestBody(topic_config_list=[config])
-        command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=encode(body))
-        return bench.must(command).code
-
-    assert create_with({"message.type": "x" * MAX_TOPIC_ATTRIBUTES_LENGTH}) == 1
-    assert "A" not in bench.state.topics
-    assert create_with({"message.type": "FIFO"}) == 0
 
 
 def test_a_deleted_topic_loses_its_queues_and_keeps_consumers_offsets(bench):
@@ -368,7 +340,9 @@ def test_runtime_information_is_true(bench):
     assert table["commitLogMaxOffset"] == str(bench.store.end_offset)
     assert table["earliestMessageTimeStamp"] == str(bench.clock.now_ms())
     assert table["brokerVersionDesc"] == "V4_9_7"
-    assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+    use = bench.store.disk_use(bench.store.paths.commit_log)
+    assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"]
+    assert table["commitLogDiskRatio"] == f"{use.percent / 100:.2f}"
     assert table["remainHowManyDataToFlush"].endswith(" B")
     assert "GiB" in table["commitLogDirCapacity"] or "MiB" in table["commitLogDirCapacity"]
 

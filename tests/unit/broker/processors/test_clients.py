@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.groups.producers import CLIENT_EXPIRY_MS
+from broker.limits import LOGGED_A_SECOND
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.heartbeat import (
@@ -48,6 +50,47 @@ def test_a_consumer_is_registered_and_its_group_told(bench):
     body = consumer_list(bench, "g").body
     assert decode(GetConsumerListByGroupResponseBody, body).consumer_id_list == ["client-1"]
     assert pushes(bench.connection) == ["g"]
+
+
+def test_who_joins_and_leaves_a_group_is_logged(bench):
+    with capture_logs() as lines:
+        bench.subscribe("g", "T")
+        bench.subscribe("g", "T")
+        unregister(bench, consumer_group="g")
+        other = FakeConnection(6666)
+        bench.subscribe("g", "U", connection=other)
+        bench.processors.clients.closed(other)
+        bench.subscribe("g", "T")
+        bench.clock.advance(CLIENT_EXPIRY_MS / 1000 + 1)
+        bench.processors.clients.scan()
+    told = [line for line in lines if line["event"].startswith("member ")]
+    assert [(line["event"], line["topics"], line["address"]) for line in told] == [
+        ("member joined", "T", bench.connection.remote_text),
+        ("member left", "T", bench.connection.remote_text),
+        ("member joined", "U", other.remote_text),
+        ("member left", "U", other.remote_text),
+        ("member joined", "T", bench.connection.remote_text),
+        ("member left", "T", bench.connection.remote_text),
+    ]
+    assert all(
+        (line["log_level"], line["group"], line["member"]) == ("info", "g", "client-1")
+        for line in told
+    )
+
+
+def test_of_many_who_leave_at_once_some_are_named_and_the_rest_is_counted(bench):
+    connections = [FakeConnection(7000 + number) for number in range(100)]
+    for connection in connections:
+        bench.subscribe("g", "T", connection=connection)
+        bench.clock.advance(1)
+    with capture_logs() as lines:
+        for connection in connections:
+            bench.processors.clients.closed(connection)
+        bench.clock.advance(1)
+        bench.subscribe("g", "T")
+    told = [line for line in lines if line["event"].startswith("member ")]
+    assert [line["event"] for line in told] == ["member left"] * LOGGED_A_SECOND + ["member joined"]
+    assert told[-1]["unreported"] == len(connections) - LOGGED_A_SECOND
 
 
 def test_a_heartbeat_that_changes_nothing_tells_nobody(bench):
@@ -104,7 +147,7 @@ def test_the_retry_topic_is_made_at_the_first_heartbeat(bench):
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
     assert config.topic_sys_flag == 0
     bench.subscribe("g", "T")
-    assert bench.changes.topics == [(None, True)]
+    assert bench.changes.topics == [(["%RETRY%g"], True)]
     assert bench.changes.groups == 1
 
 

@@ -77,7 +77,7 @@ class Scenario:
     """Opaque of a request -> our code instead of theirs; None: ours waits."""
 
 
-SQL, STORED, HELD = 1, 0, None
+SQL, TIMER, STORED, HELD = 1, 1, 0, None
 ELSEWHERE = 1
 """A message that is asked for by its place, which is another one here."""
 
@@ -101,7 +101,7 @@ SCENARIOS = {
     "errors.jsonl": Scenario(
         {"OneQueue": (".........",)}, settings={"max_message_size": 20_000}, others={1023: SQL}
     ),
-    "v5_route_send.jsonl": Scenario(others={15: STORED}),
+    "v5_route_send.jsonl": Scenario(others={15: TIMER}),
     "v5_admin.jsonl": Scenario({"V5Topic": (".", "..", "..", "..")}),
     "v5_unsupported.jsonl": Scenario(),
     "slave_sync.jsonl": Scenario(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from remoting.docs import DOCS
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.locks import (
     LockBatchRequestBody,
@@ -103,7 +104,7 @@ def test_a_step_back_is_taken_counted_and_told_now_and_then(bench):
         update(bench, 2)
     assert fields_of(query(bench)) == {"offset": "2"}
     assert [(entry["stored"], entry["committed"]) for entry in logs] == [(9, 5), (3, 2)]
-    assert logs[0]["docs"] == "docs/consumer-groups.md#an-offset-that-goes-backwards"
+    assert logs[0]["docs"] == f"{DOCS}consumer-groups.md#an-offset-that-goes-backwards"
     assert bench.state.counters.commits_backwards == 4
 
 

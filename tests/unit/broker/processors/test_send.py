@@ -219,13 +219,15 @@ async def test_a_message_that_the_disk_takes_too_long_for_is_stored_and_says_so(
 
 
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_sends_behind_a_new_topic_wait_until_it_is_on_the_disk(make_bench, mode):
+async def test_sends_to_a_new_topic_wait_until_it_is_on_the_disk(make_bench, mode):
     bench = make_bench(flush_disk_type=mode)
     bench.store.start(asyncio.get_running_loop())
     saved = asyncio.get_running_loop().create_future()
-    bench.changes.topics_pending = saved
+    bench.changes.pending["New"] = saved
     answer = asyncio.ensure_future(bench.dispatch(send_command("New"), bench.connection))
     await asyncio.sleep(0.05)
     assert not answer.done()
+    bench.topic("Old")
+    assert bench.store.sync_flush or bench.send("Old").code == 0
     saved.set_result(False)
     assert (await answer).code == 0

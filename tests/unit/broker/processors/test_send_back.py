@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.limits import MAX_DELAY_LEVELS
 from remoting.protocol import names
@@ -187,12 +188,42 @@ def test_each_round_waits_longer_until_the_message_is_dead(bench):
     assert dead.properties["RETRY_TOPIC"] == "T"
 
 
+def test_a_group_may_set_how_long_each_round_waits(bench):
+    settings = (
+        b'{"groupName":"g","groupRetryPolicy":{"type":"EXPONENTIAL",'
+        b'"exponentialRetryPolicy":{"initial":1000,"max":60000,"multiplier":5}}}'
+    )
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    assert bench.must(Command.request(code, body=settings)).code == 0
+    offset, waits = put(bench), []
+    for _ in range(5):
+        assert send_back(bench, offset).code == 0
+        record = max(waiting(bench), key=lambda one: one.physical_offset)
+        waits.append(bench.state.config.delay_levels_ms[record.queue_id])
+        offset = record.physical_offset
+    assert waits == [1000, 5000, 30_000, 60_000, 60_000]
+
+
 def test_a_consumer_may_choose_the_delay_or_give_up(bench):
     offset = put(bench)
     send_back(bench, offset, delay_level=7)
     assert [record.queue_id for record in waiting(bench)] == [6]
     send_back(bench, offset, delay_level=-1)
     assert len(stored(bench, "%DLQ%g")) == 1
+
+
+def test_a_dead_letter_is_logged_with_who_gave_it_up(bench):
+    offset = put(bench, properties="UNIQ_KEY\x01id-1", reconsume_times=2)
+    bench.subscribe("g", "T")
+    with capture_logs() as lines:
+        send_back(bench, offset, delay_level=7)
+        send_back(bench, offset, delay_level=-1)
+        bench.processors.clients.closed(bench.connection)
+        send_back(bench, offset, delay_level=-1)
+    told = [line for line in lines if line["event"] == "message became a dead letter"]
+    common = {"log_level": "info", "group": "g", "topic": "T", "message": "id-1", "retries": 3}
+    assert [line.items() >= common.items() for line in told] == [True, True]
+    assert [line["member"] for line in told] == ["client-1", bench.connection.remote_text]
 
 
 @pytest.mark.parametrize(("version", "dead"), [(407, 1), (121, 1), (120, 0)])
@@ -211,7 +242,7 @@ def test_the_topics_are_made_as_the_group_says(bench):
     assert (retry.write_queue_nums, retry.read_queue_nums, retry.perm) == (3, 3, 6)
     assert retry.topic_sys_flag == 2
     assert (dlq.write_queue_nums, dlq.perm, dlq.topic_sys_flag) == (1, 6, 0)
-    assert (None, True) in bench.changes.topics
+    assert bench.changes.topics == [(["%RETRY%g"], True), (["%DLQ%g"], True)]
     assert {record.properties["REAL_QID"] for record in waiting(bench)} == {"0", "1", "2"}
 
 
@@ -220,7 +251,8 @@ def test_the_topics_are_made_as_the_group_says(bench):
 
 async def test_the_answer_waits_for_the_topics_it_made(bench):
     offset = put(bench)
-    bench.changes.topics_pending = asyncio.get_running_loop().create_future()
+    saved = asyncio.get_running_loop().create_future()
+    bench.changes.pending["%RETRY%g"] = saved
     command = Command.request(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         ConsumerSendMsgBackRequestHeader(offset=offset, group="g", delay_level=0),
@@ -229,7 +261,7 @@ async def test_the_answer_waits_for_the_topics_it_made(bench):
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not asking.done()
-    bench.changes.topics_pending.set_result(True)
+    saved.set_result(True)
     reply = await asking
     assert reply is not None
     assert reply.code == 0

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.protocol.message import batch
 from tests.unit.broker.processors.sends import refusal
 
 # --- who may send what where
@@ -58,7 +59,7 @@ def test_the_template_takes_sends_like_any_topic(bench):
 def test_an_unknown_topic_is_made_written_and_registered(bench):
     assert bench.send("New", queue_id=1).code == 0
     assert bench.state.topics.get("New").write_queue_nums == 4
-    assert bench.changes.topics == [(None, True)]
+    assert bench.changes.topics == [(["New"], True)]
 
 
 def test_a_topic_that_got_fewer_queues_than_asked_is_told_with_the_remedy(bench):
@@ -134,6 +135,60 @@ def test_a_transactional_message_is_refused(bench, fields):
         16,
         "the broker[127.0.0.1] sending transaction message is forbidden",
     )
+
+
+TIMERS = ["TIMER_DELAY_SEC\x015", "TIMER_DELAY_MS\x01x", "A\x01b\x02TIMER_DELIVER_MS\x011\x02"]
+
+
+@pytest.mark.parametrize("text", [*TIMERS, "DELAY\x010\x02TIMER_DELAY_SEC\x015"])
+def test_a_message_that_asks_for_a_timer_is_refused(bench, text):
+    bench.topic("T")
+    code, remark = refusal(bench, properties=text)
+    assert code == 1
+    assert remark.startswith(
+        "accurate timer message is not enabled, timerWheelEnable is false: PocketMQ has no timers "
+        "yet, and a message to topic T has the property TIMER_DEL"
+    )
+    assert bench.store.max_offset("T", 0) == 0
+
+
+@pytest.mark.parametrize("text", TIMERS)
+def test_a_batch_is_refused_if_one_of_its_messages_asks_for_a_timer(bench, text):
+    bench.topic("T")
+    code, send = RequestCode.SEND_BATCH_MESSAGE, {"batch": True}
+    body = batch.encode([(0, b"a", b""), (0, b"b", text.encode())])
+    assert refusal(bench, body=body, code=code, **send)[0] == 1
+    body = batch.encode([(0, b"a", b"")])
+    assert refusal(bench, body=body, code=code, properties=text, **send)[0] == 1
+    assert bench.store.max_offset("T", 0) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TIMER_DELAY_SEC\x01",
+        "XTIMER_DELAY_SEC\x015",
+        "KEYS\x01TIMER_DELAY_SEC",
+        "TIMER_DEL_UNIQKEY\x01u",
+        "TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x01123",
+    ],
+)
+def test_a_message_that_asks_for_no_timer_is_stored(bench, text):
+    bench.topic("T")
+    assert bench.send("T", properties=text).code == 0
+    assert bench.store.max_offset("T", 0) == 1
+
+
+def test_a_delay_level_goes_before_a_timer(bench):
+    bench.topic("T")
+    assert bench.send("T", properties="DELAY\x013\x02TIMER_DELAY_SEC\x015").code == 0
+    assert bench.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1
+
+
+def test_a_dead_letter_does_not_wait_for_a_timer(bench):
+    text = "TIMER_DELAY_SEC\x015"
+    assert bench.send("%RETRY%g", properties=text, reconsume_times=99).code == 0
+    assert bench.store.max_offset("%DLQ%g", 0) == 1
 
 
 # --- what the store refuses

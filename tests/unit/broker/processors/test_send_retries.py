@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.message import batch
+from tests.unit.broker.harness import send_command
 from tests.unit.broker.processors.sends import refusal, stored
 
 
@@ -22,15 +26,27 @@ def test_a_retry_of_an_unknown_group_is_refused(make_bench):
 
 def test_a_message_out_of_retries_is_dead(bench):
     bench.topic("%RETRY%g")
-    reply = bench.send(
-        "%RETRY%g", b"dead", reconsume_times=16, properties="DELAY\x015\x02TAGS\x01a"
-    )
+    with capture_logs() as lines:
+        reply = bench.send(
+            "%RETRY%g", b"dead", reconsume_times=16, properties="DELAY\x015\x02TAGS\x01a"
+        )
     assert reply.code == 0
+    (line,) = (line for line in lines if line["event"] == "message became a dead letter")
+    assert (line["group"], line["member"]) == ("g", bench.connection.remote_text)
+    assert bench.state.counters.messages_dead_lettered == 1
     assert stored(bench, "%RETRY%g") == []
     (record,) = stored(bench, "%DLQ%g")
     assert record.properties == {"DELAY": "0", "TAGS": "a", "CLUSTER": "DefaultCluster"}
     assert bench.state.topics.get("%DLQ%g").perm == 6
-    assert bench.changes.topics[-1] == (None, True)
+    assert bench.changes.topics[-1] == (["%DLQ%g"], True)
+
+
+def test_each_message_of_a_dead_batch_is_counted(bench):
+    bench.topic("%RETRY%g")
+    body = batch.encode([(0, b"one", b""), (0, b"two", b"")])
+    code = RequestCode.SEND_BATCH_MESSAGE
+    bench.must(send_command("%RETRY%g", body, code=code, batch=True, reconsume_times=16))
+    assert bench.state.counters.messages_dead_lettered == len(stored(bench, "%DLQ%g")) == 2
 
 
 @pytest.mark.parametrize(

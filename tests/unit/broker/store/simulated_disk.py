@@ -134,7 +134,8 @@ class SimulatedRegion:
 
     def _take(self, position: int, length: int) -> None:
         self._inode.check()
-        self._inode.blocks.update(range(position // PAGE, (position + length - 1) // PAGE + 1))
+        for page in range(position // PAGE, (position + length - 1) // PAGE + 1):
+            self._disk.take(self._inode, page, self._path)
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
         for page in sorted(self._inode.blocks):
@@ -183,6 +184,7 @@ class SimulatedDisk:
         cut_at: the operation at which the power goes; 0 for none.
         faults: chances that an operation of a kind fails: ``{"sync": 0.01}``; see ``step``.
         free: what ``free_bytes`` says.
+        full: there are no more blocks; what has blocks can be written all the same.
         crashed: what the power cut left.
     """
 
@@ -194,6 +196,7 @@ class SimulatedDisk:
         self.written_back = 0.0
         self.faults: dict[str, float] = {}
         self.free = 1 << 40
+        self.full = False
         self.crashed: SimulatedDisk | None = None
         self._locks: set[Path] = set()
         self._inodes = 1
@@ -332,9 +335,16 @@ class SimulatedDisk:
         assert isinstance(inode, Inode)
         self._fill(inode, path, data)
 
+    def take(self, inode: Inode, page: int, path: Path) -> None:
+        """Give a page of a file a block. Raises ``OSError`` when there is none."""
+        if self.full and page not in inode.blocks:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        inode.blocks.add(page)
+
     def _fill(self, inode: Inode, path: Path, data: bytes) -> None:
+        for page in range((len(data) + PAGE - 1) // PAGE):
+            self.take(inode, page, path)
         inode.content[:] = data
-        inode.blocks.update(range((len(data) + PAGE - 1) // PAGE))
         self.sync(inode, path)
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,21 @@ def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
     assert 0 < use.ratio < 1
     assert use.ratio == use.used / (use.used + use.free)
     assert DiskUse(0, 0).ratio == 0.0
+    assert DiskUse(0, 0).percent == 0
+
+
+def test_the_use_of_a_disk_is_what_df_shows(tmp_path: Path) -> None:
+    df = subprocess.run(
+        ["df", "--output=pcent", tmp_path], capture_output=True, text=True, check=True
+    )
+    assert f"{FILES.disk_use(tmp_path).percent}%" == df.stdout.split()[-1]
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "percent"), [(1, 999, 1), (750, 250, 75), (751, 249, 76), (5, 0, 100)]
+)
+def test_a_disk_beyond_a_percent_counts_as_the_next(used: int, free: int, percent: int) -> None:
+    assert DiskUse(used, free).percent == percent
 
 
 @pytest.mark.parametrize(

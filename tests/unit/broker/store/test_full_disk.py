@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store.disk_state import DiskState
 from broker.store.files import OsFiles
 from broker.store.message_store import MessageStore, PutStatus, StoreError
 from remoting.clock import ManualClock
+from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
 
 
@@ -147,6 +152,65 @@ def test_a_full_disk_survives_a_restart(tmp_path: Path, files: FailingFiles) -> 
     store.close()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["safe point", "no safe point"])
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
+    mode: str, known: bool, clock: ManualClock
+) -> None:
+    # A file of the queue takes more than one block, and has one when the disk is full.
+    more: dict[str, Any] = {
+        "flush_disk_type": mode,
+        "mapped_file_size_consume_queue": 20_000,
+        "clock": clock,
+    }
+    disk = SimulatedDisk(Random(1))
+    disk.kept = 1.0
+    store = opened(ROOT, files=disk, **more)
+    store.put(message(b"x" * 3000))
+    store.flush()
+    # The disk has these, but their queue has no entries yet when the process is killed.
+    count = 1
+    disk.full = True
+    while store.put(message(b"x" * 3000)).status is PutStatus.OK:
+        count += 1
+    assert store._opened().log_flusher.sync()
+    if not known:
+        disk.remove(store.paths.safe_point)
+    killed = disk.cut()
+    killed.full = True
+    again = opened(ROOT, files=killed, **more)
+    assert len(bodies(again)) == count > 1
+    while (refused := again.put(message(b"x" * 3000))).status is PutStatus.OK:
+        count += 1
+    assert "no space left to write" in refused.message
+    again.flush()
+    assert len(bodies(again)) == count
+    # Killed once more, with the safe point of two lives ago.
+    killed = killed.cut()
+    third = opened(ROOT, files=killed, **more)
+    assert len(bodies(third)) == count
+    assert third.put(message()).queue_offset == count
+    third.close()
+
+
+def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(Random(1))
+    disk.kept = 1.0
+    store = opened(ROOT, files=disk, flush_disk_type="SYNC_FLUSH")
+    store.put(message())
+    assert store._opened().log_flusher.sync()
+
+    def fail(path: Path, data: bytes, *, backup: bool) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    killed = disk.cut()
+    monkeypatch.setattr(killed, "replace", fail)
+    with pytest.raises(StoreError, match=r"can't be opened .*Input/output error"):
+        opened(ROOT, files=killed, flush_disk_type="SYNC_FLUSH")
+
+
 def test_a_disk_that_is_full_at_the_start_is_a_sentence(
     tmp_path: Path, files: FailingFiles
 ) -> None:
@@ -163,6 +227,67 @@ def test_a_disk_that_is_full_at_the_start_is_a_sentence(
     assert not store.open().clean
     assert bodies(store) == [b"hello"]
     store.close()
+
+
+# --- what the log says
+
+
+def test_the_log_says_once_that_the_store_stops_and_once_that_it_goes_on(
+    store: MessageStore, files: FailingFiles, clock: ManualClock
+) -> None:
+    for _ in range(2):
+        with capture_logs() as logs:
+            files.full = True
+            fill(store)
+            for _ in range(5):
+                # Each of them is tried, and finds the disk full.
+                clock.advance(1.01)
+                refused = store.put(message())
+        (told,) = logs
+        assert (told["log_level"], told["event"]) == ("error", "the store takes no messages")
+        assert "no space left to write" in told["reason"]
+        assert told["reason"].endswith("free some space and it goes on by itself")
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        with capture_logs() as logs:
+            files.full = False
+            clock.advance(1.01)
+            for _ in range(3):
+                assert store.put(message()).status is PutStatus.OK
+        assert logs == [{"log_level": "info", "event": "the store takes messages again"}]
+
+
+def test_the_log_says_that_a_disk_is_too_full_and_that_it_has_room(clock: ManualClock) -> None:
+    disk = DiskState(OsFiles(), clock)
+    with capture_logs() as logs:
+        for sentence in ("91.0% full", "91.5% full", None, None):
+            disk.measured(sentence)
+    assert [(log["log_level"], log.get("reason")) for log in logs] == [
+        ("error", "91.0% full"),
+        ("info", None),
+    ]
+
+
+def test_the_log_says_why_only_a_restart_helps_even_if_nothing_was_taken_before(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    disk = DiskState(OsFiles(), clock)
+    with capture_logs() as logs:
+        disk.refused(tmp_path / "file", OSError(errno.ENOSPC, "No space left on device"))
+        disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
+        disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
+        disk.healed()
+    assert [log["log_level"] for log in logs] == ["error", "error"]
+    assert "failed to sync" in logs[1]["reason"]
+    assert logs[1]["reason"].endswith("check the disk, then restart the broker")
+
+
+def test_the_log_says_that_a_thread_died(clock: ManualClock) -> None:
+    disk = DiskState(OsFiles(), clock)
+    with capture_logs() as logs:
+        disk.thread_died("store-index", RuntimeError("a fault of ours"))
+    (told,) = logs
+    assert told["log_level"] == "error"
+    assert told["reason"].endswith("restart the broker and report this")
 
 
 def test_other_troubles_of_the_disk_are_named_as_they_are(

@@ -88,7 +88,7 @@ def test_behind_a_damaged_record_the_next_span_is_served(store: MessageStore) ->
     entry = queue.entry(20) if queue is not None else None
     assert entry is not None
     flip(store, entry[0] + PARTS["magic"])
-    result = store.get(TOPIC, 0, 0, 32, wait=False)
+    result = store.get(TOPIC, 0, 0, 32)
     assert (result.count, result.next_offset) == (31, 32)
     assert store.stats.damaged_messages == 1
 

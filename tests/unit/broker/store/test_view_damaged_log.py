@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from broker.store import view_log
 from broker.store.view import LogEnd, StoreError, StoreView
+from broker.store.view_files import FileRow
 from remoting.protocol.disk.checkpoint import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
@@ -254,3 +255,13 @@ def test_whatever_is_overwritten_the_rest_is_found(
             assert begin in found or hidden
             # Only a file's blank record, or the file's whole rest, may be lost with it.
             assert begin in found or any(at // LOG_FILE == begin // LOG_FILE for at, _ in wounds)
+
+
+def test_what_says_that_it_is_larger_than_any_record_is_none(tmp_path: Path) -> None:
+    """It would be read into memory as a whole."""
+    store = opened(tmp_path)
+    small, large = (store.put(message(b"x" * length)) for length in (10, 5000))
+    log = view_log.LogView(FileRow([store.paths.commit_log], "the log"), synced_ms=0, longest=1000)
+    assert log.record_at(small.physical_offset) is not None
+    assert log.record_at(large.physical_offset) is None
+    store.close()

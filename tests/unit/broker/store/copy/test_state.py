@@ -25,6 +25,7 @@ EVERYTHING = {
     "consumerOffset.json": OFFSETS,
     "delayOffset.json": b'{"offsetTable":{1:10,2:2}}',
     "queueLocks.json": b"{}",
+    "brokerName.json": b'{"brokerName":"shop"}',
     "deliveryProgress": encode({1: 10, 2: 2}, 100),
 }
 

@@ -53,6 +53,15 @@ def test_it_is_the_first_message_that_is_left(
     assert first_alive(queue, start) == next(alive, len(entries))
 
 
+@pytest.mark.parametrize("damaged", [(0, 0, 0), (0, -1, 0), (-1, 100, 1)])
+def test_a_damaged_entry_may_be_that_of_the_first_message(
+    tmp_path: Path, damaged: tuple[int, int, int]
+) -> None:
+    queue = queue_of(tmp_path, [0, 100, 200, 300, 400])
+    queue.repair(2, ENTRY.pack(*damaged))
+    assert first_alive(queue, 200) == 2
+
+
 def test_a_file_that_is_gone_is_an_error_and_not_a_number(tmp_path: Path) -> None:
     queue = queue_of(tmp_path, [0, 100, 200])
     queue.files[0].unmap()

@@ -107,7 +107,7 @@ def test_nothing_is_stored_beyond_the_last_bound_and_the_sentence_says_why() -> 
     assert decide(CONFIG, moment(90), []).full is None
     full = decide(CONFIG, moment(91), []).full
     assert full == (
-        "the disk of /store/commitlog is 91.0% full with 90 bytes free, more than the 90 % of"
+        "the disk of /store/commitlog is 91% full with 90 bytes free, more than the 90 % of"
         " diskSpaceWarningLevelRatio, so the store takes no messages: free some space and it goes"
         " on by itself"
     )

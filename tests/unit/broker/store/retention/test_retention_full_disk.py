@@ -42,9 +42,7 @@ def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert refused.message == store.why_not_writable
-    assert (
-        f"the disk of {store.paths.commit_log} is 91.0% full with 9 bytes free" in refused.message
-    )
+    assert f"the disk of {store.paths.commit_log} is 91% full with 9 bytes free" in refused.message
     assert "the 90 % of diskSpaceWarningLevelRatio" in refused.message
     # Nothing else heals it: neither time nor an allocation that succeeds.
     clock.advance(5)

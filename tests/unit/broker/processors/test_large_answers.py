@@ -1,0 +1,187 @@
+"""Large answers are made in slices: counted in bytes a slice and in turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.processors.large_answers import SLICE_ENTRIES
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.query import (
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
+from remoting.protocol.queue import MessageQueue
+from tests.unit.broker.harness import Bench, FakeConnection
+from tests.virtual_time import virtual
+
+MANY = 10 * SLICE_ENTRIES + 1
+MOST_BYTES = 256 * SLICE_ENTRIES
+
+STATS = Command.request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T"))
+PROGRESS = Command.request(
+    RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(consumer_group="g", topic="T")
+)
+TOPICS = Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+GROUPS = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+OFFSETS = Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+
+@pytest.fixture
+def many(bench: Bench) -> Bench:
+    """A broker with much of everything."""
+    bench.topic("T", MANY)
+    for n in range(MANY):
+        bench.topic(f"T{n}")
+        bench.state.groups.put(SubscriptionGroupConfig(group_name=f"g{n}"), n)
+        bench.state.offsets.commit("g", "T", n, n)
+        bench.state.offsets.commit(f"g{n}", "T", 0, n)
+    bench.send("T", queue_id=MANY - 1)
+    return bench
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each slice, and 0 for each turn of the loop."""
+    sizes: list[int] = []
+    part = MapParts.part
+
+    def seen(self: MapParts, body) -> bytes:
+        text = part(self, body)
+        sizes.append(len(text))
+        return text
+
+    monkeypatch.setattr(MapParts, "part", seen)
+    return sizes
+
+
+async def turning(sizes: list[int]) -> None:
+    while True:
+        sizes.append(0)
+        await asyncio.sleep(0)
+
+
+async def asked(bench: Bench, command: Command, connection: FakeConnection | None = None):
+    answer = bench.dispatch(command, connection or bench.connection)
+    assert not isinstance(answer, Command), "made at once"
+    return await answer
+
+
+def check(kind, reply: Command, table: str, count: int):
+    assert reply.code == 0
+    found = getattr(decode(kind, reply.body), table)
+    assert len(found) == count
+    return found
+
+
+@pytest.mark.parametrize("command", [STATS, PROGRESS, TOPICS, GROUPS], ids=lambda c: c.code.name)
+@virtual
+async def test_each_turn_of_the_loop_makes_one_slice(many, slices, command):
+    ticker = asyncio.ensure_future(turning(slices))
+    answers = [
+        asyncio.ensure_future(asked(many, command, FakeConnection(port))) for port in (1, 2, 3)
+    ]
+    replies = await asyncio.gather(*answers)
+    ticker.cancel()
+    assert len({bytes(reply.body) for reply in replies}) == 1
+    assert 0 < max(slices) <= MOST_BYTES
+    between = "".join("t" if size == 0 else "s" for size in slices)
+    assert "ss" not in between
+
+
+@virtual
+async def test_the_figures_of_a_topic_with_many_queues_are_complete(many):
+    reply = await asked(many, STATS)
+    found = check(TopicStatsTable, reply, "offset_table", MANY)
+    assert found[MessageQueue("T", "broker-a", MANY - 1)].max_offset == 1
+    assert found[MessageQueue("T", "broker-a", 0)].max_offset == 0
+
+
+@virtual
+async def test_so_is_a_groups_progress(many):
+    found = check(ConsumeStats, await asked(many, PROGRESS), "offset_table", MANY)
+    queue = MessageQueue("T", "broker-a", MANY - 1)
+    assert (found[queue].broker_offset, found[queue].consumer_offset) == (1, MANY - 1)
+
+
+@virtual
+async def test_so_are_the_tables(many):
+    topics = check(
+        TopicConfigSerializeWrapper,
+        await asked(many, TOPICS),
+        "topic_config_table",
+        len(many.state.topics.table),
+    )
+    assert topics == many.state.topics.table
+    groups = check(
+        SubscriptionGroupWrapper,
+        await asked(many, GROUPS),
+        "subscription_group_table",
+        len(many.state.groups.table),
+    )
+    assert groups == many.state.groups.table
+    found = check(
+        ConsumerOffsetSerializeWrapper, await asked(many, OFFSETS), "offset_table", MANY + 1
+    )
+    assert found == many.state.offsets.table
+
+
+@virtual
+async def test_a_table_is_turned_to_text_once_a_version(many, slices):
+    first = await asyncio.gather(*(asked(many, TOPICS) for _ in range(5)))
+    made = len(slices)
+    assert made == -(-len(many.state.topics.table) // SLICE_ENTRIES)
+    again = many.dispatch(TOPICS, many.connection)
+    assert isinstance(again, Command)
+    assert {bytes(reply.body) for reply in [*first, again]} == {bytes(again.body)}
+    assert len(slices) == made
+    many.topic("New")
+    assert b'"New"' in bytes((await asked(many, TOPICS)).body)
+
+
+@virtual
+async def test_the_answers_of_several_connections_take_turns(many):
+    order: list[int] = []
+
+    async def ask(port: int, connection: FakeConnection) -> None:
+        await asked(many, STATS, connection)
+        order.append(port)
+
+    greedy, modest = FakeConnection(1), FakeConnection(2)
+    await asyncio.gather(*(ask(1, greedy) for _ in range(20)), ask(2, modest))
+    assert order.index(2) <= 2
+
+
+@virtual
+async def test_nothing_is_made_for_a_peer_that_takes_nothing_or_is_gone(many, slices):
+    taken = asyncio.Event()
+    slow = FakeConnection(1)
+    slow.drain = taken.wait
+    waiting = asyncio.ensure_future(asked(many, STATS, slow))
+    await asked(many, STATS)
+    made = len(slices)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    assert len(slices) == made
+    taken.set()
+    assert (await waiting).code == 0
+    gone = FakeConnection(2)
+    gone.close()
+    assert await asked(many, STATS, gone) is None
+
+
+@virtual
+async def test_offsets_that_go_away_meanwhile_leave_a_whole_text(many):
+    asking = asyncio.ensure_future(asked(many, OFFSETS))
+    await asyncio.sleep(0)
+    many.state.offsets.table.clear()
+    found = decode(ConsumerOffsetSerializeWrapper, (await asking).body).offset_table
+    assert list(found) == ["T@g"]

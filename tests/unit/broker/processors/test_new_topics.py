@@ -1,0 +1,102 @@
+"""How fast one connection makes topics by sending: waits are steps of a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from broker.limits import (
+    MAX_NEW_TOPIC_WAIT_SECONDS,
+    MAX_WAITING_NEW_TOPIC_BYTES,
+    MAX_WAITING_NEW_TOPICS,
+    NEW_TOPICS_PER_SECOND,
+)
+from remoting.protocol.command import Command
+from tests.unit.broker.harness import Bench, FakeConnection, send_command
+from tests.unit.broker.processors.sends import stored
+from tests.virtual_time import virtual
+
+AT_ONCE = NEW_TOPICS_PER_SECOND + 1
+WAITING = int(NEW_TOPICS_PER_SECOND * MAX_NEW_TOPIC_WAIT_SECONDS)
+
+
+def send(bench: Bench, topic: str, body: bytes = b"x", **fields) -> Command | asyncio.Future:
+    """The answer, or its future when it has to wait."""
+    answer = bench.dispatch(send_command(topic, body, **fields), bench.connection)
+    assert answer is not None
+    return asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
+
+
+def use_up(bench: Bench) -> None:
+    """Make all topics that may come at once."""
+    for n in range(AT_ONCE):
+        assert bench.send(f"at-once-{n}").code == 0
+
+
+@virtual
+async def test_a_seconds_worth_comes_at_once_and_further_ones_at_the_pace(bench):
+    loop = asyncio.get_running_loop()
+    use_up(bench)
+    begun = loop.time()
+    answers = [send(bench, f"waits-{n}") for n in range(WAITING)]
+    assert "waits-0" not in bench.state.topics
+    for n, answer in enumerate(answers, 1):
+        assert (await answer).code == 0
+        assert abs(loop.time() - begun - n / NEW_TOPICS_PER_SECOND) < 1e-6
+    assert bench.send("Existing").code == 2
+
+
+@virtual
+async def test_existing_topics_and_other_connections_are_not_delayed(bench):
+    use_up(bench)
+    waits = send(bench, "New")
+    assert isinstance(waits, asyncio.Future)
+    assert bench.send("at-once-0").code == 0
+    assert bench.must(send_command("Other"), FakeConnection(6666)).code == 0
+    assert (await waits).code == 0
+
+
+@virtual
+async def test_who_would_wait_too_long_is_told_at_once_to_come_again(bench):
+    use_up(bench)
+    answers = [send(bench, f"waits-{n}") for n in range(WAITING)]
+    reply = bench.send("TooLate")
+    assert reply.code == 2
+    assert "100 topics a second" in reply.remark
+    assert "TooLate" not in bench.state.topics
+    bench.clock.advance(10)
+    assert bench.send("Later").code == 0
+    await asyncio.gather(*answers)
+
+
+@virtual
+async def test_sends_to_the_same_new_topic_share_its_turn_and_keep_their_order(bench):
+    use_up(bench)
+    bodies = [b"%d" % n for n in range(20)]
+    answers = [send(bench, "New", body) for body in bodies]
+    another = send(bench, "Another")
+    assert {answer.code for answer in await asyncio.gather(*answers)} == {0}
+    assert [bytes(record.stored_body) for record in stored(bench, "New")] == bodies
+    assert not another.done()
+    assert (await another).code == 0
+
+
+@virtual
+async def test_the_sends_that_wait_are_bounded_in_number_and_in_bytes(bench):
+    use_up(bench)
+    many = [send(bench, "Many") for _ in range(2)]
+    await asyncio.sleep(0)
+    many += [send(bench, "Many") for _ in range(MAX_WAITING_NEW_TOPICS - 2)]
+    await asyncio.sleep(0)
+    assert bench.send("Many").code == 2
+    await asyncio.gather(*many)
+    large = [send(bench, "Large", bytes(MAX_WAITING_NEW_TOPIC_BYTES // 64)) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert bench.send("Large").code == 2
+    assert {answer.code for answer in await asyncio.gather(*large)} == {0}
+
+
+@virtual
+async def test_where_no_topic_would_be_made_nobody_waits(make_bench):
+    bench = make_bench(auto_create_topic_enable=False)
+    assert {bench.send(f"t-{n}").code for n in range(2 * AT_ONCE)} == {17}

@@ -1,0 +1,119 @@
+"""Members that come or go together are one change: who is told how often, counted by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.group_news import ROUND_SECONDS, TOLD_AT_ONCE, GroupNews
+from broker.group_watch import GroupWatch
+from tests.unit.broker.harness import Bench, FakeConnection
+
+
+class Turns:
+    """A loop that a test turns by hand."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+        self.bench = bench
+        self.watch = GroupWatch(bench.state)
+        self.news = GroupNews(bench.state, self.watch, lambda *call: self.waiting.append(call))
+
+    def turn(self) -> float:
+        """Do what waits; the seconds until then."""
+        ((delay, action),) = self.waiting
+        self.waiting.clear()
+        self.bench.clock.advance(delay)
+        action()
+        return delay
+
+    def all(self) -> int:
+        """Go on until nothing waits; the turns it took."""
+        turns = 0
+        while self.waiting:
+            self.turn()
+            turns += 1
+        return turns
+
+
+@pytest.fixture
+def turns(bench: Bench) -> Turns:
+    return Turns(bench)
+
+
+def members(bench: Bench, count: int, group: str = "g") -> list[FakeConnection]:
+    """Members that were told of each other already."""
+    bench.state.groups.find(group, 1).notify_consumer_ids_changed_enable = False
+    found = [FakeConnection(port) for port in range(1000, 1000 + count)]
+    for connection in found:
+        bench.subscribe(group, "T", connection=connection)
+    bench.state.groups.find(group, 1).notify_consumer_ids_changed_enable = True
+    return found
+
+
+def leave(bench: Bench, turns: Turns, gone: list[FakeConnection]) -> None:
+    for connection in gone:
+        for group in bench.state.consumers.closed(connection):
+            turns.news.changed(group, left=True)
+
+
+def told(connections: list[FakeConnection]) -> int:
+    count = sum(len(connection.pushed) for connection in connections)
+    for connection in connections:
+        connection.pushed.clear()
+    return count
+
+
+def test_members_that_leave_together_are_one_change(bench, turns):
+    everybody = members(bench, 600)
+    leave(bench, turns, everybody[:400])
+    assert told(everybody) == 0
+    turns.all()
+    assert [len(connection.pushed) for connection in everybody] == [0] * 400 + [1] * 200
+
+
+def test_a_turn_of_the_loop_tells_some_members_only(bench, turns):
+    everybody = members(bench, 2 * TOLD_AT_ONCE)
+    turns.news.changed("g")
+    most = 0
+    while turns.waiting:
+        assert turns.turn() == 0
+        most = max(most, told(everybody))
+    assert 0 < most <= TOLD_AT_ONCE
+
+
+def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
+    everybody = members(bench, 10)
+    leave(bench, turns, everybody[:1])
+    assert turns.turn() == 0
+    assert told(everybody) == 9
+    leave(bench, turns, everybody[1:3])
+    leave(bench, turns, everybody[3:5])
+    assert turns.turn() == pytest.approx(ROUND_SECONDS)
+    assert told(everybody) == 5
+    assert not turns.waiting
+
+
+def test_what_changes_while_members_are_told_is_told_to_all_in_the_next_round(bench, turns):
+    everybody = members(bench, 3 * TOLD_AT_ONCE)
+    leave(bench, turns, everybody[:1])
+    turns.turn()
+    leave(bench, turns, everybody[1:2])
+    turns.all()
+    assert all(len(connection.pushed) == 2 for connection in everybody[2:])
+
+
+def test_conflicts_are_looked_for_once_a_round(bench, turns, monkeypatch):
+    looks = []
+    monkeypatch.setattr(turns.watch, "look_for_conflicts", looks.append)
+    everybody = members(bench, 50)
+    leave(bench, turns, everybody[:40])
+    turns.all()
+    assert looks == ["g"]
+
+
+def test_many_groups_are_looked_at_some_at_a_time(bench, turns):
+    for n in range(3 * TOLD_AT_ONCE):
+        turns.news.changed(f"g{n}", left=True)
+    assert turns.all() > 3
