@@ -69,6 +69,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from client.events import (
+        ConsumerFailed,
+        ConsumptionPaused,
         Event,
         GroupChanged,
         GroupTrouble,
@@ -151,6 +153,8 @@ _MODULES = {
         "UsageError",
     ),
     "client.events": (
+        "ConsumerFailed",
+        "ConsumptionPaused",
         "Event",
         "GroupChanged",
         "GroupTrouble",
@@ -208,7 +212,9 @@ __all__ = [
     "ByConfig",
     "ByMachineRoom",
     "ConsistentHash",
+    "ConsumerFailed",
     "ConsumerStopped",
+    "ConsumptionPaused",
     "DeadLetter",
     "DeadMessage",
     "Decision",
@@ -284,15 +290,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return import_module(f"client.{name}")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'client' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ takes any name for one that is there.
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            return import_module(f"client.{name}")
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'client' has no attribute {name!r}")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

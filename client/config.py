@@ -20,7 +20,7 @@ from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
 from client.interceptors import Interceptor
-from client.places import Duration, Place, Position, seconds
+from client.places import Duration, Place, Position, StartFrom, position_of, seconds
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
@@ -65,13 +65,14 @@ class ProducerArguments(ClientArguments, total=False):
     compress_over_bytes: int
     require_durable: bool
     default_queues: int
+    max_delay_level: int
     interceptors: Sequence[Interceptor]
 
 
 class ConsumerArguments(ClientArguments, total=False):
     """What a PullConsumer can be told; see ``ConsumerOptions``."""
 
-    start_from: Position
+    start_from: StartFrom
     auto_commit: bool
     auto_commit_period: Duration
     prefetch_messages: int
@@ -85,6 +86,7 @@ class ConsumerArguments(ClientArguments, total=False):
     handover_timeout: Duration
     on_gained: Callable[[MessageQueue], None] | None
     on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None
+    interceptors: Sequence[Interceptor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +161,9 @@ class ProducerOptions(Options):
         compress_over_bytes: bodies from this size are compressed.
         require_durable: raise ``NotDurable`` for a message stored less durably than configured.
         default_queues: queues a topic gets when a send creates it.
-        interceptors: around ``send``, ``send_nowait`` and each message of ``send_many``; batches
-            and messages without an acknowledgement go without.
+        max_delay_level: the highest ``delay_level`` that may be sent: how many the brokers'
+            ``messageDelayLevel`` has. A broker takes a higher one for its highest.
+        interceptors: around every message that is sent; see ``client.Interceptor``.
     """
 
     SECTION: ClassVar[str] = "producer"
@@ -176,6 +179,7 @@ class ProducerOptions(Options):
     compress_over_bytes: int = limits.COMPRESS_OVER_BYTES
     require_durable: bool = False
     default_queues: int = limits.DEFAULT_TOPIC_QUEUES
+    max_delay_level: int = limits.MAX_DELAY_LEVEL
     interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
@@ -192,6 +196,7 @@ class ProducerOptions(Options):
             "max_in_flight_bytes",
             "compress_over_bytes",
             "default_queues",
+            "max_delay_level",
         )
 
     @property
@@ -207,7 +212,8 @@ class ConsumerOptions(Options):
 
     Attributes:
         start_from: where a queue starts for which the group has committed nothing: ``FIRST``,
-            ``LAST`` or a datetime.
+            ``LAST``, an offset or a datetime; or in words as the command line has them: see
+            ``client.places.position_of``.
         auto_commit: commit by itself what was handed out before the latest call for more, and
             everything handed out when it is closed without an error.
         auto_commit_period: between automatic commits.
@@ -225,6 +231,7 @@ class ConsumerOptions(Options):
         on_gained: is called with each queue that ``subscribe`` brings, before its messages come.
         on_lost: is called with each queue that goes to another member, when no more of its messages
             are handed out and before its offset can't be committed any more; ``async`` or not.
+        interceptors: see what is handed out: ``client.Interceptor.receive``.
     """
 
     SECTION: ClassVar[str] = "consumer"
@@ -243,13 +250,10 @@ class ConsumerOptions(Options):
     handover_timeout: float = limits.HANDOVER_TIMEOUT
     on_gained: Callable[[MessageQueue], None] | None = None
     on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None = None
+    interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.start_from, Place | datetime | int):
-            raise UsageError(
-                f"start_from can't be {self.start_from!r}",
-                hint="use client.FIRST, client.LAST, an offset or a datetime",
-            )
+        check_start_from(self.start_from)
         if self.on_conflict not in {"reject", "warn", "allow"}:
             raise UsageError(
                 f"on_conflict can't be {self.on_conflict!r}", hint="use reject, warn or allow"
@@ -337,10 +341,12 @@ def _typed(name: str, value: Any, kind: str) -> Any:
     """A value in its option's type; texts are converted, as the environment knows nothing else."""
     try:
         if name == "start_from":
-            return _start_from(value)
+            return position_of(value) if isinstance(value, str) else value
         if kind == "float":
             return seconds(float(value) if isinstance(value, str) else value, name)
-        if kind == "int":
+        if kind.endswith("| None") and isinstance(value, str) and value in {"", "none"}:
+            return None
+        if kind == "int" or (kind == "int | None" and value is not None):
             return _integer(value)
         if kind == "bool":
             return value if isinstance(value, bool) else {**_TRUE, **_FALSE}[value.lower()]
@@ -348,8 +354,6 @@ def _typed(name: str, value: Any, kind: str) -> Any:
         raise
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"the option {name} can't be {value!r}") from None
-    if kind.endswith("| None") and value in {"", "none"}:
-        return None
     return value
 
 
@@ -359,8 +363,10 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
-def _start_from(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    places = {"first": Place.BEGIN, "begin": Place.BEGIN, "last": Place.END, "end": Place.END}
-    return places[value.lower()]
+def check_start_from(value: object) -> None:
+    """Raises UsageError for what is no position."""
+    if isinstance(value, bool) or not isinstance(value, Place | datetime | int):
+        raise UsageError(
+            f"start_from can't be {value!r}",
+            hint="use client.FIRST, client.LAST, 'earliest', an offset or a datetime",
+        )

@@ -2,15 +2,18 @@
 
 Three kinds are kept apart: the caller's own mistake (``UsageError``), the state of the world
 (``Unavailable``: trying again helps) and the answer of a broker or name server (``RemoteError``).
-``SendError`` says about one message whether it can have been stored. Every error names the topic,
-queue, group and broker it is about as far as they are known, and says what to do next.
+``SendError`` says about one message whether it can have been stored; what a send fails with is a
+``SendError`` and, where it has a kind of its own such as ``NoRoute``, that kind too. Every error
+names the topic, queue, group and broker it is about as far as they are known, and says what to do
+next.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from remoting.protocol.queue import MessageQueue
 
@@ -85,10 +88,6 @@ class BrokerUnreachable(Unavailable):
 
 class RequestTimeout(Unavailable):
     """A request, not a send, was not answered in time."""
-
-
-class BufferFull(Unavailable):
-    """The producer's bound of messages or bytes in flight is reached."""
 
 
 class ConsumerStopped(PocketMQError):
@@ -249,10 +248,49 @@ class SendError(PocketMQError):
         self.outcome = outcome
 
 
+class BufferFull(SendError, Unavailable):
+    """The producer's bound of messages or bytes in flight is reached."""
+
+
 class NotDurable(SendError):
     """Stored, but less durably than ``require_durable`` asks for: see ``receipt.status``."""
 
     receipt: Receipt
+
+
+def as_send_error(error: PocketMQError) -> SendError:
+    """What made a send fail before anything was stored, as the error of one message.
+
+    Returns:
+        A new error of its own kind that is a ``SendError`` too; a ``SendError`` as it is.
+    """
+    if isinstance(error, SendError):
+        return error
+    made = _made_by_send(type(error), error.args, {**vars(error), "outcome": Outcome.NOT_SENT})
+    made.__cause__ = error
+    return made
+
+
+@cache
+def _of_send(kind: Any) -> type[SendError]:
+    """The class of a ``SendError`` that ``except`` catches as ``kind`` too."""
+
+    def reduce(error: SendError) -> tuple[Any, ...]:
+        return _made_by_send, (kind, error.args, vars(error))
+
+    if issubclass(SendError, kind):
+        return SendError
+    body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce__": reduce}
+    return cast("type[SendError]", type(kind.__name__, (SendError, kind), body))
+
+
+def _made_by_send(
+    kind: type[PocketMQError], args: tuple[object, ...], facts: dict[str, Any]
+) -> SendError:
+    of_send = _of_send(cast(Any, kind))
+    made = of_send.__new__(of_send, *args)
+    vars(made).update(facts)
+    return made
 
 
 class UnreadableMessage(PocketMQError):

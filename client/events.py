@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from remoting.docs import DOCS
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
-    from client.errors import GroupConflict
+    from client.errors import ConsumerStopped, GroupConflict
     from client.rebalance.starts import Start
 
 
@@ -90,7 +91,7 @@ class MembersDiffer:
         conflict: who the two are, and in what they differ.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#one-group-one-subscription"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-group-one-subscription"
 
     group: str
     conflict: GroupConflict
@@ -127,7 +128,7 @@ class NoQueues:
         members, queues: how many there are; with more members than queues some are idle.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#one-owner-per-queue"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-owner-per-queue"
 
     group: str
     members: int
@@ -169,7 +170,7 @@ class LockLost:
     An orderly consumer starts no handler of the queue until it has it back.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#one-owner-per-queue"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-owner-per-queue"
 
     queue: MessageQueue
 
@@ -185,7 +186,7 @@ class SubscriptionUnstable:
         broker: the broker's address.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#one-group-one-subscription"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-group-one-subscription"
 
     group: str
     broker: str
@@ -201,7 +202,7 @@ class MessageDeadLettered:
         reason: what its handler raised or said last.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#dead-letters"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#dead-letters"
 
     queue: MessageQueue
     offset: int
@@ -220,13 +221,32 @@ class QueueBlocked:
         error: what the handler raised last.
     """
 
-    docs: ClassVar[str] = "docs/consumer-groups.md#one-failing-message-stops-its-queue"
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-failing-message-stops-its-queue"
 
     queue: MessageQueue
     offset: int
     message_id: str
     failures: int
     error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumptionPaused:
+    """The handler failed for many messages in a row, alike: it isn't called until ``resume``.
+
+    Attributes:
+        group: whose handler.
+        failures: for how many messages.
+        error: what it raised last.
+        reason: all of this in a sentence.
+    """
+
+    docs: ClassVar[str] = DOCS + "consuming.md#the-circuit-breaker"
+
+    group: str
+    failures: int
+    error: BaseException
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +265,19 @@ class HandlerTimedOut:
     offset: int
     messages: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFailed:
+    """A background task of the consumer died: it leaves its group and raises ``ConsumerStopped``.
+
+    Attributes:
+        group: whose member it was.
+        error: what ``run()``, iteration and the end of ``async with`` raise.
+    """
+
+    group: str
+    error: ConsumerStopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +309,9 @@ Event: TypeAlias = (
     | SubscriptionUnstable
     | MessageDeadLettered
     | QueueBlocked
+    | ConsumptionPaused
     | HandlerTimedOut
     | LoopBlocked
+    | ConsumerFailed
 )
 EventHandler: TypeAlias = Callable[[Event], None]

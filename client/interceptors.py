@@ -1,18 +1,25 @@
 """Code of the application around every handler call and every send.
 
 Interceptors are nested in the order they are given, the first one outermost: it sees a handler's
-exception, or a send's receipt, after all others. Where there are none they cost nothing.
+exception, or a send's receipt, after all others. Messages that no handler gets, because the
+application takes them itself, are shown to each. Where there are none they cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from remoting.log import Log
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
     from client.message import Message
     from client.receipt import Receipt
+
+R = TypeVar("R")
+
+_log = Log("client")
 
 Call = Callable[[Any], Awaitable[object]]
 
@@ -39,13 +46,30 @@ class Interceptor:
     async def send(
         self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
     ) -> Receipt:
-        """Around one send of a producer.
+        """Around one send of a producer; of ``send_many`` and ``send_batch`` around each message.
+
+        A batch leaves when all its messages have come through, as one request; if an interceptor
+        raises for one of them nothing is sent.
 
         Args:
             message: what is to be sent.
             proceed: sends a message, this or another, and gives its receipt.
         """
         return await proceed(message)
+
+    async def send_oneway(
+        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[None]]
+    ) -> None:
+        """Around one ``send_oneway``, which has no receipt.
+
+        Args:
+            message: what is to be sent.
+            proceed: writes a message, this or another.
+        """
+        await proceed(message)
+
+    def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
+        """``get_many`` or iteration hands these messages out. What this raises is logged."""
 
 
 def around_handler(handler: Call, interceptors: Sequence[Interceptor], *, batches: bool) -> Call:
@@ -86,12 +110,36 @@ def around_send(
     send: Callable[[Message[Any]], Awaitable[Receipt]], interceptors: Sequence[Interceptor]
 ) -> Callable[[Message[Any]], Awaitable[Receipt]]:
     """``send`` with interceptors around it."""
-    for interceptor in reversed(interceptors):
-        send = _sending(interceptor, send)
+    return _around(send, [interceptor.send for interceptor in interceptors])
+
+
+def around_oneway(
+    write: Callable[[Message[Any]], Awaitable[None]], interceptors: Sequence[Interceptor]
+) -> Callable[[Message[Any]], Awaitable[None]]:
+    """``write``, which sends one-way, with interceptors around it."""
+    return _around(write, [interceptor.send_oneway for interceptor in interceptors])
+
+
+def _around(
+    send: Callable[[Message[Any]], Awaitable[R]],
+    hooks: Sequence[Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]]],
+) -> Callable[[Message[Any]], Awaitable[R]]:
+    for hook in reversed(hooks):
+        send = _sending(hook, send)
     return send
 
 
 def _sending(
-    interceptor: Interceptor, proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-) -> Callable[[Message[Any]], Awaitable[Receipt]]:
-    return lambda message: interceptor.send(message, proceed)
+    hook: Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]],
+    proceed: Callable[[Message[Any]], Awaitable[R]],
+) -> Callable[[Message[Any]], Awaitable[R]]:
+    return lambda message: hook(message, proceed)
+
+
+def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:
+    """Tell interceptors of messages that are being handed out."""
+    for interceptor in interceptors:
+        try:
+            interceptor.receive(messages)
+        except Exception:  # noqa: BLE001 - the messages are the application's already
+            _log.exception("an interceptor failed", interceptor=repr(interceptor))

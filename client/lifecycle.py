@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from enum import Enum, auto
 
-from client.errors import UsageError
+from client.errors import PocketMQError, UsageError
 
 _forks = 0
 
@@ -28,14 +28,19 @@ class State(Enum):
 
 
 class Lifecycle:
-    """The state of one part; ``name`` is how errors call it."""
+    """The state of one part; ``name`` is how errors call it.
 
-    __slots__ = ("_forks", "_name", "state")
+    Attributes:
+        failure: why it closed by itself; None: it was asked to, or hasn't.
+    """
+
+    __slots__ = ("_forks", "_name", "failure", "state")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._forks = _forks
         self.state = State.NEW
+        self.failure: PocketMQError | None = None
 
     @property
     def forked(self) -> bool:
@@ -43,7 +48,7 @@ class Lifecycle:
         return self._forks != _forks
 
     def check(self) -> None:
-        """Raises UsageError unless it is open, in the process it was made in."""
+        """Raises UsageError unless it is open, in the process it was made in, or its failure."""
         if self.state is State.OPEN and self._forks == _forks:
             return
         self.check_process()
@@ -52,6 +57,8 @@ class Lifecycle:
                 f"the {self._name} is not started",
                 hint="use `async with`, or await start() first",
             )
+        if self.failure is not None:
+            raise self.failure
         raise UsageError(f"the {self._name} is closed", hint="make a new one")
 
     def check_process(self) -> None:

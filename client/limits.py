@@ -10,6 +10,10 @@ MAX_IN_FLIGHT_MESSAGES: Final = 20_000
 MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
 """Their bodies and properties: sixteen messages of the largest size."""
 
+WAITING_PER_IN_FLIGHT: Final = 10
+"""Sends that may wait for room, for each message that may be in flight: of ``asyncio.gather`` with
+more, those beyond fail at once."""
+
 MAX_BATCH_MESSAGES: Final = 1024
 """Messages of one automatic batch: more no longer costs less per message."""
 
@@ -97,6 +101,9 @@ RETRY_DELAY_MAX: Final = 0.5
 COMPLAINT_PERIOD: Final = 30.0
 """A lasting trouble of one queue is logged again, but not more often."""
 
+MAX_DELAY_LEVEL: Final = 18
+"""The delay levels of a broker that isn't told otherwise (cf. messageDelayLevel)."""
+
 AUTO_COMMIT_PERIOD: Final = 5.0
 """Between automatic commits (cf. persistConsumerOffsetInterval)."""
 
@@ -108,6 +115,9 @@ MAX_TIME_WALK: Final = 10_000
 
 CONCURRENCY: Final = 20
 """Handlers of a push consumer that run at the same time (cf. consumeThreadMin)."""
+
+BREAKER_FAILURES: Final = 20
+"""So many messages that fail alike, one after the other, pause a push consumer."""
 
 CONSUME_TIMEOUT: Final = 15 * 60.0
 """What a handler gets for its messages (cf. consumeTimeout)."""
@@ -134,12 +144,18 @@ SLICE: Final = 0.002
 BLOCKED_LOOP: Final = 1.0
 """Seconds after which a handler that kept the event loop is told of."""
 
+MAX_DEAD_REASON: Final = 500
+"""Characters of the reason that a dead letter carries."""
+
 KEPT_PAUSE: Final = 5.0
 """A message that can't be sent back is handled again after so long (cf. submitConsumeRequestLater).
 """
 
 CANCEL_TIMEOUT: Final = 1.0
 """What a cancelled handler gets to end when its consumer stops, or loses an ordered queue."""
+
+CANCEL_GRACE: Final = 0.1
+"""After a worker was cancelled, until its consumer fails: not when the whole program ends."""
 
 MAX_TURN: Final = 60.0
 """One queue's messages in a row before other queues get the worker

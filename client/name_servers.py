@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Container, Sequence
+from typing import Final
 
-from client.errors import NoNameServer, Unavailable
+from client.errors import NoNameServer, NotSupported, Unavailable, UsageError
 from client.limits import NAME_SERVER_TIMEOUT
 from client.remote import SUCCESS_ONLY, Remote
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.base import Header
+
+SERVED_BY_ALL: Final = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    }
+)
+"""What every name server answers and no broker does."""
 
 
 class NameServers:
@@ -43,6 +54,7 @@ class NameServers:
 
         Raises:
             NoNameServer: none did.
+            UsageError: it is a broker.
             RemoteError: one answered with a code that is not accepted.
         """
         failures: list[str] = []
@@ -61,6 +73,14 @@ class NameServers:
                 )
             except Unavailable as error:
                 failures.append(f"{self.addresses[index]}: {error.message}")
+            except NotSupported as error:
+                if code not in SERVED_BY_ALL:
+                    raise
+                raise UsageError(
+                    f"{self.addresses[index]} is a broker, not a name server",
+                    topic=topic,
+                    hint="give the name server's address, by default port 9876",
+                ) from error
             else:
                 self._current = index
                 return answer

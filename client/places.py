@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, TypeAlias
@@ -28,6 +29,19 @@ LAST: Final = Place.END
 Position: TypeAlias = int | Place | datetime
 """Where to go in a queue: an offset, an end, or the first message stored at or after a time."""
 
+StartFrom: TypeAlias = Position | str
+"""The same, or in words: see ``position_of``."""
+
+_ENDS: Final = {
+    "begin": Place.BEGIN,
+    "earliest": Place.BEGIN,
+    "first": Place.BEGIN,
+    "end": Place.END,
+    "latest": Place.END,
+    "last": Place.END,
+}
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 Duration: TypeAlias = float | timedelta
 """Seconds, or a ``timedelta``."""
 
@@ -43,6 +57,29 @@ def seconds(duration: Duration, name: str = "timeout") -> float:
     if not value >= 0:
         raise UsageError(f"{name} can't be {value}", hint="give zero or more seconds")
     return value
+
+
+def position_of(text: str) -> Position:
+    """A position in words, as on the command line.
+
+    ``begin``, ``earliest`` or ``first``; ``end``, ``latest`` or ``last``; an offset; a time such as
+    ``2026-01-31T12:00``, without a zone in that of this machine; how long ago, such as ``-1h``.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text.lower() in _ENDS:
+        return _ENDS[text.lower()]
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        if ago := re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text):
+            return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{text!r} is not begin, end, an offset, a time such as 2026-01-31T12:00 or -1h"
+        ) from None
 
 
 def milliseconds(instant: datetime) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from remoting.protocol.queue import MessageQueue, QueueOffset
@@ -19,6 +19,11 @@ class SendStatus(IntEnum):
     """At the master alone; there is no slave."""
     FLUSH_SLAVE_TIMEOUT = 12
     """At the master; no slave confirmed in time."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    __format__ = Enum.__format__
 
 
 class Receipt(NamedTuple):

@@ -7,7 +7,13 @@ ready, and ``typed`` makes one for a class of yours. Libraries are imported at t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from client.errors import UsageError
+
+Format: TypeAlias = Literal["json", "msgpack"]
 
 V = TypeVar("V")
 S = TypeVar("S")
@@ -71,19 +77,15 @@ class Json:
 
 
 class MsgPack:
-    """Any msgpack value."""
+    """Any msgpack value; dataclasses, datetimes and UUIDs are written too."""
 
     def dumps(self, value: Any, /) -> bytes:
         """Packs; raises TypeError for what msgpack can't say."""
-        from msgspec import msgpack as codec  # noqa: PLC0415 - only who uses it pays for it
-
-        return codec.encode(value)
+        return _msgpack()[0](value)
 
     def loads(self, body: bytes, /) -> Any:
         """Unpacks; raises ValueError."""
-        from msgspec import msgpack as codec  # noqa: PLC0415 - only who uses it pays for it
-
-        return codec.decode(body)
+        return _msgpack()[1](body)
 
     def __repr__(self) -> str:
         return "client.serde.msgpack"
@@ -92,32 +94,34 @@ class MsgPack:
 class Typed(Generic[V]):
     """JSON or msgpack of one class, checked when read (see ``typed``)."""
 
-    def __init__(self, kind: type[V], *, format: str = "json") -> None:  # noqa: A002
-        import msgspec  # noqa: PLC0415 - only who uses it pays for its import
-
-        codec: Any = {"json": msgspec.json, "msgpack": msgspec.msgpack}[format]
+    def __init__(self, kind: type[V], *, format: Format = "json") -> None:  # noqa: A002
+        if format not in ("json", "msgpack"):
+            raise UsageError(f"format can't be {format!r}", hint="use json or msgpack")
+        codec = {"json": _json_of, "msgpack": _msgpack_of}[format]
         self._kind = kind
-        self._encode: Callable[[V], bytes] = codec.Encoder().encode
-        self._decode: Callable[[bytes], V] = codec.Decoder(kind).decode
+        self._encode, self._decode = codec(kind)
 
     def dumps(self, value: V, /) -> bytes:
         """Writes the value."""
         return self._encode(value)
 
     def loads(self, body: bytes, /) -> V:
-        """Reads and checks; raises msgspec.ValidationError, which is a ValueError."""
+        """Reads and checks; raises ValueError, for a wrong type msgspec.ValidationError."""
         return self._decode(body)
 
     def __repr__(self) -> str:
         return f"client.serde.typed({self._kind.__name__})"
 
 
-def typed(kind: type[V], *, format: str = "json") -> Typed[V]:  # noqa: A002
+def typed(kind: type[V], *, format: Format = "json") -> Typed[V]:  # noqa: A002
     """A serde for a dataclass, TypedDict or msgspec.Struct: ``Producer[Order]``.
 
     Args:
         kind: the class of all values.
         format: ``json`` or ``msgpack``.
+
+    Raises:
+        UsageError: ``format`` is another.
     """
     return Typed(kind, format=format)
 
@@ -132,6 +136,35 @@ def _json() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
             value, separators=(",", ":"), ensure_ascii=False
         ).encode(), standard.loads
     return dumps, loads
+
+
+def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    from msgpack import packb, unpackb  # noqa: PLC0415 - only who uses it pays for it
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    def plain(value: object) -> object:
+        # A datetime with a time zone is a msgpack timestamp; one without can only be text.
+        if isinstance(value, datetime):
+            return value.isoformat()
+        return to_builtins(value, builtin_types=(bytes, bytearray, datetime))
+
+    return (
+        partial(packb, datetime=True, default=plain),
+        partial(unpackb, timestamp=3, strict_map_key=False),
+    )
+
+
+def _json_of(kind: type[V]) -> tuple[Callable[[V], bytes], Callable[[bytes], V]]:
+    import msgspec  # noqa: PLC0415 - only who uses it pays for its import
+
+    return msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
+
+
+def _msgpack_of(kind: type[V]) -> tuple[Callable[[V], bytes], Callable[[bytes], V]]:
+    from msgspec import convert  # noqa: PLC0415 - only who uses it pays for its import
+
+    dumps, loads = _msgpack()
+    return dumps, lambda body: convert(loads(body), kind)
 
 
 raw = Raw()

@@ -8,6 +8,7 @@ that one message again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from remoting.protocol.queue import MessageQueue
 _OF_THE_WAY: Final = frozenset(
     {
         *(properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID, properties.RETRY_TOPIC),
+        *(properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS, properties.TIMER_DELIVER_MS),
+        properties.TIMER_OUT_MS,
         *(properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME),
         *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.WAIT, properties.CLUSTER),
         *(properties.TRAN_MSG, properties.PGROUP, properties.MSG_REGION, properties.TRACE_ON),
@@ -64,6 +67,10 @@ class DeadMessage:
         retries: how often it was sent back, as brokers count; the last time is one of them.
         died_at: when it became a dead letter, by the broker's clock.
         redriven: it has been sent back already.
+        reason, exception: why its consumer gave it up, and the type of what the handler raised.
+        consumer, failed_at: the client id of who gave it up, and when, by its clock.
+
+    The last four are None when the consumer didn't say: it isn't ours, or older.
     """
 
     queue: MessageQueue
@@ -79,6 +86,10 @@ class DeadMessage:
     born_at: datetime
     died_at: datetime
     redriven: bool
+    reason: str | None = None
+    exception: str | None = None
+    consumer: str | None = None
+    failed_at: datetime | None = None
 
 
 class Redriven(NamedTuple):
@@ -261,6 +272,7 @@ def _dead_message(record: RecordView, queue: MessageQueue, committed: int) -> De
         body = record.body
     except BodyError:
         body = bytes(record.stored_body)
+    failed = own.get(properties.DEAD_TIME, "")
     return DeadMessage(
         queue=queue,
         offset=record.queue_offset,
@@ -275,4 +287,8 @@ def _dead_message(record: RecordView, queue: MessageQueue, committed: int) -> De
         born_at=instant(record.born_timestamp_ms),
         died_at=instant(record.store_timestamp_ms),
         redriven=record.queue_offset < committed,
+        reason=own.get(properties.DEAD_REASON),
+        exception=own.get(properties.DEAD_EXCEPTION),
+        consumer=own.get(properties.DEAD_CONSUMER),
+        failed_at=instant(int(failed)) if re.fullmatch("[0-9]{1,13}", failed) else None,
     )

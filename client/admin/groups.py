@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from client.admin.base import AdminBase
 from client.errors import NotFound, NotOnline, NotSupported, RemoteError, UsageError, remote_error
 from client.names import check_group, check_topic_name
@@ -23,7 +25,7 @@ from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
-from remoting.protocol.names import is_system_group
+from remoting.protocol.names import is_system_group, is_tool_group
 from remoting.protocol.queue import MessageQueue
 
 
@@ -34,37 +36,44 @@ class GroupAdmin(AdminBase):
         self,
         group: str,
         *,
-        max_retries: int = 16,
-        retry_queues: int = 1,
-        consume: bool = True,
-        broadcast: bool = True,
+        max_retries: int | None = None,
+        retry_queues: int | None = None,
+        consume: bool | None = None,
+        broadcast: bool | None = None,
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a consumer group, or change it to be so, at every master broker.
+        """Make a consumer group, or change what is given of it, at every master broker.
+
+        A setting that isn't given stays as it is where the group exists, and has the default value
+        where it doesn't.
 
         Args:
-            max_retries: deliveries again before a message is a dead letter.
-            retry_queues: of its retry topic.
+            max_retries: deliveries again before a message is a dead letter; 16 by default.
+            retry_queues: of its retry topic; 1 by default.
             consume: False: it may not consume.
-            broadcast: it may consume in broadcasting mode.
+            broadcast: it may consume in broadcasting mode, as it may by default.
             cluster, brokers: only at the masters of this cluster, or with these names.
         """
         check_group(group)
-        if max_retries < 0 or retry_queues < 0:
+        if min(max_retries or 0, retry_queues or 0) < 0:
             raise UsageError("max_retries and retry_queues can't be negative", group=group)
-        body = encode(
-            SubscriptionGroupConfig(
-                group_name=group,
-                consume_enable=consume,
-                consume_broadcast_enable=broadcast,
-                retry_queue_nums=retry_queues,
-                retry_max_times=max_retries,
-            )
-        )
+        settings = {
+            "retry_max_times": max_retries,
+            "retry_queue_nums": retry_queues,
+            "consume_enable": consume,
+            "consume_broadcast_enable": broadcast,
+        }
+        given = {name: value for name, value in settings.items() if value is not None}
         for address in (await self._masters(cluster, brokers)).values():
+            config = await self._group_config(address, group)
+            if config is None:
+                config = SubscriptionGroupConfig(group_name=group)
             await self._remote.call(
-                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body, group=group
+                address,
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                body=encode(structs.replace(config, **given)),
+                group=group,
             )
 
     async def delete_group(
@@ -88,12 +97,16 @@ class GroupAdmin(AdminBase):
         """The names of all consumer groups, sorted.
 
         Args:
-            internal: also those that every broker has for itself.
+            internal: also those that every broker has for itself, and those of the command line.
         """
         names: set[str] = set()
         for address in (await self._masters()).values():
             names |= (await self.group_configs(address)).keys()
-        return sorted(name for name in names if internal or not is_system_group(name))
+        if not internal:
+            names = {
+                name for name in names if not is_system_group(name) and not is_tool_group(name)
+            }
+        return sorted(names)
 
     async def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """The settings of all groups of one broker."""

@@ -61,7 +61,8 @@ class TopicAdmin(AdminBase):
             queues: to read and write, at each broker.
             permission: ``rw``, ``r``, ``w`` or nothing.
             order: its order matters more than its being writable (an order topic).
-            attributes: of 5.x brokers, e.g. ``+message.type=FIFO``.
+            attributes: ``{"+message.type": "FIFO"}`` sets one, ``{"-message.type": ""}`` removes
+                it; others stay. Brokers before 5.0 have none.
             cluster, brokers: only at the masters of this cluster, or with these names.
         """
         check_topic_name(topic)
@@ -71,10 +72,12 @@ class TopicAdmin(AdminBase):
             write_queue_nums=queues,
             perm=_permission(topic, permission),
             order=order,
-            attributes=dict(attributes) if attributes else None,
         )
+        changes = [
+            f"{name}={value}" if value else name for name, value in (attributes or {}).items()
+        ]
         for address in (await self._masters(cluster, brokers)).values():
-            await self._write_topic(address, config)
+            await self._write_topic(address, config, ",".join(changes) or None)
         self._instance.routes.table.forget(topic)
 
     async def update_topic(
@@ -88,6 +91,10 @@ class TopicAdmin(AdminBase):
         order: bool | None = None,
     ) -> None:
         """Change what is given, and nothing else, at every broker that has the topic.
+
+        Another number of queues to write to changes the queue of most sharding keys: until
+        consumers have handled what lies in the queues before, a key's newer messages may overtake
+        older ones.
 
         To have fewer queues without loss, lower ``write_queues`` first, and ``read_queues`` when
         the others have been read to their end.
@@ -108,10 +115,9 @@ class TopicAdmin(AdminBase):
             await self._write_topic(masters[name], config)
         self._instance.routes.table.forget(topic)
 
-    async def _write_topic(self, address: str, config: TopicConfig) -> None:
-        attributes = ",".join(
-            f"{name}={value}" for name, value in (config.attributes or {}).items()
-        )
+    async def _write_topic(
+        self, address: str, config: TopicConfig, attribute_changes: str | None = None
+    ) -> None:
         header = CreateTopicRequestHeader(
             topic=config.topic_name,
             default_topic=AUTO_CREATE_TOPIC,
@@ -121,7 +127,7 @@ class TopicAdmin(AdminBase):
             topic_filter_type=config.topic_filter_type,
             topic_sys_flag=config.topic_sys_flag,
             order=config.order,
-            attributes=attributes or None,
+            attributes=attribute_changes,
         )
         await self._remote.call(
             address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, topic=config.topic_name

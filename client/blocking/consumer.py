@@ -12,6 +12,7 @@ from client.consumer import pull as waiting
 from client.consumer.received import ReceivedMessage
 from client.lifecycle import State
 from client.limits import CLOSE_TIMEOUT
+from client.names import queues_of
 from client.places import Duration
 from client.serde import Serde
 from remoting.protocol.queue import MessageQueue
@@ -93,15 +94,19 @@ class PullConsumer(Owner, Generic[T]):
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Read these queues from now on, and no others; see ``client.PullConsumer.assign``."""
-        self._loop().call(self._inner.assign, list(queues), tags=tags)
+        self._loop().call(self._inner.assign, self._queues(queues), tags=tags)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these queues until ``resume``."""
-        self._loop().call(self._inner.pause, list(queues))
+        self._loop().call(self._inner.pause, self._queues(queues))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with paused queues."""
-        self._loop().call(self._inner.resume, list(queues))
+        self._loop().call(self._inner.resume, self._queues(queues))
+
+    def _queues(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Iterate in the caller's thread."""
+        return queues_of(queues, self._inner.group)
 
     def get_many(
         self, max_messages: int, *, timeout: Duration | None = None

@@ -14,6 +14,8 @@ from client.config import Addresses
 from client.consumer import push as waiting
 from client.consumer.options import Handler, PushArguments, Subscribe, Tags
 from client.consumer.received import ReceivedMessage
+from client.consumer.stop_signal import SIGNALS, is_free
+from client.events import ConsumptionPaused
 from client.lifecycle import State
 from client.limits import CLOSE_TIMEOUT
 from client.places import Duration, seconds
@@ -97,10 +99,18 @@ class PushConsumer(Owner, Generic[T]):
         self._close(self._inner.__aexit__(exc_type, exc, traceback))
 
     def run(self) -> None:
-        """Serve until ``stop``, SIGTERM (unless the application handles it) or a failure."""
+        """Serve until ``stop``, SIGTERM, SIGINT or a failure.
+
+        A signal that the application handles is left to it. A second one acts as without this.
+        """
         thread = self._loop()
-        with _on_terminate(lambda: thread.call_soon(self._inner._ask_to_stop)):
-            self._run(self._inner.run())
+        with _on_stop_signal(lambda: thread.call_soon(self._inner._ask_to_stop)):
+            try:
+                self._run(self._inner.run())
+            except KeyboardInterrupt:
+                # The second: the first was taken as a request to stop, which takes too long.
+                thread.call_soon(self._inner._give_up)
+                raise
 
     def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Stop fetching, let handlers finish, commit, give queues back, leave the group.
@@ -134,15 +144,20 @@ class PushConsumer(Owner, Generic[T]):
         """Fetch nothing and start no handler until ``resume``."""
         self._loop().call(self._inner.suspend)
 
+    @property
+    def paused(self) -> ConsumptionPaused | None:
+        """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
+        return self._loop().call(lambda: self._inner.paused)
+
     def resume(self) -> None:
-        """Go on after ``suspend``."""
+        """Go on after ``suspend``, or after the circuit breaker has paused it."""
         self._loop().call(self._inner.resume)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ReceivedMessage[T]:
-        if self._inner._life.state is State.CLOSED and self._inner._failure is None:
+        if self._inner._life.state is State.CLOSED and self._inner._life.failure is None:
             raise StopIteration
         try:
             return self._run(self._inner.__anext__())
@@ -151,18 +166,22 @@ class PushConsumer(Owner, Generic[T]):
 
 
 @contextmanager
-def _on_terminate(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` at SIGTERM, if this thread may handle signals and nobody else does."""
-    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if not free or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at the first signal that nobody handles, if this thread may do so."""
+    replaced: dict[signal.Signals, Any] = {}
 
-    def terminate(_: int, __: FrameType | None) -> None:
+    def restore() -> None:
+        while replaced:
+            signal.signal(*replaced.popitem())
+
+    def signalled(_: int, __: FrameType | None) -> None:
+        restore()
         stop()
 
-    signal.signal(signal.SIGTERM, terminate)
+    if threading.current_thread() is threading.main_thread():
+        for number in filter(is_free, SIGNALS):
+            replaced[number] = signal.signal(number, signalled)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()

@@ -19,6 +19,9 @@ from remoting.loop import new_event_loop
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SIGNAL_PERIOD = 1.0
+"""A signal that comes just before a thread begins to wait doesn't wake it: it looks so often."""
+
 STOP_TIMEOUT = 5.0
 """Seconds for the loop's thread to end."""
 
@@ -82,7 +85,12 @@ class LoopThread:
     @staticmethod
     def _await(future: Future[R]) -> R:
         try:
-            return future.result()
+            while True:
+                try:
+                    return future.result(SIGNAL_PERIOD)
+                except TimeoutError:
+                    if future.done():
+                        return future.result()
         except BaseException:
             future.cancel()
             raise

@@ -10,7 +10,7 @@ A batch handler gets its run as one list.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Container, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from client.consumer.crew import AsyncHandler, Crew
@@ -55,6 +55,7 @@ class Concurrent(Generic[T]):
         kept_pause: float = KEPT_PAUSE,
     ) -> None:
         self._intake = intake
+        self._breaker = intake.breaker
         self._handler = handler
         self._returns = returns
         self._kept_pause = kept_pause
@@ -96,6 +97,7 @@ class Concurrent(Generic[T]):
             waits_for = work.send(None)
         except StopIteration as end:
             if end.value is ALL_DONE:
+                self._breaker.worked()
                 queue.finish(run)
                 self._intake.settled(held)
                 self.crew.kept_loop(self._loop.time() - began)
@@ -103,6 +105,11 @@ class Concurrent(Generic[T]):
             outcome = DONE
         except FAILURES as error:
             outcome = outcome_of(error)
+        except BaseException:
+            # The worker ends; what was handled before is done all the same.
+            queue.cut(run, run.at - run.start)
+            self._intake.settled(held)
+            raise
         else:
             run.waits = True
             self._isolate(held, run)
@@ -137,7 +144,9 @@ class Concurrent(Generic[T]):
     def _isolate(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
         """Make the message at hand a run of its own."""
         queue = held.queue
-        queue.cut(run, run.at - run.start)
+        if run.at > run.start:
+            self._breaker.worked()
+            queue.cut(run, run.at - run.start)
         queue.give_back(run, keep=1)
         self._intake.settled(held)
         self._intake.put_back(held)
@@ -157,6 +166,7 @@ class Concurrent(Generic[T]):
             self.crew.kept_loop(self._loop.time() - began)
             outcome = self.crew.returned(end.value)
             if not queue.outcomes:
+                self._breaker.worked()
                 queue.finish(run)
                 self._intake.settled(held)
                 return False
@@ -192,6 +202,8 @@ class Concurrent(Generic[T]):
     async def conclude(self, held: Held[T], run: Run[ReceivedMessage[T]], shared: Outcome) -> None:
         """Carry out what became of a run's messages.
 
+        Those that fail while the breaker has paused consumption wait again as they are.
+
         Args:
             shared: the outcome of those that weren't settled by themselves.
         """
@@ -199,23 +211,29 @@ class Concurrent(Generic[T]):
         if run not in queue.active:
             return
         held.handling.add(run)
-        messages = run.messages
+        given = queue.outcomes
+        outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
+        staying = self._breaker.staying(outcomes)
         try:
-            kept = await self._unreturned(held, messages, shared)
+            kept = await self._unreturned(outcomes, staying)
         finally:
             held.handling.discard(run)
             held.changed()
-        for message in messages:
+        for message, _ in outcomes:
             queue.outcomes.pop(message.offset, None)
-            if message.offset not in kept:
+            if message.offset not in kept and message.offset not in staying:
                 queue.failures.pop(message.offset, None)
-        for single in queue.keep_only(run, kept):
-            queue.failures[single.offset] = queue.failures.get(single.offset, 0) + 1
-            self._loop.call_later(self._kept_pause, self._again, held, single)
+        for single in queue.keep_only(run, kept | staying):
+            if single.offset in staying:
+                self._again(held, single)
+            else:
+                queue.failures[single.offset] = queue.failures.get(single.offset, 0) + 1
+                self._loop.call_later(self._kept_pause, self._again, held, single)
         self._intake.settled(held)
 
     def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
         """A message of iteration is done with."""
+        self._breaker.worked()
         held.queue.outcomes.pop(run.offset, None)
         held.queue.failures.pop(run.offset, None)
         held.queue.finish(run)
@@ -224,12 +242,14 @@ class Concurrent(Generic[T]):
         held.changed()
 
     async def _unreturned(
-        self, held: Held[T], messages: Sequence[ReceivedMessage[T]], shared: Outcome
+        self, outcomes: Sequence[tuple[ReceivedMessage[T], Outcome]], staying: Container[int]
     ) -> set[int]:
         """Return what has to be; gives the offsets of what could not be returned."""
-        given = held.queue.outcomes
-        outcomes = [(message, given.get(message.offset, shared)) for message in messages]
-        failed = [pair for pair in outcomes if pair[1].verdict is not Verdict.DONE]
+        failed = [
+            (message, outcome)
+            for message, outcome in outcomes
+            if outcome.verdict is not Verdict.DONE and message.offset not in staying
+        ]
         if not failed:
             return set()
         returned = await asyncio.gather(*(self._returns.carry_out(*pair) for pair in failed))

@@ -15,19 +15,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
-from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from client.consumer.intake import Held, Intake
-from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, Decision, Outcome, Verdict, outcome_of
+from client.consumer.outcome import (
+    DONE,
+    OPEN,
+    TAKEN_BACK,
+    TIMED_OUT,
+    Decision,
+    Outcome,
+    outcome_of,
+)
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.threads import HandlerThreads
+from client.errors import ConsumerStopped
 from client.events import HandlerTimedOut, LoopBlocked
 from client.interceptors import Interceptor, around_handler
-from client.limits import BLOCKED_LOOP, COMPLAINT_PERIOD, SLICE
+from client.limits import BLOCKED_LOOP, CANCEL_GRACE, COMPLAINT_PERIOD, SLICE
 from remoting.log import Log
 from remoting.tasks import Supervisor
 
@@ -36,9 +46,6 @@ T = TypeVar("T")
 _log = Log("client")
 
 AsyncHandler = Callable[[Any], Coroutine[Any, Any, object]]
-
-TIMED_OUT: Final = Outcome(Verdict.RETRY, 10.0, "its handler took longer than consume_timeout")
-"""What becomes of messages whose handler took too long; level 3 (cf. cleanExpireMsg)."""
 
 
 @coroutine
@@ -159,24 +166,58 @@ class Crew(Generic[T]):
                 return
         if len(self._workers) < self._size:
             number = len(self._workers) + 1
-            self._workers.add(self._tasks.spawn(self._work(), f"worker {number}"))
+            worker = self._tasks.spawn(self._work(), f"worker {number}")
+            worker.add_done_callback(self._worker_ended)
+            self._workers.add(worker)
 
     async def _work(self) -> None:
+        """Handle messages for ever. Raises ConsumerStopped for what no handler may raise."""
         now = self._loop.time
         intake, turn = self._intake, self._turn
         since = now()
-        while True:
-            held = intake.next()
-            if held is None:
-                parked: asyncio.Future[None] = self._loop.create_future()
-                self._parked.append(parked)
-                await parked
-                since = now()
-            elif await turn(held):
-                since = now()
-            elif now() - since > SLICE:
-                await asyncio.sleep(0)
-                since = now()
+        try:
+            while True:
+                held = intake.next()
+                if held is None:
+                    parked: asyncio.Future[None] = self._loop.create_future()
+                    self._parked.append(parked)
+                    await parked
+                    since = now()
+                elif await turn(held):
+                    since = now()
+                elif now() - since > SLICE:
+                    await asyncio.sleep(0)
+                    since = now()
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            # Ctrl-C is for the whole program, not for this consumer alone.
+            main = threading.current_thread() is threading.main_thread()
+            if main and isinstance(error, KeyboardInterrupt):
+                raise
+            # Raised as it is, SystemExit would end the loop under everybody else's feet.
+            raise self._ended_by(error) from error
+
+    def _ended_by(self, error: BaseException) -> ConsumerStopped:
+        return ConsumerStopped(
+            f"a handler ended its worker with {error!r}",
+            group=self._group,
+            hint="raise an Exception to have the message again, or call stop()",
+        )
+
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
+        self._workers.discard(task)
+        if task.cancelled():
+            # At the end of a program all tasks are cancelled, and soon there is no loop: only
+            # after a moment it is certain that this worker alone was.
+            self._loop.call_later(CANCEL_GRACE, self._lost_one)
+
+    def _lost_one(self) -> None:
+        if not self._tasks.closed:
+            self._tasks.spawn(self._fail(asyncio.CancelledError()), "the end of a worker")
+
+    async def _fail(self, error: BaseException) -> None:
+        raise self._ended_by(error) from error
 
     # Calls
 
@@ -191,6 +232,7 @@ class Crew(Generic[T]):
         task = asyncio.current_task()
         assert task is not None
         self.began(held, run, task)
+        outcome: Outcome | None = None
         try:
             outcome = self.returned(await carry_on(work, waits_for))
         except asyncio.CancelledError as error:
@@ -202,11 +244,11 @@ class Crew(Generic[T]):
             outcome = outcome_of(error)
         finally:
             self._calls.pop(run, None)
-            if run.over:
+            if run.over or outcome is None:  # without an outcome its worker ends
                 held.handling.discard(run)
                 held.changed()
-                if self._cancels:
-                    task.uncancel()
+            if run.over and self._cancels:
+                task.uncancel()
         return None if run.over else outcome
 
     def began(

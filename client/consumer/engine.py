@@ -23,7 +23,8 @@ from client.consumer.options import Handler, PushOptions
 from client.consumer.orderly import InOrder
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
-from client.events import Event
+from client.errors import ConsumerStopped
+from client.events import ConsumerFailed, ConsumptionPaused, Event
 from client.limits import CANCEL_TIMEOUT
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember, Start
@@ -68,7 +69,7 @@ class Engine(Generic[T]):
         handler: Handler[Any] | None,
         serde: Serde[T],
         options: PushOptions,
-        on_end: Callable[[BaseException], None],
+        on_end: Callable[[ConsumerStopped], None],
     ) -> None:
         self._instance = instance
         self._group = group
@@ -76,6 +77,7 @@ class Engine(Generic[T]):
         self._options = options
         self._on_end = on_end
         self._closing = False
+        self._failed = False
         self._loop = asyncio.get_running_loop()
         self._store = self._offset_store()
         self._tasks = Supervisor(f"consumer {group}", on_failure=self._died)
@@ -191,7 +193,17 @@ class Engine(Generic[T]):
                 self._threads.close()
 
     def _died(self, _: str, error: BaseException) -> None:
-        self._on_end(error)
+        if self._failed:
+            return
+        self._failed = True
+        stopped = error
+        if not isinstance(stopped, ConsumerStopped):
+            stopped = ConsumerStopped(
+                f"a background task of the consumer died: {error!r}", group=self._group
+            )
+            stopped.__cause__ = error
+        self._tell(ConsumerFailed(self._group, stopped))
+        self._on_end(stopped)
         self.iteration.wake()
 
     async def _commit_by_time(self) -> None:
@@ -244,6 +256,11 @@ class Engine(Generic[T]):
     def suspend(self) -> None:
         """Fetch nothing and hand out nothing."""
         self._intake.suspend()
+
+    @property
+    def paused(self) -> ConsumptionPaused | None:
+        """Why the breaker has paused it."""
+        return self._intake.breaker.paused
 
     def resume(self) -> None:
         """Go on."""

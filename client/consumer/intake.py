@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from client.consumer.breaker import Breaker
 from client.consumer.fetcher import Fetcher
 from client.consumer.offset_store import Store, commit_last
 from client.consumer.options import PushOptions
@@ -22,7 +23,7 @@ from client.consumer.outcome import Outcome
 from client.consumer.process_queue import ProcessQueue, Run
 from client.consumer.received import ReceivedMessage
 from client.errors import AlreadySettled, PocketMQError, RemoteError
-from client.events import Event
+from client.events import ConsumptionPaused, Event
 from client.serde import Serde
 from remoting.log import Log
 from remoting.protocol.message.tags import TagExpression
@@ -147,6 +148,7 @@ class Intake(Generic[T]):
         tell: the application's ear for events.
 
     Attributes:
+        breaker: pauses all of them when the handler fails for one message after the other.
         on_ready: called when something can be taken.
         on_forgotten: called with the address of a broker that doesn't know of the group.
     """
@@ -171,6 +173,7 @@ class Intake(Generic[T]):
         self.on_ready: Callable[[], None]
         self.on_forgotten: Callable[[str], Awaitable[None]]
         self.suspended = False
+        self.breaker = Breaker(group, options.breaker, self._tripped)
         self._held: dict[MessageQueue, Held[T]] = {}
         self._row: deque[Held[T]] = deque()
 
@@ -248,8 +251,13 @@ class Intake(Generic[T]):
         for held in self._held.values():
             held.queue.paused = True
 
+    def _tripped(self, why: ConsumptionPaused) -> None:
+        self.suspend()
+        self.tell(why)
+
     def resume(self) -> None:
         """Go on."""
+        self.breaker.reset()
         self.suspended = False
         for held in self._held.values():
             held.queue.paused = False

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from client import limits
-from client.config import ClientArguments, Options, positive
+from client.config import ClientArguments, Options, check_start_from, positive
 from client.errors import UsageError
 from client.events import EventHandler
 from client.interceptors import Interceptor
 from client.names import check_topic_name
-from client.places import Duration, Place, Position, seconds
+from client.places import Duration, Place, Position, StartFrom, seconds
 from remoting.protocol.message.tags import TagExpression
 
 if TYPE_CHECKING:
@@ -99,13 +98,14 @@ class PushArguments(ClientArguments, total=False):
     order: Orderly | None
     strategy: str | Strategy
     model: Model
-    start_from: Position
+    start_from: StartFrom
     exact: bool
     on_conflict: OnConflict
     on_event: EventHandler | None
     handover_timeout: Duration
     consume_timeout: Duration
     max_retries: int
+    breaker: int | None
     prefetch_messages: int
     prefetch_bytes: int
     max_span: int
@@ -126,20 +126,23 @@ class PushOptions(Options):
         order: consume each queue in order; None: many messages of a queue at once.
         strategy: how members share the queues, by name or object (``client.rebalance``).
         model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
-        start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST`` or
-            a datetime. As with RocketMQ, a broker answers 0 for a young queue.
+        start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST``, an
+            offset or a datetime; or in words as the command line has them: see
+            ``client.places.position_of``. As with RocketMQ, a broker answers 0 for a young queue.
         exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
         on_conflict: what to do about members that differ in what all must agree on.
         on_event: is told what happens to the consumer and its queues.
         handover_timeout: what handlers get to finish when their queue goes to another member.
         consume_timeout: what a handler gets for its messages; then they are retried.
         max_retries: how often a message is retried before it is dead-lettered; not with ``order``.
+        breaker: after so many messages in a row whose handler raised the same type of exception at
+            the same line, consumption pauses until ``resume``; None: never.
         prefetch_messages, prefetch_bytes: per queue, read ahead or being handled.
         max_span: from a queue's commit point to its newest message read.
         pull_messages: asked for with one pull.
         suspend: how long the broker may hold a pull that finds nothing.
         commit_period: offsets go to the broker with pulls, and after so long at the latest.
-        interceptors: around every call of the handler.
+        interceptors: around every call of the handler; without one they see what is handed out.
         local_offsets: broadcasting: the file of this process's own offsets.
     """
 
@@ -157,6 +160,7 @@ class PushOptions(Options):
     handover_timeout: float = limits.HANDOVER_TIMEOUT
     consume_timeout: float = limits.CONSUME_TIMEOUT
     max_retries: int = limits.MAX_RETRIES
+    breaker: int | None = limits.BREAKER_FAILURES
     prefetch_messages: int = limits.PUSH_PREFETCH_MESSAGES
     prefetch_bytes: int = limits.PUSH_PREFETCH_BYTES
     max_span: int = limits.MAX_SPAN
@@ -167,11 +171,7 @@ class PushOptions(Options):
     local_offsets: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.start_from, Place | datetime | int):
-            raise UsageError(
-                f"start_from can't be {self.start_from!r}",
-                hint="use client.FIRST, client.LAST, an offset or a datetime",
-            )
+        check_start_from(self.start_from)
         if self.order is not None and not isinstance(self.order, Orderly):
             raise UsageError(f"order can't be {self.order!r}", hint="use client.Orderly()")
         _one_of("model", self.model, "clustering", "broadcasting")
@@ -188,6 +188,8 @@ class PushOptions(Options):
             *("concurrency", "batch_size", "consume_timeout", "max_span", "commit_period"),
             *("prefetch_messages", "prefetch_bytes", "pull_messages"),
         )
+        if self.breaker is not None:
+            positive(self, "breaker")
 
     @property
     def shared(self) -> bool:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from client.consumer.concurrent import ALL_DONE, FAILURES
-from client.consumer.crew import TIMED_OUT, AsyncHandler, Crew
+from client.consumer.crew import AsyncHandler, Crew
 from client.consumer.intake import Held, Intake
 from client.consumer.lanes import Lane, Lanes
 from client.consumer.options import Orderly, PushOptions
-from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, Outcome, Verdict, outcome_of
+from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, TIMED_OUT, Outcome, Verdict, outcome_of
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import Returns
@@ -67,6 +67,7 @@ class InOrder(Generic[T]):
         kept_pause: float = KEPT_PAUSE,
     ) -> None:
         self._intake = intake
+        self._breaker = intake.breaker
         self._order = order
         self._group = group
         self._handler = handler
@@ -137,6 +138,7 @@ class InOrder(Generic[T]):
 
     def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
         """A message of iteration is done with."""
+        self._breaker.worked()
         lane = self._lanes.find(held)
         if lane is not None:
             self._recovered(held, lane, run.messages[0])
@@ -162,7 +164,7 @@ class InOrder(Generic[T]):
         began = since = self._loop.time()
         while run.at < run.end:
             if waited and not self._goes_on(held, lane, run, began):
-                queue.cut(run, run.at - run.start)
+                self._cut(run)
                 queue.give_back(run)
                 return True
             work = self._calls(run, outcomes, failures)
@@ -174,9 +176,14 @@ class InOrder(Generic[T]):
                 outcome = self.crew.returned(end.value)
             except FAILURES as error:
                 outcome = outcome_of(error)
+            except BaseException:
+                # The worker ends; what was handled before is done all the same.
+                self._cut(run)
+                self._intake.settled(held)
+                raise
             else:
                 waited = run.waits = True
-                queue.cut(run, run.at - run.start)
+                self._cut(run)
                 self._intake.settled(held)
                 self.crew.kept_loop(self._loop.time() - since)
                 held.handling.add(run)
@@ -193,14 +200,21 @@ class InOrder(Generic[T]):
                 self._recovered(held, lane, message)
                 run.at += 1
                 continue
-            queue.cut(run, run.at - run.start)
+            self._cut(run)
             queue.give_back(run, keep=1)
             await self.conclude(held, run, outcome)
             return True
+        self._breaker.worked()
         queue.finish(run)
         self._intake.settled(held)
         self.crew.kept_loop(self._loop.time() - since)
         return waited
+
+    def _cut(self, run: Run[ReceivedMessage[T]]) -> None:
+        """The messages before the one at hand are done."""
+        if run.at > run.start:
+            self._breaker.worked()
+            run.queue.cut(run, run.at - run.start)
 
     async def _calls(
         self,
@@ -228,6 +242,7 @@ class InOrder(Generic[T]):
     ) -> bool:
         return (
             run in held.queue.active
+            and not held.queue.paused
             and self._lanes.may_start(held, lane)
             and self._loop.time() - began < MAX_TURN
         )
@@ -256,6 +271,9 @@ class InOrder(Generic[T]):
             outcome = self.crew.returned(end.value)
         except FAILURES as error:
             outcome = outcome_of(error)
+        except BaseException:
+            held.handling.discard(run)
+            raise
         else:
             waited = True
             outcome = await self.crew.finish(held, run, work, waits_for) or TIMED_OUT
@@ -269,6 +287,8 @@ class InOrder(Generic[T]):
         self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], outcome: Outcome
     ) -> None:
         queue = held.queue
+        if outcome.error is None and outcome is not TIMED_OUT:
+            self._breaker.worked()
         if outcome is OPEN and not queue.outcomes:
             lane.open.append(run)
             held.handling.discard(run)
@@ -330,17 +350,20 @@ class InOrder(Generic[T]):
         shared: Outcome,
     ) -> tuple[set[int], float]:
         """The offsets that have to come again, and after how many seconds."""
-        outcomes = held.queue.outcomes
-        kept: set[int] = set()
+        given = held.queue.outcomes
+        outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
+        kept = self._breaker.staying(outcomes)
         rest = 0.0
-        for message in run.messages:
-            outcome = outcomes.get(message.offset, shared)
-            failed = outcome.verdict is not Verdict.DONE
-            pause = await self._failed(held, lane, message, outcome) if failed else None
+        for message, outcome in outcomes:
+            pause: float | None = None
+            if message.offset in kept:
+                pause = 0.0
+            elif outcome.verdict is not Verdict.DONE:
+                pause = await self._failed(held, lane, message, outcome)
             if pause is None:
                 self._recovered(held, lane, message)
             else:
-                outcomes.pop(message.offset, None)
+                given.pop(message.offset, None)
                 kept.add(message.offset)
                 rest = max(rest, pause)
         return kept, rest

@@ -65,6 +65,9 @@ class Outcome:
 
 DONE: Final = Outcome(Verdict.DONE)
 
+TIMED_OUT: Final = Outcome(Verdict.RETRY, 10.0, "its handler took longer than consume_timeout")
+"""What becomes of messages whose handler took too long; level 3 (cf. cleanExpireMsg)."""
+
 
 def outcome_of(error: BaseException) -> Outcome:
     """What it means that a handler raised this."""

@@ -19,9 +19,10 @@ from client.consumer.options import Tags, expression_of
 from client.consumer.reader import Reader
 from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped, PocketMQError, UsageError
+from client.interceptors import show
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
-from client.names import check_group, check_topic_name
+from client.names import check_group, check_topic_name, queues_of
 from client.offsets import Offsets
 from client.places import Duration, Position, seconds
 from client.serde import Serde, raw
@@ -232,9 +233,10 @@ class PullConsumer(Generic[T]):
             tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
 
         Raises:
-            UsageError: ``tags`` names no tag, or topics are subscribed.
+            UsageError: these are no queues, ``tags`` names no tag, or topics are subscribed.
         """
         self._life.check()
+        queues = queues_of(queues, self.group)
         try:
             expression = TagExpression.parse(tags)
         except ValueError as error:
@@ -309,13 +311,13 @@ class PullConsumer(Generic[T]):
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand out nothing of these queues until ``resume``. Raises UsageError."""
         self._life.check()
-        for queue in queues:
+        for queue in queues_of(queues, self.group):
             self._reader.pause(queue)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Go on with paused queues. Raises UsageError."""
         self._life.check()
-        for queue in queues:
+        for queue in queues_of(queues, self.group):
             self._reader.resume(queue)
 
     # Messages
@@ -335,50 +337,62 @@ class PullConsumer(Generic[T]):
         Raises:
             ConsumerStopped: it was closed, or a background task died.
             RemoteError: the broker refuses to be read from (it is tried again).
+            UsageError: nothing is assigned or subscribed.
         """
         if max_messages < 1:
             raise UsageError(f"max_messages can't be {max_messages}")
-        self._life.check_process()
-        if self._life.state is State.NEW:
-            self._life.check()
-        if self._options.auto_commit:
-            self._reader.settle()
+        self._begin_to_take()
         if not self._reader.ready:
             self._check_running()
             await self._reader.wait(None if timeout is None else seconds(timeout))
         self._check_running()
         taken = self._reader.take(max_messages)
         if not taken:
-            self._raise_refusal()
-        return taken
+            self._reader.raise_refusal()
+        return self._shown(taken)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage[T]:
-        """The next message; iteration ends when the consumer is closed."""
-        self._life.check_process()
-        if self._life.state is State.NEW:
-            self._life.check()
-        if self._options.auto_commit and self._life.state is State.OPEN:
-            self._reader.settle()
+        """The next message; iteration ends when the consumer is closed.
+
+        Raises:
+            ConsumerStopped, RemoteError, UsageError: as ``get_many``.
+        """
+        self._begin_to_take()
         while True:
             if self._life.state is State.CLOSED and self._failure is None:
                 raise StopAsyncIteration
             self._check_running()
             if self._reader.ready:
-                return self._reader.take(1)[0]
-            self._raise_refusal()
+                return self._shown(self._reader.take(1))[0]
+            self._reader.raise_refusal()
             await self._reader.wait(None)
 
     def _check_running(self) -> None:
         if self._failure is not None or self._life.state is State.CLOSED:
             raise self._stopped()
 
-    def _raise_refusal(self) -> None:
-        refusal = self._reader.refusal()
-        if refusal is not None:
-            raise refusal
+    def _begin_to_take(self) -> None:
+        """The application asks for messages, and is done with those before."""
+        self._life.check_process()
+        if self._life.state is State.NEW:
+            self._life.check()
+        reads = self._reader.queues or self._group_reading.active
+        if not reads and not self._closing and self._failure is None:
+            raise UsageError(
+                "there is nothing to read: no queue is assigned and no topic subscribed",
+                group=self.group,
+                hint="assign(await consumer.queues(topic)), or await subscribe(topic), first",
+            )
+        if self._options.auto_commit and self._life.state is State.OPEN:
+            self._reader.settle()
+
+    def _shown(self, taken: list[ReceivedMessage[T]]) -> list[ReceivedMessage[T]]:
+        if taken and self._options.interceptors:
+            show(taken, self._options.interceptors)
+        return taken
 
     def _subscriptions(self) -> list[SubscriptionData]:
         return self._reader.subscriptions(self._version_ms)

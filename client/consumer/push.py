@@ -8,7 +8,8 @@ them. This object only ties them together, from ``start`` to ``stop``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
@@ -24,8 +25,10 @@ from client.consumer.options import (
     subscriptions_of,
 )
 from client.consumer.received import ReceivedMessage
-from client.consumer.stop_signal import on_terminate
+from client.consumer.stop_signal import on_stop_signal
 from client.errors import ConsumerStopped, UsageError
+from client.events import ConsumptionPaused
+from client.interceptors import show
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
 from client.names import check_group
@@ -137,7 +140,7 @@ class PushConsumer(Generic[T]):
         self._options = PushOptions.gather(options)
         _check_handler(handler, self._options, options, group)
         self._life = Lifecycle("consumer")
-        self._failure: BaseException | None = None
+        self._joined = False
         self._closing: asyncio.Task[None] | None = None
 
     # Life
@@ -153,8 +156,8 @@ class PushConsumer(Generic[T]):
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
-        if exc is None and self._failure is not None:
-            raise self._stopped()
+        if exc is None and self._life.failure is not None:
+            raise self._life.failure
 
     async def start(self) -> None:
         """Join the group; the first messages may be in the handler before this returns.
@@ -197,9 +200,15 @@ class PushConsumer(Generic[T]):
         except BaseException:
             await self.stop(0.0)
             raise
+        self._joined = True
+        if self._life.failure is not None:
+            await self.stop()
+            raise self._life.failure
 
     async def run(self) -> None:
-        """Serve until ``stop``, SIGTERM (unless the application handles it) or a failure.
+        """Serve until ``stop``, SIGTERM, SIGINT or a failure.
+
+        A signal that the application handles is left to it. A second one acts as without this.
 
         Raises:
             ConsumerStopped: a background task died; its cause says of what.
@@ -211,11 +220,11 @@ class PushConsumer(Generic[T]):
                 group=self.group,
                 hint="give it one, or iterate: async for message in consumer",
             )
-        with on_terminate(self._ask_to_stop):
+        with on_stop_signal(self._ask_to_stop):
             await self._ended.wait()
-        await self.stop()
-        if self._failure is not None:
-            raise self._stopped()
+            await self.stop()
+        if self._life.failure is not None:
+            raise self._life.failure
 
     def _ask_to_stop(self) -> None:
         self._ended.set()
@@ -233,7 +242,9 @@ class PushConsumer(Generic[T]):
             return
         closing = self._begin_to_stop(seconds(timeout))
         if not self._within_handler:
-            await asyncio.shield(closing)
+            await asyncio.wait([closing])
+            if not closing.cancelled():
+                closing.result()
 
     @property
     def _within_handler(self) -> bool:
@@ -243,6 +254,11 @@ class PushConsumer(Generic[T]):
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(timeout), name=f"stop {self.group}")
         return self._closing
+
+    def _give_up(self) -> None:
+        """Leave now what is still being handled, if it is stopping."""
+        if self._closing is not None:
+            self._closing.cancel()
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """The same as ``stop``.
@@ -262,20 +278,12 @@ class PushConsumer(Generic[T]):
             if self._owns_instance:
                 await self._instance.close()
 
-    def _died(self, error: BaseException) -> None:
-        self._failure = self._failure or error
+    def _died(self, failure: ConsumerStopped) -> None:
+        """Nothing goes on: leave the group, so that others get the queues."""
+        self._life.failure = failure
         self._ended.set()
-
-    def _stopped(self) -> ConsumerStopped:
-        if self._failure is None:
-            return ConsumerStopped("the consumer is closed", group=self.group)
-        if isinstance(self._failure, ConsumerStopped):
-            return self._failure
-        stopped = ConsumerStopped(
-            f"a background task of the consumer died: {self._failure!r}", group=self.group
-        )
-        stopped.__cause__ = self._failure
-        return stopped
+        if self._joined:
+            self._begin_to_stop(CLOSE_TIMEOUT)
 
     # Topics and queues
 
@@ -292,20 +300,29 @@ class PushConsumer(Generic[T]):
             UsageError: this is no topic's name, or names no tag.
         """
         self._life.check()
-        self._engine.subscribe(topic, expression_of(topic, tags, self.group))
+        expression = expression_of(topic, tags, self.group)
+        self._engine.subscribe(topic, expression)
+        self._subscribed[topic] = expression
 
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer."""
         self._life.check()
         self._engine.member.unsubscribe(topic)
+        self._subscribed.pop(topic, None)
 
     def suspend(self) -> None:
         """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
         self._life.check()
         self._engine.suspend()
 
+    @property
+    def paused(self) -> ConsumptionPaused | None:
+        """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
+        self._life.check()
+        return self._engine.paused
+
     def resume(self) -> None:
-        """Go on after ``suspend``."""
+        """Go on after ``suspend``, or after the circuit breaker has paused it."""
         self._life.check()
         self._engine.resume()
 
@@ -319,7 +336,7 @@ class PushConsumer(Generic[T]):
 
         Raises:
             ConsumerStopped: a background task died.
-            UsageError: the consumer has a handler.
+            UsageError: the consumer has a handler, or has subscribed nothing.
         """
         if self._handler is not None:
             raise UsageError(
@@ -330,15 +347,41 @@ class PushConsumer(Generic[T]):
         self._life.check_process()
         if self._life.state is State.NEW:
             self._life.check()
+        if self._life.state is State.OPEN and not self._subscribed:
+            raise UsageError(
+                "there is nothing to read: no topic is subscribed",
+                group=self.group,
+                hint="e.g. subscribe={'orders': '*'}",
+            )
         while True:
-            if self._failure is not None:
-                raise self._stopped()
+            if self._life.failure is not None:
+                raise self._life.failure
             if self._life.state is State.CLOSED:
                 raise StopAsyncIteration
             message = self._engine.iteration.take()
             if message is not None:
+                if self._options.interceptors:
+                    show((message,), self._options.interceptors)
                 return message
             await self._engine.iteration.wait()
+
+
+def _check_signature(handler: Callable[..., object], group: str, *, batches: bool) -> None:
+    """Raises UsageError for a handler that can't be called with one argument."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # some builtins don't say
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(handler, "__qualname__", repr(handler))
+        what = "a list of messages" if batches else "a message"
+        raise UsageError(
+            f"the handler {name}{signature} can't be called with {what}: {error}",
+            group=group,
+            hint="give it one parameter",
+        ) from None
 
 
 def _check_handler(
@@ -347,6 +390,8 @@ def _check_handler(
     """Raises UsageError for options that contradict each other."""
     if handler is not None and not callable(handler):
         raise UsageError(f"the handler can't be {handler!r}", group=group, hint="give a function")
+    if handler is not None:
+        _check_signature(handler, group, batches=options.batch_size > 1)
     if options.order is not None and "max_retries" in given:
         raise UsageError(
             "with order= the retries are said there",
@@ -355,11 +400,11 @@ def _check_handler(
         )
     if handler is not None:
         return
-    if options.batch_size > 1 or options.interceptors:
+    if options.batch_size > 1:
         raise UsageError(
-            "batch_size and interceptors need a handler",
+            "batch_size needs a handler",
             group=group,
-            hint="give handler=, or leave them out to iterate message by message",
+            hint="give handler=, or leave it out to iterate message by message",
         )
     if options.order is not None and not options.order.auto_commit:
         raise UsageError(

@@ -260,9 +260,10 @@ class Reader(Generic[T]):
         for waiter in self._waiters:
             _release(waiter)
 
-    def refusal(self) -> RemoteError | None:
-        """The next refusal that the application has to hear of."""
-        return self._refusals.pop(next(iter(self._refusals))) if self._refusals else None
+    def raise_refusal(self) -> None:
+        """Raise the next refusal that the application hasn't seen, if there is one."""
+        if self._refusals:
+            raise self._refusals.pop(next(iter(self._refusals)))
 
     # How far
 

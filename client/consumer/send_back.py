@@ -1,27 +1,31 @@
 """Messages whose handling failed: back to the broker, or to the dead letters.
 
 The broker of a message is asked to deliver it to the group again (CONSUMER_SEND_MSG_BACK); it
-counts the times, chooses the delay and knows when to bury it. Can't it be asked, the message is
-sent anew, to the group's retry topic at any broker. If that fails too the message stays where it
-is, unsettled, and is handled again (cf. ConsumeMessageConcurrentlyService.sendMessageBack). When
-broadcasting there is nobody to give a message back to: what failed is told and done with.
+counts the times and chooses the delay. Can't it be asked, the message is sent anew, to the group's
+retry topic at any broker. A dead letter is sent anew first, as spent, for only so it can carry why
+it is one; a broker of any kind puts it into the group's dead-letter topic. If that fails too the
+message stays where it is, unsettled, and is handled again (cf.
+ConsumeMessageConcurrentlyService.sendMessageBack). When broadcasting there is nobody to give a
+message back to: what failed is told and done with.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, Outcome
 from client.consumer.received import ReceivedMessage
 from client.errors import NoRoute, PocketMQError
 from client.events import EventHandler, MessageDeadLettered
-from client.limits import DEFAULT_TOPIC_QUEUES, REQUEST_TIMEOUT, SEND_TIMEOUT
+from client.limits import DEFAULT_TOPIC_QUEUES, MAX_DEAD_REASON, REQUEST_TIMEOUT, SEND_TIMEOUT
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.send import (
     ConsumerSendMsgBackRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.message.sys_flag import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GROUP, retry_topic
@@ -36,6 +40,9 @@ FIRST_RETRY_LEVEL: Final = 3
 
 ENDLESS: Final = 2**31 - 1
 """The retries of a message that is never buried."""
+
+BROKERS_SHARE: Final = 1024
+"""Bytes of properties left to brokers, which add some of their own."""
 
 _STORED: Final = frozenset(
     {
@@ -85,12 +92,16 @@ class SendBack:
             why=outcome.reason,
             exc_info=outcome.error,
         )
+        why = self._why(outcome) if buried else None
+        ask = partial(self._ask_broker, message, level)
+        anew = partial(self._send_anew, message, level, why)
+        first, second = (anew, ask) if buried else (ask, anew)
         try:
-            await self._ask_broker(message, level)
+            await first()
         except PocketMQError as error:
             _log.warning("message not sent back", group=self._group, error=str(error))
             try:
-                await self._send_anew(message, level, buried=buried)
+                await second()
             except PocketMQError as again:
                 _log.warning(
                     "message stays here and is handled again", group=self._group, error=str(again)
@@ -130,18 +141,38 @@ class SendBack:
             raise NoRoute("the message's broker has no master", queue=message.queue)
         return address
 
-    async def _send_anew(self, message: ReceivedMessage[Any], level: int, *, buried: bool) -> None:
+    def _why(self, outcome: Outcome) -> dict[str, str]:
+        """What a dead letter says about its death: each a property's text."""
+        why = {
+            properties.DEAD_REASON: outcome.reason[:MAX_DEAD_REASON],
+            properties.DEAD_EXCEPTION: type(outcome.error).__name__ if outcome.error else "",
+            properties.DEAD_CONSUMER: self._instance.client_id,
+            properties.DEAD_TIME: str(self._instance._clock.now_ms()),
+        }
+        plain = {ord("\x01"): " ", ord("\x02"): " "}
+        return {
+            name: text.translate(plain).encode(errors="replace").decode()
+            for name, text in why.items()
+            if text
+        }
+
+    async def _send_anew(
+        self, message: ReceivedMessage[Any], level: int, why: dict[str, str] | None
+    ) -> None:
+        """Send a message to the retry topic; ``why`` makes it a dead letter."""
         topic = retry_topic(self._group)
         route = await self._instance.routes.to_write(topic, DEFAULT_TOPIC_QUEUES, SEND_TIMEOUT)
-        brokers = {queue.broker_name: queue for queue in route.writable}
+        # A retry topic that was just made has the default topic's route, with more queues than its
+        # own; the first one is always there.
+        brokers = {q.broker_name: q for q in route.writable if q.queue_id == 0}
         own = message.queue.broker_name
         failure: PocketMQError = NoRoute("no broker takes the message back", topic=topic)
-        for name in sorted(brokers, key=lambda name: (name == own, name)):
+        for name in sorted(brokers, key=lambda name: ((name == own) is (why is None), name)):
             address = route.master(name)
             if address is None:
                 continue
             queue = brokers[name]
-            header = self._header(message, level, queue.queue_id, name, buried=buried)
+            header = self._header(message, level, name, why)
             try:
                 await self._instance.remote.call(
                     address,
@@ -163,32 +194,34 @@ class SendBack:
         self,
         message: ReceivedMessage[Any],
         level: int,
-        queue_id: int,
         broker: str,
-        *,
-        buried: bool,
+        why: dict[str, str] | None,
     ) -> SendMessageRequestHeaderV2:
         times = message.reconsume_times
         text = dict(message.properties)
         text.pop(properties.TRAN_MSG, None)
         text[properties.RETRY_TOPIC] = message.topic
         text.setdefault(properties.ORIGIN_MESSAGE_ID, message.id)
-        if not buried:
+        if why is None:
             chosen = level if level != BROKER_CHOOSES else FIRST_RETRY_LEVEL + times
             text[properties.DELAY] = str(chosen)
+        else:
+            text.pop(properties.DELAY, None)
+            if len(properties.encode(text | why)) <= MAX_PROPERTIES_BYTES - BROKERS_SHARE:
+                text |= why
         return SendMessageRequestHeaderV2(
             producer_group=CLIENT_INNER_PRODUCER_GROUP,
             topic=retry_topic(self._group),
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
-            queue_id=queue_id,
+            queue_id=0,
             sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
             born_timestamp=message.born_timestamp_ms,
             flag=message.flag,
             properties=properties.encode(text).decode(),
+            reconsume_times=times + 1,
             # 5.x buries what was retried more often than the maximum, 4.9 as often.
-            reconsume_times=max(times, self._max_retries) + 1 if buried else times + 1,
-            max_reconsume_times=self._max_retries,
+            max_reconsume_times=self._max_retries if why is None else 0,
             bname=broker,
         )
 

@@ -12,10 +12,9 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar, cast
 
-from client.errors import PocketMQError, SendError, UsageError
+from client.errors import PocketMQError, SendError, UsageError, as_send_error
 from client.message import Message
 from client.places import Duration
-from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
 from client.producer.outgoing import SHORT_PROPERTIES, Outgoing, tail_text
 from client.producer.preparer import Preparer, check_batch
@@ -131,7 +130,7 @@ class Acceptance(Generic[T]):
 
     async def accept(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """The rest of the long way, as soon as there is room. Raises SendError."""
-        await self._intake.wait_for_room((item,))
+        await self._intake.room.take((item,))
         self._intake.accept((item,))
         assert item.future is not None
         return item.future
@@ -158,7 +157,7 @@ class Acceptance(Generic[T]):
             item.group = group
             item.lane = items[0].lane
             item.sharding_key = items[0].sharding_key
-        await self._intake.wait_for_room(items)
+        await self._intake.room.take(items)
         self._intake.accept(items)
         return [cast("asyncio.Future[Receipt]", item.future) for item in items]
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from client.errors import NotDurable, Outcome, PocketMQError, RemoteError, SendError, remote_error
+from client.errors import (
+    NotDurable,
+    Outcome,
+    PocketMQError,
+    RemoteError,
+    SendError,
+    as_send_error,
+    remote_error,
+)
 from client.producer.batch import Batch
 from client.receipt import Receipt, SendStatus
 from client.remote import name_of, unavailable
@@ -103,16 +111,18 @@ class Delivery:
             self.unknown = True
         return Verdict.FAIL if isinstance(failure, RequestTimeout) else Verdict.RETRY
 
-    def failure(self, topic: str, group: str) -> PocketMQError:
+    def failure(self, topic: str, group: str) -> SendError:
         """The error for one message of the batch; a new one at each call."""
         cause = self.error
-        broker = cause.broker if cause is not None else None
-        if isinstance(cause, RemoteError) and not self.unknown:
-            # The refusal itself, once per message: each future raises its own.
-            copy = type(cause)(cause.message, code=cause.code, remark=cause.remark)
-            copy.topic, copy.queue, copy.group = topic, cause.queue, group
-            copy.broker, copy.hint = broker, cause.hint
-            return copy
+        if cause is not None and not self.unknown:
+            error = as_send_error(cause)
+            error.topic, error.group = topic, group
+            error.queue = cause.queue or self.queue
+            if isinstance(cause, RemoteError):
+                error.__cause__ = cause.__cause__
+            else:
+                error.message = f"the message was not sent: {cause.message}"
+            return error
         why = cause.message if cause is not None else "no broker could be reached in time"
         error = SendError(
             f"the message was written to a broker, and no acknowledgement came: {why}"
@@ -122,30 +132,13 @@ class Delivery:
             topic=topic,
             queue=self.queue,
             group=group,
-            broker=broker,
+            broker=cause.broker if cause is not None else None,
             hint="it may be stored: send it again only if a duplicate does no harm"
             if self.unknown
-            else (cause.hint if cause is not None else "try again later"),
+            else "try again later",
         )
         error.__cause__ = cause
         return error
-
-
-def as_send_error(error: PocketMQError) -> SendError:
-    """What ``send`` raises for other reasons, as a result: in each of them nothing is stored."""
-    if isinstance(error, SendError):
-        return error
-    wrapped = SendError(
-        error.message,
-        outcome=Outcome.NOT_SENT,
-        topic=error.topic,
-        queue=error.queue,
-        group=error.group,
-        broker=error.broker,
-        hint=error.hint,
-    )
-    wrapped.__cause__ = error
-    return wrapped
 
 
 def not_durable(receipt: Receipt, group: str) -> NotDurable:

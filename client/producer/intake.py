@@ -10,30 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from copy import copy
 
 from client.config import ProducerOptions
-from client.errors import BufferFull, Outcome, PocketMQError, SendError, Unavailable
+from client.errors import BufferFull, PocketMQError, SendError, as_send_error
 from client.producer.accumulator import Accumulator
 from client.producer.batch import Batch
 from client.producer.burst import ID_NAME, Burst
 from client.producer.network import Network
 from client.producer.outgoing import ELEMENT_BYTES, Outgoing, check_topic
+from client.producer.own_time import OwnTime
 from client.producer.queue_selector import by_sharding_key
+from client.producer.room import Room
 from client.producer.sender import Sender
 from client.receipt import Receipt
 from client.routes import Route
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-
-class _Waiter(NamedTuple):
-    future: asyncio.Future[None]
-    messages: int
-    size: int
 
 
 class Intake:
@@ -53,6 +48,7 @@ class Intake:
         self._options = options
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
+        self.time = OwnTime(self._loop.time)
         self._accumulator = Accumulator(
             linger=options.linger,
             max_batch_messages=options.max_batch_messages,
@@ -60,7 +56,9 @@ class Intake:
             max_messages=options.max_in_flight,
             max_bytes=options.max_in_flight_bytes,
         )
-        self.sender = Sender(network, group, options, tasks, self._finished)
+        self.room = Room(self._accumulator, group, options, self.time)
+        self._waiting = self.room.waiting  # looked at for each message
+        self.sender = Sender(network, group, options, tasks, self._finished, self.time)
         self._most = options.max_batch_messages
         self._most_bytes = options.max_batch_bytes
         self._create_future = self._loop.create_future
@@ -69,8 +67,8 @@ class Intake:
         self._bursts: dict[str | MessageQueue | None, Burst] = {}
         self._fixed_bytes = ELEMENT_BYTES + len(ID_NAME) + sum(map(len, take_ids(1)))
         self._routeless: dict[str, list[Outgoing]] = {}
-        self._waiters: deque[_Waiter] = deque()
         self._turn_scheduled = False
+        self._turn_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._epoch = 0
         self._unsettled = {0: 0}
@@ -108,7 +106,7 @@ class Intake:
         if tail:
             size += len(tail) if tail.isascii() else len(tail.encode())
         accumulator = self._accumulator
-        if burst is None or self._waiters or not accumulator.has_room(1, size):
+        if burst is None or self._waiting or not accumulator.has_room(1, size):
             return None
         accumulator.messages += 1
         accumulator.bytes += size
@@ -132,6 +130,12 @@ class Intake:
             return None
         return by_sharding_key(route.writable, sharding_key)
 
+    def _schedule_turn(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._turn_since = self._loop.time()
+            self._loop.call_soon(self._turn)
+
     def _begin(self, topic: str, lane: str | MessageQueue | None) -> Burst | None:
         route = self._network.routes.table.get(topic)
         if lane is None or route is None or not route.writable or topic in self._routeless:
@@ -139,12 +143,10 @@ class Intake:
         check_topic(topic)
         if topic.startswith(RETRY_PREFIX):
             return None
-        deadline = self._loop.time() + self._options.timeout
+        deadline = self.time.now() + self._options.timeout
         burst = Burst(topic, lane, deadline, self._now_ms(), self._epoch, len(route.writable))
         self._bursts[lane] = burst
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+        self._schedule_turn()
         return burst
 
     def _end(self, burst: Burst) -> None:
@@ -154,7 +156,7 @@ class Intake:
             return
         self._unsettled[burst.epoch] += burst.count
         burst.seal(self._take_ids)
-        if self._accumulator.add(burst, self._loop.time(), spread=burst.spread):
+        if self._accumulator.add(burst, self.time.now(), spread=burst.spread):
             self._take()
 
     def _end_all(self) -> None:
@@ -164,7 +166,7 @@ class Intake:
     def offer(self, item: Outgoing) -> asyncio.Future[Receipt]:
         """Accept a message if there is room now. Raises BufferFull."""
         accumulator = self._accumulator
-        if self._waiters or not accumulator.has_room(1, item.size):
+        if self._waiting or not accumulator.has_room(1, item.size):
             raise BufferFull(
                 f"{accumulator.messages} messages of {accumulator.bytes} bytes "
                 "are in flight already",
@@ -176,36 +178,6 @@ class Intake:
         self.accept((item,))
         assert item.future is not None
         return item.future
-
-    async def wait_for_room(self, items: Sequence[Outgoing]) -> None:
-        """Take room for messages, waiting until their deadline for it. Raises SendError."""
-        size = sum([item.size for item in items])
-        if not self._waiters and self._accumulator.has_room(len(items), size):
-            self._accumulator.reserve(len(items), size)
-            return
-        waiter = _Waiter(self._loop.create_future(), len(items), size)
-        self._waiters.append(waiter)
-        try:
-            async with asyncio.timeout_at(items[0].deadline):
-                await waiter.future
-        except BaseException as error:
-            self._leave(waiter)
-            if isinstance(error, TimeoutError):
-                raise SendError(
-                    f"{self._accumulator.messages} messages in flight left no room in time",
-                    outcome=Outcome.NOT_SENT,
-                    topic=items[0].topic,
-                    group=self._group,
-                    hint="send more slowly, or raise max_in_flight",
-                ) from None
-            raise
-
-    def _leave(self, waiter: _Waiter) -> None:
-        if waiter.future.done() and not waiter.future.cancelled():
-            self._accumulator.release(waiter.messages, waiter.size)
-        elif waiter in self._waiters:
-            self._waiters.remove(waiter)
-        self._admit()
 
     def accept(self, items: Sequence[Outgoing]) -> None:
         """Queue messages for which room was reserved; several of one topic stay together."""
@@ -219,12 +191,13 @@ class Intake:
             self._routeless[topic] += items
         elif route is None or not route.writable:
             self._routeless[topic] = list(items)
+            self._schedule_turn()
             self._tasks.spawn(self._find_route(topic, items[0].deadline), f"route of {topic}")
         else:
             self._queue(items, route)
 
     def _queue(self, items: Sequence[Outgoing], route: Route) -> None:
-        now = self._loop.time()
+        now = self.time.now()
         spread = len(route.writable)
         full = False
         for item in items:
@@ -240,7 +213,7 @@ class Intake:
             self._schedule()
 
     async def _find_route(self, topic: str, deadline: float) -> None:
-        timeout = max(0.0, deadline - self._loop.time())
+        timeout = max(0.0, deadline - self.time.now())
         try:
             route = await self._network.routes.to_write(
                 topic, self._options.default_queues, timeout
@@ -257,18 +230,20 @@ class Intake:
 
     def _schedule(self) -> None:
         if self._options.linger == 0 or self._flushed:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+            self._schedule_turn()
         else:
             self._arm()
 
     def _turn(self) -> None:
+        self.time.leave_out(self._turn_since)
         self._turn_scheduled = False
         self._end_all()
         self._take()
 
     def _take(self) -> None:
-        now = self._loop.time()
+        if self._turn_scheduled:
+            self.time.leave_out(self._turn_since)
+        now = self.time.now()
         late = self._accumulator.expire(now)
         for batch in self._accumulator.take(now, everything=bool(self._flushed)):
             self.sender.dispatch(batch)
@@ -282,6 +257,7 @@ class Intake:
         when = self._accumulator.next_take()
         if when is None:
             return
+        when = self.time.on_loop(when)
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
@@ -289,18 +265,21 @@ class Intake:
         self._timer = self._loop.call_at(when, self._ring)
 
     def _ring(self) -> None:
+        assert self._timer is not None
+        self.time.leave_out(self._timer.when())
         self._timer = None
         self._take()
 
     # Settling
 
-    def _finished(self, batch: Batch) -> None:
+    def _finished(self, batch: Batch, *, stored: bool) -> None:
+        if stored:
+            self.room.stored()
         more = self._accumulator.finished(batch)
         self._unsettled[batch.epoch] -= batch.count
         self._after_settling()
-        if more and not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._turn)
+        if more:
+            self._schedule_turn()
 
     def _give_up(self, items: Sequence[Outgoing], error: PocketMQError) -> None:
         """Messages that found no route."""
@@ -315,29 +294,16 @@ class Intake:
             self._unsettled[item.epoch] -= item.count
         self._after_settling()
 
-    def _own(self, error: PocketMQError, topic: str) -> PocketMQError:
+    def _own(self, error: PocketMQError, topic: str) -> SendError:
         """An error for one message alone."""
-        if not isinstance(error, SendError | Unavailable):
-            return error
-        own = type(error)(error.message, topic=topic, group=self._group, hint=error.hint)
-        own.__cause__ = error.__cause__
+        own = copy(as_send_error(error))
+        own.topic, own.group, own.__cause__ = topic, self._group, error.__cause__
         return own
 
     def _after_settling(self) -> None:
         if self._flushed:
             self._end_flushes()
-        if self._waiters:
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiters:
-            waiter = self._waiters[0]
-            if not self._accumulator.has_room(waiter.messages, waiter.size):
-                return
-            self._waiters.popleft()
-            if not waiter.future.done():
-                self._accumulator.reserve(waiter.messages, waiter.size)
-                waiter.future.set_result(None)
+        self.room.admit()
 
     # Flushing
 
@@ -366,6 +332,7 @@ class Intake:
             self._timer.cancel()
             self._timer = None
         self._end_all()
+        self.room.close()
         left = self._accumulator.expire(math.inf)
         if left:
             self._fail(left, SendError("the producer was closed before it could be sent"))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from client.errors import PocketMQError, SendError
-from client.interceptors import Interceptor, around_send
+from client.errors import PocketMQError, SendError, as_send_error
+from client.interceptors import Interceptor, around_oneway, around_send
 from client.message import Message
 from client.places import Duration
 from client.producer.acceptance import Acceptance
-from client.producer.delivery import as_send_error
+from client.producer.outgoing import Outgoing
 from client.receipt import Receipt
 
 T = TypeVar("T")
@@ -24,18 +24,87 @@ TOGETHER: Final = 1024
 class Intercepted(Generic[T]):
     """The door of a producer that has interceptors."""
 
-    def __init__(self, acceptance: Acceptance[T], interceptors: Sequence[Interceptor]) -> None:
+    def __init__(
+        self,
+        acceptance: Acceptance[T],
+        write_oneway: Callable[[Outgoing], Awaitable[None]],
+        interceptors: Sequence[Interceptor],
+    ) -> None:
         self._acceptance = acceptance
+        self._write_oneway = write_oneway
         self._interceptors = interceptors
 
     async def send(self, message: Message[T], timeout: Duration | None) -> Receipt:
         """Send one message. Raises what sending raises, or an interceptor."""
 
         async def innermost(given: Message[Any]) -> Receipt:
-            item = self._acceptance.prepare(given, None, None, (), None, None, None, 0, timeout)
-            return await (await self._acceptance.accept(item))
+            return await (await self._acceptance.accept(self._prepare(given, timeout)))
 
         return await around_send(innermost, self._interceptors)(message)
+
+    async def send_oneway(self, message: Message[T], timeout: Duration | None) -> None:
+        """Write one message. Raises what that raises, or an interceptor."""
+
+        async def innermost(given: Message[Any]) -> None:
+            await self._write_oneway(self._prepare(given, timeout))
+
+        await around_oneway(innermost, self._interceptors)(message)
+
+    def _prepare(self, message: Message[Any], timeout: Duration | None) -> Outgoing:
+        return self._acceptance.prepare(message, None, None, (), None, None, None, 0, timeout)
+
+    async def send_batch(
+        self, messages: Sequence[Message[T]], timeout: Duration | None
+    ) -> list[Receipt]:
+        """Send messages as one request when all have come through; see ``Producer.send_batch``."""
+        through: dict[int, Message[Any]] = {}
+        failures: list[Exception] = []
+        ended: set[int] = set()
+        all_known = asyncio.Event()
+        sent: asyncio.Future[dict[int, asyncio.Future[Receipt]]]
+        sent = asyncio.get_running_loop().create_future()
+
+        def known() -> None:
+            if len(through.keys() | ended) == len(messages):
+                all_known.set()
+
+        async def one(number: int, message: Message[T]) -> Receipt | None:
+            async def innermost(given: Message[Any]) -> Receipt:
+                through.setdefault(number, given)
+                known()
+                return await (await asyncio.shield(sent))[number]
+
+            try:
+                return await around_send(innermost, self._interceptors)(message)
+            except Exception as error:  # noqa: BLE001 - raised when all have ended
+                failures.append(error)
+                return None
+            finally:
+                ended.add(number)
+                known()
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(*each)) for each in enumerate(messages)]
+            await all_known.wait()
+            if through and failures:
+                sent.set_exception(
+                    SendError(
+                        "the message was not sent: another one of its batch did not come through",
+                        topic=messages[0].topic,
+                    )
+                )
+            elif through:
+                numbers = sorted(through)
+                try:
+                    items = [through[number] for number in numbers]
+                    futures = await self._acceptance.batch(items, timeout)
+                except Exception as error:  # noqa: BLE001 - it is for those who wait for it
+                    sent.set_exception(error)
+                else:
+                    sent.set_result(dict(zip(numbers, futures, strict=True)))
+        if failures:
+            raise failures[0]
+        return [receipt for task in tasks if (receipt := task.result()) is not None]
 
     async def send_many(
         self, messages: Iterable[Message[T]], timeout: Duration | None

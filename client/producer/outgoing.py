@@ -68,6 +68,7 @@ SHORT_PROPERTIES: Final = MAX_PROPERTIES_BYTES // 4
 """Characters that can't be too many bytes, whatever they are."""
 
 _SEPARATORS: Final = re.compile("[\x01\x02]")
+_NOT_IN_TAGS: Final = re.compile(r"[\x01\x02]|\|\|")
 
 
 class Outgoing:
@@ -80,6 +81,7 @@ class Outgoing:
         group: messages with the same group leave as exactly one batch.
         sharding_key: what its queue is to be chosen by once the route is known.
         epoch: counts flushes; see ``Intake``.
+        timeout: seconds given for it alone; None: the producer's.
         size: what it takes of a batch, and of the producer's bound of bytes.
     """
 
@@ -99,6 +101,7 @@ class Outgoing:
         "sharding_key",
         "size",
         "sys_flag",
+        "timeout",
         "topic",
     )
 
@@ -126,6 +129,7 @@ class Outgoing:
         self.group: object | None = None
         self.lane: str | MessageQueue = topic
         self.born_ms = 0
+        self.timeout: float | None = None
         self.deadline = 0.0
         self.delayed = False
         self.epoch = 0
@@ -185,12 +189,13 @@ def properties_text(
     keys: Iterable[str],
     own: Mapping[str, str] | None,
     delay_level: int,
+    max_delay_level: int,
     wait: bool,
 ) -> str:
     """The text of all properties of a message. Raises UsageError for what can't be written."""
     text = f"UNIQ_KEY\x01{unique_id}" + tail_text(topic, tag=tag, keys=keys, own=own)
     if delay_level:
-        text += f"\x02DELAY\x01{_checked_level(topic, delay_level)}"
+        text += f"\x02DELAY\x01{_checked_level(topic, delay_level, max_delay_level)}"
     if not wait:
         text += "\x02WAIT\x01false"
     if len(text) > SHORT_PROPERTIES and len(text.encode()) > MAX_PROPERTIES_BYTES:
@@ -208,8 +213,12 @@ def tail_text(
     """The text of the properties an application gives, of any length. Raises UsageError."""
     text = ""
     if tag:
-        if _SEPARATORS.search(tag):
-            raise UsageError(f"the tag {tag!r} holds 0x01 or 0x02", topic=topic)
+        if _NOT_IN_TAGS.search(tag):
+            raise UsageError(
+                f"the tag {tag!r} holds ||, 0x01 or 0x02",
+                topic=topic,
+                hint="a message has one tag; consumers subscribe to several with ||",
+            )
         text += f"\x02TAGS\x01{tag}"
     if keys:
         text += "\x02KEYS\x01" + _joined(topic, keys)
@@ -232,9 +241,14 @@ def _joined(topic: str, keys: Iterable[str]) -> str:
     return " ".join(words)
 
 
-def _checked_level(topic: str, level: int) -> int:
-    if type(level) is not int or level < 0:
-        raise UsageError(f"delay_level can't be {level!r}", topic=topic, hint="use 1 to 18")
+def _checked_level(topic: str, level: int, highest: int) -> int:
+    if type(level) is not int or not 0 < level <= highest:
+        raise UsageError(
+            f"delay_level can't be {level!r}",
+            topic=topic,
+            hint=f"use 1 to {highest}; for brokers with more levels give the producer"
+            " max_delay_level=",
+        )
     return level
 
 

@@ -99,6 +99,7 @@ class Preparer(Generic[T]):
             keys=keys,
             own=properties,
             delay_level=delay_level,
+            max_delay_level=self._options.max_delay_level,
             wait=wait,
         )
         sys_flag = 0
@@ -118,7 +119,8 @@ class Preparer(Generic[T]):
             raise UsageError(f"flag can't be {flag}", topic=topic, hint="use 32 signed bits")
         item.delayed = delay_level > 0
         item.born_ms = self._now_ms()
-        limit = self._options.timeout if timeout is None else seconds(timeout)
+        item.timeout = None if timeout is None else seconds(timeout)
+        limit = self._options.timeout if item.timeout is None else item.timeout
         item.deadline = self._monotonic() + limit
         return item
 

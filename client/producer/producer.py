@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
-from client.errors import PocketMQError, SendError
+from client.errors import PocketMQError, SendError, UsageError, as_send_error
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message
 from client.names import check_group
 from client.places import Duration, seconds
 from client.producer.acceptance import Acceptance
-from client.producer.delivery import as_send_error
 from client.producer.intake import Intake
 from client.producer.intercepted import Intercepted
 from client.producer.preparer import Preparer
@@ -141,11 +140,16 @@ class Producer(Generic[T]):
             instance._clock.now_ms,
         )
         preparer = Preparer(
-            self._options, self._serde, instance._ids.next, instance._clock.now_ms, self._loop.time
+            self._options,
+            self._serde,
+            instance._ids.next,
+            instance._clock.now_ms,
+            self._intake.time.now,
         )
         self._acceptance = Acceptance(preparer, self._intake)
         around = self._options.interceptors
-        self._intercepted = Intercepted(self._acceptance, around) if around else None
+        write = self._intake.sender.write_oneway
+        self._intercepted = Intercepted(self._acceptance, write, around) if around else None
         instance._register_producer(self)
         self._life.state = State.OPEN
 
@@ -209,18 +213,19 @@ class Producer(Generic[T]):
         of messages in flight is reached. Cancelling it doesn't unsend.
 
         Args:
-            timeout: seconds for everything; the producer's by default.
+            timeout: seconds for everything. Without it the producer's, which counts from when there
+                is room; the wait for room ends when nothing is acknowledged for that long.
 
         Returns:
             Where it is stored and how durably.
 
         Raises:
             UsageError: it can't be sent as it is.
-            Unavailable: nothing could be found or reached to send it to.
-            RemoteError: the broker refused it: it is not stored.
-            SendError: it was not acknowledged; ``outcome`` says whether it can be stored.
+            SendError: it was not acknowledged; ``outcome`` says whether it can be stored. It is
+                ``NoNameServer``, ``NoRoute``, ``BrokerUnreachable`` or ``BufferFull`` too where
+                that is the reason, and the ``RemoteError`` with which a broker refused it.
         """
-        self._life.check()
+        self._check()
         if self._intercepted is not None:
             message = self._acceptance.message_of(
                 topic, body, tag, keys, properties, sharding_key, queue, delay_level
@@ -271,10 +276,11 @@ class Producer(Generic[T]):
         """Accept a message now; the future ends as ``send`` would. The fastest way to send.
 
         Raises:
-            UsageError: it can't be sent as it is.
+            UsageError: it can't be sent as it is, or this is another thread or loop than the
+                producer's.
             BufferFull: the bound of messages or bytes in flight is reached.
         """
-        self._life.check()
+        self._check()
         if self._intercepted is not None:
             message = self._acceptance.message_of(
                 topic, body, tag, keys, properties, sharding_key, queue, delay_level
@@ -327,9 +333,15 @@ class Producer(Generic[T]):
 
         Raises:
             UsageError: it can't be sent as it is.
-            Unavailable: there was no connection to write it to.
+            SendError: there was no connection to write it to; see ``send``.
         """
-        self._life.check()
+        self._check()
+        if self._intercepted is not None:
+            message = self._acceptance.message_of(
+                topic, body, tag, keys, properties, sharding_key, queue, delay_level
+            )
+            await self._intercepted.send_oneway(message, timeout)
+            return
         item = self._acceptance.prepare(
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
         )
@@ -344,8 +356,12 @@ class Producer(Generic[T]):
 
         Raises:
             UsageError: they can't be one batch (topics, delays, size), or there are none.
+            SendError: they were not acknowledged; see ``send``.
         """
-        self._life.check()
+        self._check()
+        messages = list(messages)
+        if self._intercepted is not None and messages:
+            return await self._intercepted.send_batch(messages, timeout)
         futures = await self._acceptance.batch(messages, timeout)
         await asyncio.wait(futures)
         for failure in [future.exception() for future in futures]:
@@ -361,7 +377,7 @@ class Producer(Generic[T]):
         Returns:
             For each message, in order, its receipt or why it has none. It raises for none of them.
         """
-        self._life.check()
+        self._check()
         if self._intercepted is not None:
             return await self._intercepted.send_many(messages, timeout)
         plain = self._acceptance.plain_message
@@ -382,6 +398,17 @@ class Producer(Generic[T]):
             except PocketMQError as error:
                 results.append(as_send_error(error))
         return results
+
+    def _check(self) -> None:
+        """Raises UsageError unless it is open and this is its loop."""
+        self._life.check()
+        if asyncio._get_running_loop() is not self._loop:
+            raise UsageError(
+                "the producer was called from another thread or event loop than its own",
+                group=self.group,
+                hint="call it through loop.call_soon_threadsafe or"
+                " asyncio.run_coroutine_threadsafe, or use client.blocking",
+            )
 
     async def flush(self) -> None:
         """Wait until every message accepted before is acknowledged or has failed."""

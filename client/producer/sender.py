@@ -14,25 +14,29 @@ import random
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
-from typing import Final
+from typing import Final, Protocol
 
 from client.backoff import Backoff
 from client.config import ProducerOptions
 from client.errors import (
     BrokerUnreachable,
     NoRoute,
+    Outcome,
     PocketMQError,
+    as_send_error,
 )
 from client.producer.accumulator import Lane
 from client.producer.batch import Batch
 from client.producer.delivery import BUSY, Delivery, Verdict, not_durable
 from client.producer.network import Network
 from client.producer.outgoing import Outgoing
+from client.producer.own_time import OwnTime
 from client.producer.queue_selector import RoundRobin
 from client.receipt import Receipt, SendStatus
 from client.routes import Route
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.limits import STALL_SECONDS
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -52,11 +56,18 @@ _RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, 
 """A receipt of its fields without a step of Python: one is made for every message."""
 
 
+class Finished(Protocol):
+    """Called with a batch whose messages are all settled."""
+
+    def __call__(self, batch: Batch, *, stored: bool) -> None: ...
+
+
 class Sender:
     """Delivers the batches of one producer.
 
     Args:
         finished: is called with each batch once all its messages are settled.
+        own_time: the clock of deadlines.
     """
 
     def __init__(
@@ -65,7 +76,8 @@ class Sender:
         group: str,
         options: ProducerOptions,
         tasks: Supervisor,
-        finished: Callable[[Batch], None],
+        finished: Finished,
+        own_time: OwnTime,
     ) -> None:
         self._network = network
         self._group = group
@@ -75,7 +87,8 @@ class Sender:
         self._random = random.Random()  # noqa: S311 - spreads load
         self._turns: dict[str, RoundRobin] = {}
         self._loop = asyncio.get_running_loop()
-        self._now = self._loop.time
+        self._time = own_time
+        self._now = own_time.now
         self._faults = network.faults
         self._written: set[Connection] = set()
         self._unconnected: dict[str, dict[Delivery, asyncio.TimerHandle]] = {}
@@ -118,17 +131,24 @@ class Sender:
         return self._network.remote.request(code, header, body=payload.body, oneway=oneway)
 
     async def write_oneway(self, item: Outgoing) -> None:
-        """Write one message that nobody acknowledges. Raises Unavailable."""
+        """Write one message that nobody acknowledges. Raises SendError."""
         batch = Batch(Lane(item.lane), (item,))
-        route = await self._route(item.topic, item.deadline - self._now())
-        queue = item.queue(route.writable) or self._choose(route, None)
-        address = self._address(route, queue)
+        try:
+            route = await self._route(item.topic, item.deadline - self._now())
+            queue = item.queue(route.writable) or self._choose(route, None)
+            address = self._address(route, queue)
+        except PocketMQError as error:
+            raise as_send_error(error) from error.__cause__
+        written = False
         try:
             connection = await self._network.connect(address, item.deadline - self._now())
             connection.send_oneway(self.request(batch, queue, oneway=True))
+            written = True
             await connection.drain()
         except RemotingError as error:
-            raise BrokerUnreachable(str(error), queue=queue, broker=address) from error
+            failure = as_send_error(BrokerUnreachable(str(error), queue=queue, broker=address))
+            failure.outcome = Outcome.UNKNOWN if written else Outcome.NOT_SENT
+            raise failure from error
 
     # The fast lane
 
@@ -200,10 +220,18 @@ class Sender:
         self._unconnected[address] = {}
 
     def _wait(self, delivery: Delivery, address: str) -> None:
-        late = self._loop.call_at(delivery.deadline, self._late, delivery, address)
+        when = self._time.on_loop(delivery.deadline)
+        late = self._loop.call_at(when, self._late, delivery, address, when)
         self._unconnected[address][delivery] = late
 
-    def _late(self, delivery: Delivery, address: str) -> None:
+    def _late(self, delivery: Delivery, address: str, since: float) -> None:
+        now = self._loop.time()
+        if now - since > STALL_SECONDS:
+            # The loop stalled, which kept the connection from being made: that time again.
+            again = now + now - since
+            late = self._loop.call_at(again, self._late, delivery, address, again)
+            self._unconnected[address][delivery] = late
+            return
         del self._unconnected[address][delivery]
         failure = ConnectFailed(address, "no connection within the time of the send")
         self._lost(delivery, failure, address, written=False)
@@ -293,7 +321,7 @@ class Sender:
         """Wait before another attempt, unless another broker can be tried; False: out of time."""
         route = self._network.routes.table.get(delivery.batch.topic)
         if route is not None and delivery.batch.queue is None:
-            now = self._now()
+            now = self._loop.time()
             others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
             if any(self._faults.available(broker, now) for broker in others):
                 return True
@@ -314,7 +342,7 @@ class Sender:
             if len(self._turns) >= MAX_TURNS:
                 self._turns.clear()
             turn = self._turns[route.topic] = RoundRobin(self._random.getrandbits(31))
-        return turn.next(route.writable, self._faults, self._now(), avoid)
+        return turn.next(route.writable, self._faults, self._loop.time(), avoid)
 
     def _address(self, route: Route, queue: MessageQueue) -> str:
         address = route.master(queue.broker_name)
@@ -333,7 +361,7 @@ class Sender:
         assert queue is not None
         verdict = delivery.judge(answer, code, self._group, address)
         now = self._now()
-        self._faults.answered(queue.broker_name, now - delivery.started, now)
+        self._faults.answered(queue.broker_name, now - delivery.started, self._time.on_loop(now))
         if verdict is Verdict.STORED:
             self._settle(delivery, queue, answer)
         else:
@@ -348,7 +376,7 @@ class Sender:
         queue = delivery.queue
         assert queue is not None
         delivery.failed_broker = queue.broker_name
-        self._faults.failed(queue.broker_name, self._now())
+        self._faults.failed(queue.broker_name, self._loop.time())
         self._network.routes.suspect(queue.topic)
         if isinstance(failure, RequestTimeout):
             self._network.doubt(address)
@@ -379,7 +407,7 @@ class Sender:
                 future.set_result(receipt)
             else:
                 future.set_exception(not_durable(receipt, self._group))
-        self._finish(delivery)
+        self._finish(delivery, stored=True)
 
     def _unexpected(self, delivery: Delivery, error: Exception) -> None:
         _log.exception("batch not sent", topic=delivery.batch.topic)
@@ -392,13 +420,13 @@ class Sender:
             delivery.error = PocketMQError(str(error) or type(error).__name__)
         self._fail(delivery)
 
-    def _finish(self, delivery: Delivery) -> None:
+    def _finish(self, delivery: Delivery, *, stored: bool) -> None:
         if not delivery.settled:
             delivery.settled = True
-            self._finished(delivery.batch)
+            self._finished(delivery.batch, stored=stored)
 
     def _fail(self, delivery: Delivery) -> None:
         for future in delivery.batch.futures:
             if future is not None and not future.done():
                 future.set_exception(delivery.failure(delivery.batch.topic, self._group))
-        self._finish(delivery)
+        self._finish(delivery, stored=False)

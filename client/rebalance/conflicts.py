@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from client.errors import GroupConflict, PocketMQError
 from client.heartbeat import Membership
 from client.rebalance.group_view import describe
+from remoting.docs import DOCS
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode
@@ -36,7 +37,7 @@ Policy = Literal["reject", "warn", "allow"]
 
 _ONLINE_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE})
 
-DOCS = "docs/consumer-groups.md#one-group-one-subscription"
+SUBSCRIPTION_DOCS = f"{DOCS}consumer-groups.md#one-group-one-subscription"
 
 
 class Contradiction(NamedTuple):
@@ -98,7 +99,7 @@ def refusal(answer: Command, group: str, broker: str) -> GroupConflict | None:
         kind=finding.kind,
         group=group,
         broker=broker,
-        hint=_hint(finding.docs or DOCS),
+        hint=_hint(finding.docs or SUBSCRIPTION_DOCS),
     )
 
 
@@ -167,7 +168,7 @@ async def _check_at(
         kind=differs.kind,
         group=mine.group_name,
         broker=address,
-        hint=_hint(DOCS),
+        hint=_hint(SUBSCRIPTION_DOCS),
     )
 
 

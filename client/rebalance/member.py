@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from client.errors import NoNameServer, PocketMQError
+from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import Event, MembersDiffer, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.places import Position
@@ -139,7 +139,9 @@ class GroupMember:
             self._tell,
             conflicts=self.on_conflict != "allow",
         )
-        self._reports = Reports(self.group, self._tell, shared=self._shared)
+        self._reports = Reports(
+            self.group, self._instance.client_id, self._tell, shared=self._shared
+        )
         self._told: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
@@ -187,7 +189,7 @@ class GroupMember:
         Raises:
             GroupConflict: the other members are not alike.
             NoNameServer: none can be reached.
-            UsageError: this instance has a member of the group already.
+            UsageError: this instance has a member of the group already, or asks no name server.
         """
         self._instance._members.check_free(self.group)
         addresses = await self._addresses()
@@ -210,11 +212,13 @@ class GroupMember:
             self._rounds.cancel()
             await asyncio.wait([self._rounds])
         self._end_waiting(self._waiters)
-        await self._hand_over.give_up_all(deadline)
-        await self._tasks.close()
-        if self._joined:
-            self._joined = False
-            await self._instance._leave(self)
+        try:
+            await self._hand_over.give_up_all(deadline)
+        finally:
+            await self._tasks.close()
+            if self._joined:
+                self._joined = False
+                await self._instance._leave(self)
 
     async def _addresses(self) -> list[str]:
         """All brokers of the topics' routes."""
@@ -226,7 +230,9 @@ class GroupMember:
         for route in routes:
             if isinstance(route, Route):
                 found.update((one, None) for ids in route.brokers.values() for one in ids.values())
-            elif isinstance(route, NoNameServer) or not isinstance(route, PocketMQError):
+            elif isinstance(route, NoNameServer | UsageError) or not isinstance(
+                route, PocketMQError
+            ):
                 raise route
         return list(found)
 

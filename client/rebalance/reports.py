@@ -18,14 +18,18 @@ class Reports:
     """The events and log lines of one member's rounds.
 
     Args:
+        member: its client id.
         shared: the members share the queues.
 
     Attributes:
         members: the client ids of all members, as of the last round.
     """
 
-    def __init__(self, group: str, tell: Callable[[Event], None], *, shared: bool) -> None:
+    def __init__(
+        self, group: str, member: str, tell: Callable[[Event], None], *, shared: bool
+    ) -> None:
         self._group = group
+        self._member = member
         self._tell = tell
         self._shared = shared
         self.members: tuple[str, ...] = ()
@@ -46,6 +50,7 @@ class Reports:
         if self._shared and known:
             self._report_members(known[0].members)
             self._report_idle(known, difference)
+        self._report_share(difference)
 
     def _report_failed(self, failed: Mapping[str, PocketMQError]) -> None:
         for topic, error in failed.items():
@@ -71,6 +76,19 @@ class Reports:
             _log.info("group changed", group=self._group, members=len(members))
             self.members = members
             self._tell(GroupChanged(self._group, members))
+
+    def _report_share(self, difference: Difference) -> None:
+        for topic in sorted({queue.topic for queue in (*difference.gained, *difference.lost)}):
+            _log.info(
+                "rebalanced",
+                group=self._group,
+                topic=topic,
+                member=self._member,
+                members=len(self.members),
+                queues=sum(queue.topic == topic for queue in difference.wanted),
+                gained=sum(queue.topic == topic for queue in difference.gained),
+                lost=sum(queue.topic == topic for queue in difference.lost),
+            )
 
     def _report_idle(self, views: list[View], difference: Difference) -> None:
         queues = sum(not _is_retry(queue) for view in views for queue in view.queues)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import client
 from remoting.protocol.codes import RequestCode
@@ -41,6 +42,18 @@ async def test_topics_are_made_changed_listed_and_deleted(admin: client.Admin):
     assert await admin.topics() == ["T"]
     with pytest.raises(client.TopicNotFound):
         await admin.topic_config("Orders")
+
+
+async def test_an_update_leaves_a_topics_attributes_alone(admin: client.Admin):
+    attributes = {"+message.type": "FIFO", "+cleanup.policy": "DELETE"}
+    await admin.create_topic("Orders", queues=3, attributes=attributes)
+    await admin.update_topic("Orders", queues=6)
+    config = (await admin.topic_config("Orders"))["broker-a"]
+    assert config.write_queue_nums == 6
+    assert config.attributes == {"message.type": "FIFO", "cleanup.policy": "DELETE"}
+    await admin.create_topic("Orders", queues=6, attributes={"-message.type": ""})
+    config = (await admin.topic_config("Orders"))["broker-a"]
+    assert config.attributes == {"cleanup.policy": "DELETE"}
 
 
 async def test_bad_topics_are_refused_before_asking(admin: client.Admin):
@@ -99,6 +112,16 @@ async def test_groups_are_made_listed_and_deleted(admin: client.Admin):
     assert (await admin.committed("g", "T"))[queue(0)] is None
     with pytest.raises(client.UsageError):
         await admin.create_group("g", max_retries=-1)
+
+
+async def test_a_group_that_exists_changes_only_in_what_is_given(admin: client.Admin):
+    await admin.create_group("g", max_retries=3, retry_queues=2, consume=False, broadcast=False)
+    before = (await admin.group_config("g"))["broker-a"]
+    await admin.create_group("g")
+    assert (await admin.group_config("g"))["broker-a"] == before
+    await admin.create_group("g", max_retries=0)
+    changed = (await admin.group_config("g"))["broker-a"]
+    assert changed == structs.replace(before, retry_max_times=0)
 
 
 async def test_what_an_older_broker_cannot_be_asked_is_found_in_its_lists(

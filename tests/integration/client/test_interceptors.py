@@ -1,12 +1,14 @@
-"""Interceptors around sends."""
+"""Interceptors around sends and handlers, and for what the application takes itself."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import client
+from tests.integration.client.pushing import collect, consumer
 
 
 class Tracing(client.Interceptor):
@@ -26,8 +28,24 @@ class Tracing(client.Interceptor):
         self.seen.append(receipt.offset)
         return receipt
 
+    async def send_oneway(self, message: Any, proceed: Any) -> None:
+        message.properties = {**(message.properties or {}), self.name: "1"}
+        await proceed(message)
+        self.seen.append("one-way")
 
-async def test_every_acknowledged_send_goes_through_them(cluster: Any):
+    async def handle(self, messages: Any, proceed: Any) -> None:
+        self.seen.append([message.body for message in messages])
+        await proceed()
+
+    def receive(self, messages: Any) -> None:
+        self.seen.append([message.body for message in messages])
+
+
+def message(body: bytes, queue: client.MessageQueue) -> client.Message[bytes]:
+    return client.Message("T", body, queue=queue)
+
+
+async def test_every_way_of_sending_goes_through_them(cluster: Any):
     outer, inner = Tracing("outer"), Tracing("inner")
     queue = client.MessageQueue("T", "broker-a", 0)
     async with client.Producer(cluster.nameserver, interceptors=[outer, inner]) as producer:
@@ -35,11 +53,16 @@ async def test_every_acknowledged_send_goes_through_them(cluster: Any):
         await producer.send_nowait("T", b"2", queue=queue)
         [receipt] = await producer.send_many([client.Message("T", b"3", queue=queue)])
         assert isinstance(receipt, client.Receipt)
-    assert outer.seen == inner.seen == [0, 1, 2]
+        receipts = await producer.send_batch([message(b"4", queue), message(b"5", queue)])
+        assert [receipt.offset for receipt in receipts] == [3, 4]
+        await producer.send_oneway("T", b"6", queue=queue)
+    assert outer.seen == inner.seen == [0, 1, 2, 3, 4, "one-way"]
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign([queue])
-        messages = await consumer.get_many(10, timeout=5)
-    assert [message.body for message in messages] == [b"1", b"2", b"3"]
+        messages = []
+        while len(messages) < 6:
+            messages += await consumer.get_many(10, timeout=5)
+    assert [message.body for message in messages] == [b"1", b"2", b"3", b"4", b"5", b"6"]
     assert messages[0].tag == "a"
     assert all({"outer", "inner"} <= message.properties.keys() for message in messages)
 
@@ -69,3 +92,127 @@ async def test_one_may_answer_in_place_of_the_broker(cluster: Any):
     async with client.Producer(cluster.nameserver, interceptors=[Dry()]) as producer:
         receipt = await producer.send("T", b"x")
     assert receipt.queue.broker_name == "none"
+
+
+class Refusing(client.Interceptor):
+    """Lets through what doesn't begin with a minus."""
+
+    async def send(self, message: Any, proceed: Any) -> Any:
+        if message.body.startswith(b"-"):
+            raise RuntimeError("not this one")
+        if message.body.startswith(b"="):
+            return client.Receipt(client.SendStatus.OK, QUEUE, -1, "", "")
+        return await proceed(message)
+
+    async def send_oneway(self, message: Any, call_next: Any) -> None:
+        if not message.body.startswith(b"-"):
+            await call_next(message)
+
+
+QUEUE = client.MessageQueue("T", "broker-a", 0)
+
+
+async def stored(cluster: Any, count: int) -> list[bytes]:
+    async with client.PullConsumer(cluster.nameserver, group="look") as consumer:
+        consumer.assign([QUEUE])
+        bodies: list[bytes] = []
+        while len(bodies) < count:
+            bodies += [message.body for message in await consumer.get_many(100, timeout=5)]
+        assert await consumer.get_many(1, timeout=0) == []
+        return bodies
+
+
+async def test_a_batch_is_sent_whole_or_not_at_all(cluster: Any):
+    seen = Tracing("x")
+    async with client.Producer(cluster.nameserver, interceptors=[seen, Refusing()]) as producer:
+        with pytest.raises(RuntimeError, match="not this one"):
+            await producer.send_batch([message(body, QUEUE) for body in (b"1", b"-2", b"3")])
+        assert seen.seen == [client.SendError] * 2
+        # One that is answered in its place is left out.
+        receipts = await producer.send_batch([message(body, QUEUE) for body in (b"4", b"=5", b"6")])
+        assert [receipt.offset for receipt in receipts] == [0, -1, 1]
+        [receipt] = await producer.send_batch([message(b"=7", QUEUE)])
+        assert receipt.offset == -1
+        with pytest.raises(client.UsageError, match="at least one"):
+            await producer.send_batch([])
+        with pytest.raises(client.UsageError, match="one topic only"):
+            await producer.send_batch([message(b"8", QUEUE), client.Message("Other", b"9")])
+        await producer.send_oneway("T", b"-10", queue=QUEUE)
+        await producer.send_oneway("T", b"11", queue=QUEUE)
+    assert await stored(cluster, 3) == [b"4", b"6", b"11"]
+
+
+async def test_a_batch_that_the_broker_refuses_is_seen_as_refused(fake: Any, refuse: Any):
+    seen = Tracing("x")
+    fake.on_send(refuse(13, 1, fake.store))
+    queue = client.MessageQueue("T", "fake-0", 0)
+    async with client.Producer(fake.address, interceptors=[seen]) as producer:
+        with pytest.raises(client.MessageIllegal):
+            await producer.send_batch([message(b"1", queue), message(b"2", queue)])
+    assert all(issubclass(kind, client.MessageIllegal) for kind in seen.seen)
+    assert len(seen.seen) == 2
+
+
+async def test_a_batch_that_is_given_up_leaves_no_task_behind(cluster: Any):
+    class Waiting(client.Interceptor):
+        async def send(self, message: Any, call_next: Any) -> Any:
+            reached.set()
+            await asyncio.Event().wait()
+
+    reached = asyncio.Event()
+    before = asyncio.all_tasks()
+    async with client.Producer(cluster.nameserver, interceptors=[Waiting()]) as producer:
+        sending = asyncio.create_task(producer.send_batch([message(b"1", QUEUE)]))
+        await reached.wait()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    assert asyncio.all_tasks() <= before
+
+
+async def test_they_see_every_way_of_receiving(cluster: Any, until: Any):
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send_batch([message(b"1", QUEUE), message(b"2", QUEUE)])
+    one, two = Tracing("one"), Tracing("two")
+    around: Any = {"interceptors": [one, two]}
+
+    def told() -> Any:
+        assert one.seen == two.seen
+        seen, one.seen, two.seen = one.seen, [], []
+        return seen
+
+    async with client.PullConsumer(cluster.nameserver, group="a", **around) as puller:
+        puller.assign([QUEUE])
+        assert await puller.get_many(10, timeout=5)
+        assert told() == [[b"1", b"2"]]
+        assert await puller.get_many(10, timeout=0) == []
+        await puller.seek(QUEUE, 0)
+        await anext(puller)
+        assert told() == [[b"1"]]
+    async with consumer(cluster, group="b", **around) as pushed:
+        for _ in range(2):
+            (await anext(pushed)).ack()
+        assert told() == [[b"1"], [b"2"]]
+    for number, batch_size in enumerate((1, 2)):
+        handler = collect([], lambda given: given)
+        made = consumer(cluster, handler, group=f"c{number}", batch_size=batch_size, **around)
+        async with made:
+            await until(lambda: sum(map(len, one.seen)) == 2)
+        assert told() == ([[b"1"], [b"2"]] if batch_size == 1 else [[b"1", b"2"]])
+
+
+async def test_one_that_fails_takes_no_message_from_the_application(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+):
+    class Broken(client.Interceptor):
+        def receive(self, messages: Any) -> None:
+            raise ValueError("of a test")
+
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send("T", b"1", queue=QUEUE)
+    async with client.PullConsumer(
+        cluster.nameserver, group="a", interceptors=[Broken()]
+    ) as puller:
+        puller.assign([QUEUE])
+        assert len(await puller.get_many(10, timeout=5)) == 1
+    assert "an interceptor failed" in caplog.text

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import client
+from client import blocking
 from tests.integration.client.pulling import fill, queue, take
 
 
@@ -141,7 +142,8 @@ async def test_assigning_anew_keeps_what_stays_and_drops_what_goes(cluster: Any,
         assert await take(consumer, 1) == [b"2"]
         assert await consumer.get_many(1, timeout=0.1) == []
         consumer.assign([])
-        assert await consumer.get_many(1, timeout=0.05) == []
+        with pytest.raises(client.UsageError, match="nothing to read"):
+            await consumer.get_many(1)
 
 
 async def test_prefetching_stops_at_its_bounds(cluster: Any, producer: Any, until: Any):
@@ -183,3 +185,46 @@ async def test_the_broker_knows_who_reads_what(cluster: Any, until: Any):
         await consumer.close()
         with pytest.raises(client.NotOnline):
             await admin.consumer_connections("g")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["T", b"T", client.MessageQueue("T", "broker-a", 0), ["T"], [("T", "broker-a", 0)]],
+    ids=repr,
+)
+async def test_what_is_no_list_of_queues_is_refused(cluster: Any, wrong: Any):
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        for method in (consumer.assign, consumer.pause, consumer.resume):
+            with pytest.raises(client.UsageError, match=r"queues are wanted, not .*subscribe"):
+                method(wrong)
+
+
+async def test_reading_nothing_is_refused(cluster: Any):
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        with pytest.raises(client.UsageError, match="no queue is assigned and no topic subscribed"):
+            await consumer.get_many(1)
+        with pytest.raises(client.UsageError, match="nothing to read"):
+            await anext(consumer)
+        await consumer.subscribe("T")
+        assert await consumer.get_many(1, timeout=0) == []
+    async with client.PushConsumer(cluster.nameserver, group="h", subscribe={}) as pushed:
+        with pytest.raises(client.UsageError, match="no topic is subscribed"):
+            await anext(pushed)
+        pushed.subscribe("T")
+        pushed.unsubscribe("T")
+        with pytest.raises(client.UsageError, match="no topic is subscribed"):
+            await anext(pushed)
+
+
+async def test_the_blocking_one_refuses_the_same(cluster: Any):
+    def work() -> None:
+        wrong: Any = "T"
+        with blocking.PullConsumer(cluster.nameserver, group="g") as consumer:
+            with pytest.raises(client.UsageError, match="queues are wanted, not 'T'"):
+                consumer.assign(wrong)
+            with pytest.raises(client.UsageError, match="nothing to read"):
+                consumer.get_many(1)
+            with pytest.raises(client.UsageError, match="nothing to read"):
+                next(consumer)
+
+    await asyncio.to_thread(work)

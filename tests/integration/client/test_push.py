@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,29 +19,6 @@ from tests.integration.client.pushing import Bodies, collect, consumer, fill, la
 async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
     async with client.Producer(cluster.nameserver) as made:
         yield made
-
-
-PROGRAM = """
-import asyncio, sys
-import client
-
-running = asyncio.Event()
-
-async def handle(message):
-    await running.wait()
-    print("got", flush=True)
-
-async def main():
-    async with client.PushConsumer(
-        sys.argv[1], group="g", subscribe={"T": "*"}, handler=handle, start_from=client.FIRST
-    ) as consumer:
-        # Whoever reads that a message came may send the signal: run() listens for it by then.
-        asyncio.get_running_loop().call_soon(running.set)
-        await consumer.run()
-    print("stopped", flush=True)
-
-asyncio.run(main())
-"""
 
 
 async def test_every_message_comes_once_and_a_clean_stop_commits_all(
@@ -179,6 +155,43 @@ async def test_what_can_not_be_handled_ends_among_the_dead_letters(
     assert message.body == b"bad"
 
 
+async def test_a_dead_letter_says_why_and_keeps_that_when_it_is_sent_back(
+    cluster: Any, producer: Any, until: Any
+) -> None:
+    async def handle(message: Any) -> None:
+        if message.body == b"0":
+            raise ValueError("no such account")
+        raise client.DeadLetter("sold out")
+
+    await fill(producer, 2)
+    async with client.Admin(cluster.nameserver) as admin:
+        events: list[Any] = []
+        async with consumer(cluster, handle, max_retries=0, on_event=events.append):
+            await until(lambda: sum(isinstance(e, MessageDeadLettered) for e in events) == 2)
+        letters = await admin.dead_letters("g")
+        raised, given = sorted(letters, key=lambda letter: letter.body)
+        assert (raised.reason, raised.exception) == ("ValueError('no such account')", "ValueError")
+        assert (given.reason, given.exception) == ("sold out", None)
+        assert raised.consumer == given.consumer
+        assert "@" in str(raised.consumer)
+        assert raised.failed_at is not None
+        assert raised.failed_at <= raised.died_at
+        assert [letter.retries for letter in letters] == [1, 1]
+        await admin.create_topic("T2", queues=1)
+        await admin.redrive("g", topic="T2")
+    async with client.PullConsumer(
+        cluster.nameserver, group="again", start_from=client.FIRST
+    ) as pull:
+        pull.assign(await pull.queues("T2"))
+        got: list[Any] = []
+        while len(got) < 2:
+            got += await pull.get_many(10, timeout=10)
+    assert {message.properties["POCKETMQ_DEAD_REASON"] for message in got} == {
+        "ValueError('no such account')",
+        "sold out",
+    }
+
+
 async def test_an_orderly_message_that_fails_goes_aside_and_its_queue_goes_on(
     cluster: Any, producer: Any, until: Any
 ):
@@ -284,25 +297,6 @@ async def test_the_blocking_one_runs_plain_functions(cluster: Any, producer: Any
     got, taken = await asyncio.to_thread(work)
     assert sorted(got, key=int) == sorted(taken, key=int) == numbers(30)
     assert await lag(cluster, "a") == await lag(cluster, "b") == 0
-
-
-async def test_sigterm_stops_run_cleanly(cluster: Any, producer: Any):
-    await fill(producer, 1)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, cluster.nameserver, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(60):
-            assert await process.stdout.readline() == b"got\n"
-            process.terminate()
-            assert await process.stdout.readline() == b"stopped\n"
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert await lag(cluster) == 0
 
 
 async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_consumer(

@@ -298,3 +298,34 @@ async def test_require_durable_raises_for_less(fake: Any):
         with pytest.raises(client.NotDurable) as caught:
             await strict.send("T", b"x")
     assert caught.value.receipt.status is client.SendStatus.FLUSH_DISK_TIMEOUT
+
+
+async def test_sending_from_another_thread_or_loop_is_refused(fake: Any):
+    async def elsewhere(producer: Any) -> None:
+        with pytest.raises(client.UsageError, match="another thread or event loop"):
+            producer.send_nowait("T", b"x")
+        with pytest.raises(client.UsageError, match="another thread or event loop"):
+            await producer.send("T", b"x")
+
+    def without_loop(producer: Any) -> None:
+        with pytest.raises(client.UsageError, match="call_soon_threadsafe"):
+            producer.send_nowait("T", b"x")
+
+    async with client.Producer(fake.address) as producer:
+        await producer.send("T", b"first")
+        await asyncio.to_thread(asyncio.run, elsewhere(producer))
+        await asyncio.to_thread(without_loop, producer)
+    assert fake.bodies() == [b"first"]
+
+
+async def test_a_tag_that_no_subscription_can_name_is_refused_in_every_way_of_sending(cluster: Any):
+    message = client.Message("T", b"x", tag="a||b")
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send("T", b"x", tag="a")  # from here on there is a route
+        for send in (producer.send, producer.send_nowait, producer.send_oneway):
+            with pytest.raises(client.UsageError, match="one tag"):
+                await send(message)
+        with pytest.raises(client.UsageError, match="one tag"):
+            await producer.send_batch([message])
+        [failed] = await producer.send_many([message])
+        assert isinstance(failed, client.UsageError)

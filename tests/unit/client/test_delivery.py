@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from client.errors import (
+    BrokerUnreachable,
     MessageIllegal,
     NoPermission,
     Outcome,
+    PocketMQError,
     RemoteError,
     SendError,
     SystemBusy,
     TopicNotFound,
+    as_send_error,
     remote_error,
 )
 from client.producer.accumulator import Batch, Lane
-from client.producer.delivery import Delivery, Verdict, as_send_error
+from client.producer.delivery import Delivery, Verdict
 from client.producer.outgoing import Outgoing
 from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -31,6 +37,10 @@ def delivery() -> Delivery:
     made.queue = QUEUE
     made.attempts = 1
     return made
+
+
+def lose(made: Delivery) -> Verdict:
+    return made.lost(ConnectFailed("a", "refused"), "g", "a", written=False)
 
 
 def judge(made: Delivery, code: int, remark: str | None = None) -> Verdict:
@@ -104,13 +114,30 @@ def test_a_refusal_is_raised_as_itself_and_anew_for_each_message():
     assert first.group == "g"
 
 
-def test_a_refusal_becomes_a_send_error_where_results_are_returned():
+def test_what_a_send_fails_with_is_a_send_error_and_of_its_own_kind():
     refusal = remote_error(16, "no", "SEND", topic="T", group="g", broker="b")
-    wrapped = as_send_error(refusal)
-    assert wrapped.outcome is Outcome.NOT_SENT
-    assert wrapped.__cause__ is refusal
-    assert (wrapped.topic, wrapped.group, wrapped.broker) == ("T", "g", "b")
-    assert as_send_error(wrapped) is wrapped
+    error = as_send_error(refusal)
+    assert isinstance(error, NoPermission)
+    assert (error.outcome, error.code, error.remark) == (Outcome.NOT_SENT, 16, "no")
+    assert (error.topic, error.group, error.broker) == ("T", "g", "b")
+    assert (str(error), error.__cause__) == (str(refusal), refusal)
+    assert not isinstance(refusal, SendError)
+    assert as_send_error(error) is error
+    assert type(as_send_error(PocketMQError("x"))) is SendError
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [lambda made: judge(made, 16, "no"), lose],
+    ids=["refused", "unreachable"],
+)
+def test_every_failure_of_a_batch_is_a_send_error(failure: Callable[[Delivery], Any]):
+    made = delivery()
+    failure(made)
+    error = made.failure("T", "g")
+    assert isinstance(error, SendError)
+    assert isinstance(error, NoPermission | BrokerUnreachable)
+    assert (error.outcome, error.topic, error.queue) == (Outcome.NOT_SENT, "T", QUEUE)
 
 
 @pytest.mark.parametrize(

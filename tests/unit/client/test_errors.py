@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 import client
-from client.errors import Outcome, PocketMQError, SendError, UsageError, remote_error
+from client.errors import Outcome, PocketMQError, SendError, UsageError, as_send_error, remote_error
 from remoting.protocol.queue import MessageQueue
 
 
@@ -41,9 +41,11 @@ def test_all_are_of_one_family_and_kinds_are_kept_apart():
     [
         SendError("x", outcome=Outcome.UNKNOWN, topic="T", hint="h"),
         remote_error(17, "remark", "SEND", topic="T"),
+        as_send_error(remote_error(17, "remark", "SEND", topic="T")),
+        client.BufferFull("x", topic="T"),
     ],
 )
 def test_errors_survive_pickling(error: PocketMQError):
     again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error)
+    assert (str(again), type(again)) == (str(error), type(error))
     assert again.__dict__ == error.__dict__

@@ -109,6 +109,7 @@ def test_nothing_is_compressed_when_that_is_switched_off():
         ({"body": None}, "has to be bytes, not NoneType"),
         ({"body": b"x" * (MAX_MESSAGE_BYTES + 1)}, "too large"),
         ({"tag": "a\x01b"}, "0x01"),
+        ({"tag": "paid || refunded"}, "a message has one tag"),
         ({"keys": "o-1"}, "write ['o-1']"),
         ({"keys": ["a b"]}, "blank"),
         ({"keys": [""]}, "empty"),
@@ -118,6 +119,8 @@ def test_nothing_is_compressed_when_that_is_switched_off():
         ({"properties": {"a": 5}}, "not text"),
         ({"properties": {"a": "x" * 33_000}}, "32767"),
         ({"delay_level": -1}, "delay_level"),
+        ({"delay_level": 19}, "max_delay_level="),
+        ({"delay_level": True}, "delay_level"),
         ({"flag": 2**31}, "32 signed bits"),
         ({"timeout": -1}, "timeout"),
         ({"sharding_key": 5}, "has to be text"),
@@ -130,6 +133,13 @@ def test_what_cannot_be_sent_is_refused_before_sending(arguments: dict[str, Any]
     with pytest.raises(UsageError) as caught:
         preparer().prepare(**full)
     assert words in str(caught.value)
+
+
+def test_a_broker_may_have_more_delay_levels():
+    item = preparer(max_delay_level=30).prepare("T", b"x", delay_level=30)
+    assert props(item.properties)["DELAY"] == "30"
+    with pytest.raises(UsageError, match="use 1 to 30"):
+        preparer(max_delay_level=30).prepare("T", b"x", delay_level=31)
 
 
 def test_the_largest_body_is_accepted():

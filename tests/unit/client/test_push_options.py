@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,8 +68,7 @@ def test_so_is_an_order_that_makes_none(given: dict[str, Any]):
     ("given", "text"),
     [
         ({"handler": "bill"}, "the handler can't be 'bill'"),
-        ({"batch_size": 2}, "batch_size and interceptors need a handler"),
-        ({"interceptors": [client.Interceptor()]}, "need a handler"),
+        ({"batch_size": 2}, "batch_size needs a handler"),
         ({"order": Orderly(auto_commit=False)}, "returns COMMIT or ROLLBACK"),
         ({"handler": handle, "order": Orderly(), "max_retries": 2}, "the retries are said there"),
         ({"subscribe": "orders"}, "subscribe has to map topics to tags"),
@@ -92,6 +92,52 @@ def test_tags_are_an_expression():
         given: Any = wrong
         with pytest.raises(UsageError, match="is no tag"):
             Tags(given)
+
+
+class Methods:
+    async def one(self, message: Any) -> None: ...
+
+    def none(self) -> None: ...
+
+    def __call__(self, message: Any, *, context: str) -> None: ...
+
+
+def two(message: Any, context: Any) -> None: ...
+
+
+def keyword(*, message: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [lambda: None, two, keyword, Methods().none, Methods.one, Methods(), partial(two, 1, 2)],
+    ids=["none", "two", "keyword", "method", "unbound", "object", "partial"],
+)
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_handler_that_can_not_be_called_with_a_message_is_refused(handler: Any, batch_size: int):
+    what = "a message" if batch_size == 1 else "a list of messages"
+    with pytest.raises(
+        UsageError, match=rf"the handler .* can't be called with {what}: .*one para"
+    ):
+        client.PushConsumer(
+            "127.0.0.1:1", group="g", subscribe={"T": "*"}, handler=handler, batch_size=batch_size
+        )
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        handle,
+        Methods().one,
+        partial(two, context=1),
+        lambda message, more=1: None,
+        print,
+        [].append,
+    ],
+    ids=["function", "method", "partial", "lambda", "builtin", "bound builtin"],
+)
+def test_any_other_is_not(handler: Any):
+    client.PushConsumer("127.0.0.1:1", group="g", subscribe={"T": "*"}, handler=handler)
 
 
 async def test_before_the_start_it_says_that_it_is_not_started():

@@ -12,7 +12,9 @@ from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.send_back import SendBack, Unshared
 from client.errors import DeadLetter, PocketMQError, RetryLater, UsageError, remote_error
 from client.events import MessageDeadLettered
+from client.limits import MAX_DEAD_REASON
 from client.routes import Route
+from remoting.clock import ManualClock
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.base import Header
 from remoting.protocol.message import properties
@@ -26,7 +28,10 @@ BROKERS = {"a": {0: "1.1.1.1:1"}, "b": {0: "2.2.2.2:2"}}
 class Cluster:
     """An instance whose brokers refuse what a test says."""
 
+    client_id = "1.2.3.4@5"
+
     def __init__(self) -> None:
+        self._clock = ManualClock(now_ms=1_700_000_000_123)
         self.routes = self.remote = self
         self.asked: list[tuple[str, int, Any, bytes]] = []
         self.refused: set[tuple[str, int]] = set()
@@ -82,11 +87,52 @@ async def test_the_messages_own_broker_is_asked_to_deliver_it_again(back: Any, c
     assert header.max_reconsume_times == 16
 
 
-async def test_a_dead_letter_is_delay_level_minus_one_and_told_of(
+async def test_a_dead_letter_is_sent_to_its_own_broker_as_spent_and_says_why(
     back: Any, cluster: Cluster, events: list[Any]
 ):
+    text = b"UNIQ_KEY\x01U\x02DELAY\x013"
+    error = ValueError("first\x01second\x02" + "x" * 1000)
+    assert await back.carry_out(message(times=16, text=text), outcome_of(error))
+    [(address, code, header, body)] = cluster.asked
+    assert (address, code) == ("1.1.1.1:1", RequestCode.SEND_MESSAGE_V2)
+    assert (header.topic, body) == ("%RETRY%g", b"7")
+    assert (header.reconsume_times, header.max_reconsume_times) == (17, 0)
+    written = properties.decode(header.properties.encode())
+    reason = written.pop("POCKETMQ_DEAD_REASON")
+    assert reason.startswith("ValueError('first")
+    assert len(reason) == MAX_DEAD_REASON
+    assert written == {
+        "UNIQ_KEY": "U",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "U",
+        "POCKETMQ_DEAD_EXCEPTION": "ValueError",
+        "POCKETMQ_DEAD_CONSUMER": "1.2.3.4@5",
+        "POCKETMQ_DEAD_TIME": "1700000000123",
+    }
+    assert [event.message_id for event in events] == ["U"]
+
+
+async def test_the_reason_holds_nothing_that_a_property_can_not(back: Any, cluster: Cluster):
+    assert await back.carry_out(message(), outcome_of(DeadLetter("a\x01b\x02c\udc80")))
+    written = properties.decode(cluster.asked[0][2].properties.encode())
+    assert written["POCKETMQ_DEAD_REASON"] == "a b c?"
+    assert "POCKETMQ_DEAD_EXCEPTION" not in written
+
+
+async def test_a_dead_letter_without_room_for_a_reason_has_none(back: Any, cluster: Cluster):
+    text = b"UNIQ_KEY\x01U\x02own\x01" + b"x" * 31_700
+    assert await back.carry_out(message(text=text), BURY)
+    assert "POCKETMQ" not in cluster.asked[0][2].properties
+
+
+async def test_a_dead_letter_that_can_not_be_sent_is_delay_level_minus_one(
+    back: Any, cluster: Cluster, events: list[Any]
+):
+    cluster.refused = {(ids[0], int(RequestCode.SEND_MESSAGE_V2)) for ids in BROKERS.values()}
     assert await back.carry_out(message(), BURY)
-    assert cluster.asked[0][2].delay_level == -1
+    address, code, header, _ = cluster.asked[-1]
+    assert (address, code) == FIRST
+    assert header.delay_level == -1
     assert events == [MessageDeadLettered(QUEUE, 7, "7", "g", "bad")]
 
 
@@ -114,16 +160,6 @@ async def test_a_broker_that_refuses_is_gone_round_the_message_is_sent_anew(
         "ORIGIN_MESSAGE_ID": "U",
         "DELAY": "5",
     }
-
-
-async def test_sent_anew_a_dead_letter_has_more_retries_than_allowed_and_no_delay(
-    back: Any, cluster: Cluster
-):
-    cluster.refused = {FIRST}
-    assert await back.carry_out(message(), BURY)
-    header = cluster.asked[1][2]
-    assert header.reconsume_times == 17
-    assert "DELAY" not in properties.decode(header.properties.encode())
 
 
 async def test_its_own_broker_is_the_last_that_it_is_sent_to(back: Any, cluster: Cluster):

@@ -8,11 +8,15 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+import client
 from client import serde
 from client.backoff import Backoff
+from client.config import ConsumerOptions
+from client.consumer.options import PushOptions
 from client.consumer.received import ReceivedMessage
 from client.errors import UnreadableMessage, UsageError
 from client.heartbeat import Members
@@ -44,6 +48,50 @@ def test_instants_need_a_time_zone_and_round_trip():
         milliseconds(at.replace(tzinfo=None))
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("begin", client.FIRST),
+        ("earliest", client.FIRST),
+        ("First", client.FIRST),
+        ("end", client.LAST),
+        ("latest", client.LAST),
+        ("LAST", client.LAST),
+        ("17", 17),
+        ("2026-01-31T12:00+00:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31", datetime(2026, 1, 31).astimezone(UTC)),
+    ],
+)
+def test_start_from_is_written_as_on_the_command_line(text: str, place: Any):
+    assert PushOptions.gather({"start_from": text}, env={}).start_from == place
+    assert ConsumerOptions.gather({"start_from": text}, env={}).start_from == place
+
+
+def test_start_from_may_be_some_time_ago():
+    ago = timedelta(hours=1.5)
+    before = datetime.now(UTC)
+    start = PushOptions.gather({"start_from": "-1.5h"}, env={}).start_from
+    assert isinstance(start, datetime)
+    assert before <= start + ago <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("bad", ["soon", "", "-1y", f"-{'9' * 400}h", True, None, 1.5])
+def test_start_from_is_nothing_else(bad: Any):
+    with pytest.raises(UsageError, match=r"is not begin, end|start_from can't be"):
+        PushOptions.gather({"start_from": bad}, env={})
+
+
+def test_a_send_status_is_written_by_name():
+    assert str(client.SendStatus.OK) == f"{client.SendStatus.OK}" == "OK"
+    assert client.SendStatus.FLUSH_DISK_TIMEOUT == 10
+
+
+def test_the_format_of_a_typed_serde_is_checked():
+    wrong: Any = "yaml"
+    with pytest.raises(UsageError, match=r"format can't be 'yaml'.*json or msgpack"):
+        serde.typed(Order, format=wrong)
+
+
 @dataclass
 class Order:
     number: int
@@ -68,6 +116,45 @@ def test_serdes_round_trip(kind: Any, value: Any):
 def test_a_typed_serde_checks_what_it_reads():
     with pytest.raises(ValueError, match="number"):
         serde.typed(Order).loads(b'{"number":"x"}')
+    with pytest.raises(ValueError, match="number"):
+        serde.typed(Order, format="msgpack").loads(serde.msgpack.dumps({"number": "x"}))
+
+
+@dataclass
+class Delivery:
+    at: datetime
+    parcel: UUID
+    rooms: dict[int, bytes]
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+DELIVERY = Delivery(AT, UUID(int=7), {1: b"x"})
+DELIVERY_PACKED = (
+    b"\x83\xa2at\xd6\xff" + int(AT.timestamp()).to_bytes(4) + b"\xa6parcel\xd9$"
+    b"00000000-0000-0000-0000-000000000007\xa5rooms\x81\x01\xc4\x01x"
+)
+
+
+def test_msgpack_writes_instants_as_its_timestamps_and_ids_as_text():
+    kind = serde.typed(Delivery, format="msgpack")
+    assert kind.dumps(DELIVERY) == serde.msgpack.dumps(DELIVERY) == DELIVERY_PACKED
+    assert kind.loads(DELIVERY_PACKED) == DELIVERY
+    assert serde.msgpack.loads(DELIVERY_PACKED)["at"] == AT
+    assert (
+        serde.msgpack.loads(serde.msgpack.dumps(AT.replace(tzinfo=None))) == "2026-01-02T03:04:05"
+    )
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 5000, b"\xa1\xff", b"\xc0\xc0"])
+@pytest.mark.parametrize("kind", [serde.msgpack, serde.typed(Order, format="msgpack")], ids=repr)
+def test_what_is_not_msgpack_is_a_value_error(kind: Any, body: bytes):
+    with pytest.raises(ValueError):  # noqa: PT011 - the library's own words
+        kind.loads(body)
+
+
+def test_msgpack_refuses_a_value_without_a_form():
+    with pytest.raises(TypeError, match="object"):
+        serde.msgpack.dumps({"a": object()})
 
 
 def test_pauses_double_to_their_bound_with_jitter_and_begin_again():

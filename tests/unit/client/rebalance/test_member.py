@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
+
+import pytest
 
 from client.events import (
     GroupChanged,
@@ -14,6 +17,7 @@ from client.events import (
     RebalanceFailed,
 )
 from client.rebalance.strategies import ByConfig
+from remoting.docs import DOCS
 from remoting.protocol.codes import RequestCode
 from tests.unit.client.rebalance.one_broker import now, queue, world
 from tests.virtual_time import virtual
@@ -44,6 +48,33 @@ async def test_a_newcomer_gets_its_share_at_once_and_a_leaver_gives_its_back(tmp
         await two.stop()
         await asyncio.sleep(0.5)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
+
+
+@virtual
+async def test_each_rebalance_is_logged_with_what_came_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO, "pocketmq")
+
+    def rebalances() -> list[dict[str, object]]:
+        facts = [one.facts for one in caplog.records if one.event == "rebalanced"]
+        caplog.clear()
+        return [one for one in facts if one["topic"] == "T"]
+
+    async with world(tmp_path) as cluster:
+        await cluster.consumer("a").start()
+        await asyncio.sleep(0.5)
+        common = {"group": "g", "topic": "T"}
+        assert rebalances() == [
+            common | {"member": "a", "members": 1, "queues": 4, "gained": 4, "lost": 0}
+        ]
+        await cluster.consumer("b").start()
+        await asyncio.sleep(0.5)
+        told = rebalances()
+        assert common | {"member": "a", "members": 2, "queues": 2, "gained": 0, "lost": 2} in told
+        assert common | {"member": "b", "members": 2, "queues": 2, "gained": 2, "lost": 0} in told
+        await asyncio.sleep(60)
+        assert rebalances() == []
 
 
 @virtual
@@ -99,7 +130,7 @@ async def test_more_members_than_queues_leave_one_idle_and_it_is_told(tmp_path: 
         assert cluster.owners("T") == {"a": [0], "b": [1], "c": [2], "d": [3], "e": []}
         [idle] = cluster.consumers["e"].told(NoQueues)
         assert (idle.members, idle.queues) == (5, 4)
-        assert idle.docs == "docs/consumer-groups.md#one-owner-per-queue"
+        assert idle.docs == f"{DOCS}consumer-groups.md#one-owner-per-queue"
         await cluster.consumers["a"].stop()
         await asyncio.sleep(2)
         assert cluster.owners("T") == {"b": [0], "c": [1], "d": [2], "e": [3]}
