@@ -6,43 +6,38 @@ when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from client import *  # noqa: F403 - its public names are ours, for type checkers and editors
 
 __version__ = "0.1.0"
 
-_HOME = Path(__file__).resolve().parent.parent
-_MODULES_OF_CLIENT = frozenset({"blocking", "serde"})
+_SUBMODULES = frozenset({"blocking", "serde"})
 
 
-def _client() -> Any:
-    module = importlib.import_module("client")
-    found = Path(module.__file__ or "").resolve()
-    if not found.is_relative_to(_HOME / "client"):
-        msg = (
-            f"'import client' finds {found}, not PocketMQ's {_HOME / 'client' / '__init__.py'}: "
-            f"rename {found.name} of your application, or run it with 'python -P'"
-        )
-        raise ImportError(msg, name="client", path=str(found))
-    return module
+if not TYPE_CHECKING:  # A type checker that sees __getattr__ takes any name for one that is there.
 
+    def __getattr__(name: str) -> Any:
+        """Look a name of the client up (PEP 562).
 
-def __getattr__(name: str) -> Any:
-    """Look a name of the client up (PEP 562).
-
-    Raises:
-        AttributeError: The client has no such name.
-        ImportError: A ``client`` module of the application shadows ours.
-    """
-    # ``from pocketmq import logs`` asks here too, before it looks for the module ``logs``: the
-    # client's own names are classes and constants.
-    if name.startswith("_") or (name.islower() and name not in _MODULES_OF_CLIENT):
-        msg = f"module 'pocketmq' has no attribute {name!r}"
-        raise AttributeError(msg)
-    return getattr(_client(), name)
+        Raises:
+            AttributeError: The client has no such name.
+            ImportError: A module of the application has the name of one that the client needs.
+        """
+        if name in _SUBMODULES:
+            return import_module(f"pocketmq.{name}")
+        # ``from pocketmq import logs`` asks here too, before it looks for the module ``logs``: the
+        # client's own names are classes and constants.
+        if name == "__all__" or not (name.startswith("_") or name.islower()):
+            client = import_module("pocketmq.own_client").client
+            if name in {"__all__", *client.__all__}:
+                globals()[name] = value = getattr(client, name)
+                return value
+        raise AttributeError(f"module 'pocketmq' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Our own names and the client's."""
-    return sorted({"__version__", *_client().__all__})
+    return sorted({*globals(), *import_module("pocketmq.own_client").client.__all__})

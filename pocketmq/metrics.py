@@ -1,18 +1,27 @@
-"""``--metrics-port``: what a server process counts, for Prometheus.
+"""``--metrics-port``: what a server process counts, for Prometheus, and whether it is well.
 
-The servers only keep plain numbers. A scrape, in a thread of its own, reads them and makes the page
-(``metrics_page``); between scrapes this costs the loop two additions a request, for the latency
-histograms, and twenty looks a second at its own punctuality.
+``/metrics`` is Prometheus' text. ``/livez`` says whether the event loop runs, ``/readyz`` whether
+clients can use the server: its store takes messages and a name server knows it. The port answers
+from before the first part starts until the last one has stopped, so that a probe can tell a broker
+that recovers its store from one that is gone.
+
+The servers only keep plain numbers. A request, in a thread of its own, reads them; a scrape makes
+the page of them (``metrics_page``). Between scrapes this costs the loop two additions a request,
+for the latency histograms, and twenty looks a second at its own punctuality.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import socketserver
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
@@ -23,15 +32,19 @@ from pocketmq.request_times import RequestTimes
 from remoting.addresses import address_text
 
 if TYPE_CHECKING:
+    from broker.app import Broker
     from pocketmq.serving import Part
 
 
 STOP_LOOK_SECONDS: Final = 0.05
 """How often the scraped thread looks whether it shall end."""
 
+LIVE_SECONDS: Final = 5.0
+"""How long ``/livez`` waits for the event loop, which nothing holds for a tenth of that."""
+
 
 class _HttpServer(socketserver.ThreadingTCPServer):
-    """Answers scrapes; unlike ``http.server``'s it asks no name service for the host's name."""
+    """Answers requests; unlike ``http.server``'s it asks no name service for the host's name."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -41,38 +54,72 @@ class _HttpServer6(_HttpServer):
     address_family = socket.AF_INET6
 
 
+class _Handler(MetricsHandler):
+    checks: Mapping[str, Callable[[], str | None]]
+    """Path -> gives what is wrong now, None when nothing is."""
+
+    def do_GET(self) -> None:  # noqa: N802 - http.server names it
+        path = urlsplit(self.path).path
+        if path == "/metrics":
+            super().do_GET()
+        elif path in self.checks:
+            problem = self.checks[path]()
+            self.send_response(HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(f"{problem or 'ok'}\n".encode())
+        else:
+            paths = ", ".join(["/metrics", *self.checks])
+            self.send_error(HTTPStatus.NOT_FOUND, explain=f"This port serves {paths}.")
+
+    def do_HEAD(self) -> None:  # noqa: N802 - as above
+        self.do_GET()
+
+    def end_headers(self) -> None:
+        super().end_headers()
+        if self.command == "HEAD":
+            self.wfile = io.BytesIO()  # takes the body, which is not sent
+
+
 class MetricsPort(OSError):
     """The metrics can't be served at the address that was asked for."""
 
 
 class MetricsPart:
-    """Serves the metrics of the parts that were started before it.
+    """Runs parts, and serves their metrics and how they are.
 
     Args:
-        parts: whose metrics.
+        parts: whose metrics; started in this order, stopped in the opposite one.
         host: where to listen.
         port: where to listen; 0 picks a free one.
+        live_seconds: how long ``/livez`` waits for the event loop.
     """
 
-    def __init__(self, parts: Sequence[Part], *, host: str, port: int) -> None:
+    def __init__(
+        self, parts: Sequence[Part], *, host: str, port: int, live_seconds: float = LIVE_SECONDS
+    ) -> None:
         self._parts = parts
         self._host = host
         self._port = port
+        self._live_seconds = live_seconds
         self._monitor = LoopMonitor()
         self._times = RequestTimes()
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._not_serving: str | None = "the server is starting"
+        self._stack = AsyncExitStack()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._server: _HttpServer | None = None
         self._thread: threading.Thread | None = None
 
     async def start(self) -> None:
-        """Begin to measure and to listen.
+        """Listen, start the parts and begin to measure.
 
         Raises:
             MetricsPort: the port can't be had.
+            Exception: what a part raises that can't start.
         """
-        name_servers, brokers = servers_of(self._parts)
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(Page(name_servers, brokers, self._times, self._monitor.stalls))
-        self._server = self._listen(registry)
+        self._loop = asyncio.get_running_loop()
+        self._server = self._listen()
         self._port = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -81,31 +128,43 @@ class MetricsPart:
             daemon=True,
         )
         self._thread.start()
+        self._stack.push_async_callback(asyncio.to_thread, self._close, self._server)
+        for part in self._parts:
+            self._stack.push_async_callback(part.stop)
+            await part.start()
+        name_servers, brokers = servers_of(self._parts)
         for name_server in name_servers:
             name_server.measure(self._times.around)
         for broker in brokers:
             broker.measure(self._times.around, self._times.count)
+        page = Page(name_servers, brokers, self._times, self._monitor.stalls)
+        self._registry.register(page)
+        # A part that has stopped can't be read any more.
+        self._stack.callback(self._registry.unregister, page)
         self._monitor.start()
+        self._not_serving = None
 
     async def stop(self) -> None:
-        """Measure and listen no more."""
+        """Stop the parts, then measure and listen no more."""
+        self._not_serving = "the server is stopping"
         self._monitor.stop()
-        server, self._server = self._server, None
-        if server is not None:
-            await asyncio.to_thread(self._close, server)
+        await self._stack.aclose()
 
     def ready(self) -> Mapping[str, str]:
-        """Where to scrape."""
-        return {"metrics": address_text((self._host, self._port))}
+        """What the parts say, and where to scrape."""
+        facts = {name: value for part in self._parts for name, value in part.ready().items()}
+        return {**facts, "metrics": address_text((self._host, self._port))}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Nothing here can die by itself."""
-        return []
+        """Those of the parts; nothing here can die by itself."""
+        return [failure for part in self._parts for failure in part.failures()]
 
-    def _listen(self, registry: CollectorRegistry) -> _HttpServer:
+    def _listen(self) -> _HttpServer:
         kind = _HttpServer6 if ":" in self._host else _HttpServer
+        checks = {"/livez": self._why_not_live, "/readyz": self._why_not_ready}
+        handler = type("Handler", (_Handler,), {"registry": self._registry, "checks": checks})
         try:
-            return kind((self._host, self._port), MetricsHandler.factory(registry))
+            return kind((self._host, self._port), handler)
         except OSError as error:
             raise MetricsPort(
                 f"metrics can't be served at {address_text((self._host, self._port))}: "
@@ -117,3 +176,30 @@ class MetricsPart:
         server.server_close()
         if self._thread is not None:
             self._thread.join()
+
+    # in the thread of a request
+
+    def _why_not_live(self) -> str | None:
+        assert self._loop is not None
+        turned = threading.Event()
+        self._loop.call_soon_threadsafe(turned.set)
+        if turned.wait(self._live_seconds):
+            return None
+        return f"the event loop has not run for {self._live_seconds:g} seconds"
+
+    def _why_not_ready(self) -> str | None:
+        if self._not_serving is not None:
+            return self._not_serving
+        _, brokers = servers_of(self._parts)
+        return next(filter(None, map(_why_not_ready, brokers)), None)
+
+
+def _why_not_ready(broker: Broker) -> str | None:
+    """Why clients can't send to a broker now; one without name servers needs no registration."""
+    if (trouble := broker.store.why_not_writable) is not None:
+        return trouble
+    states = () if broker.registration is None else broker.registration.states
+    if not states or any(state.registered for state in states):
+        return None
+    reasons = "; ".join(f"{state.address}: {state.last_error}" for state in states)
+    return f"the broker is registered with no name server ({reasons})"

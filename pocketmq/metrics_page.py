@@ -25,6 +25,7 @@ from broker.store.stats import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
 from pocketmq.metrics_store import opening_and_index
 from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
+from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
 
@@ -249,6 +250,11 @@ def _store(broker: Broker) -> Iterator[Metric]:
         "Messages that are not what was stored, and are not delivered; each counts once.",
         value=stats.damaged_messages,
     )
+    yield CounterMetricFamily(
+        "pocketmq_restored_entries",
+        "Damaged entries of consume queues that were restored from the log.",
+        value=stats.restored_entries,
+    )
     offset = GaugeMetricFamily(
         "pocketmq_commit_log_offset_bytes",
         "The commit log's first, last and last durable physical offset.",
@@ -316,7 +322,7 @@ def _consumer_groups(broker: Broker) -> Iterator[Metric]:
     state = broker.state
     active = GaugeMetricFamily(
         "pocketmq_group_findings",
-        "What is wrong with consumer groups now; docs/consumer-groups.md explains each kind.",
+        f"What is wrong with consumer groups now; {DOCS}consumer-groups.md explains each kind.",
         labels=["group", "kind"],
     )
     age = GaugeMetricFamily(

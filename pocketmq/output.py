@@ -1,22 +1,30 @@
 """What the commands print: a table at a terminal, plain text in a pipe, JSON when asked for it.
 
-At a terminal a table has a title row and is painted by rich. In a pipe each row is one line of
-values separated by tabs, without a title row, for ``cut``, ``while read`` and the like. JSON is one
-document: a list of objects, or one object. rich is imported only when something is painted.
+At a terminal a table has a title row, is painted by rich and fits the width: values without spaces,
+such as ids and times, are never broken. In a pipe each row is one line of values separated by tabs,
+without a title row, for ``cut``, ``while read`` and the like. JSON is one document: a list of
+objects, or one object. rich is imported only when something is painted.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 import click
 
 from remoting.protocol.accelerated import json_dumps
 
 Row = Mapping[str, object]
+
+_GAP: Final = 2
+"""Spaces between the columns of a table at a terminal."""
+
+_INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{3}\+00:00")
+"""A time in UTC as rows carry it; a terminal gets it without milliseconds."""
 
 
 class Progress(Protocol):
@@ -41,6 +49,7 @@ def show_rows(
     columns: Sequence[str],
     *,
     as_json: bool,
+    spare: Sequence[str] = (),
     colour: Callable[[Row], str] | None = None,
 ) -> None:
     """Print rows.
@@ -49,12 +58,13 @@ def show_rows(
         rows: each a value per column; more than the columns' are only seen in JSON.
         columns: what to show, in this order.
         as_json: a list of objects.
+        spare: columns that a terminal too narrow for all leaves out, the first named first.
         colour: of a row at a terminal, in rich's words; empty for none.
     """
     if as_json:
         show_json([dict(row) for row in rows])
     elif sys.stdout.isatty():
-        _paint(rows, columns, colour)
+        _paint(rows, columns, spare, colour)
     else:
         for row in rows:
             click.echo("\t".join(plain(row.get(column)) for column in columns))
@@ -90,6 +100,11 @@ def plain(value: object) -> str:
     if isinstance(value, list | tuple | set | frozenset):
         return ",".join(plain(part) for part in value) or "-"
     return " ".join(str(value).split()) or "-"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun, e.g. ``1 message`` or ``2 messages``; the plural ends in s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
@@ -129,26 +144,73 @@ def _bar(label: str, total: int | None) -> Iterator[Progress]:
         yield Bar()
 
 
+class _Column:
+    """One column of a table at a terminal.
+
+    Attributes:
+        least: the width of its longest word, below which a value would be broken.
+        width: of its longest value or title line; ``shrink`` lowers it.
+    """
+
+    def __init__(self, name: str, rows: Sequence[Row]) -> None:
+        self.name = name
+        self.cells = [_pretty(row.get(name)) for row in rows]
+        self.numeric = bool(rows) and all(
+            isinstance(row.get(name), int | float | None) for row in rows
+        )
+        self.title = name.replace("_", " ")
+        texts = [self.title, *self.cells]
+        self.least = max(len(word) for text in texts for word in text.split())
+        self.width = max(map(len, texts))
+
+
+def _shrink(columns: Sequence[_Column], width: int) -> bool:
+    """Narrow the widest columns of text until all fit; False: words would be broken."""
+    excess = sum(column.width + _GAP for column in columns) - _GAP - width
+    for _ in range(excess):
+        wrappable = [column for column in columns if column.width > column.least]
+        if not wrappable:
+            return False
+        max(wrappable, key=lambda column: column.width).width -= 1
+    return True
+
+
 def _paint(
-    rows: Sequence[Row], columns: Sequence[str], colour: Callable[[Row], str] | None
+    rows: Sequence[Row],
+    names: Sequence[str],
+    spare: Sequence[str],
+    colour: Callable[[Row], str] | None,
 ) -> None:
     from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
     from rich.table import Table  # noqa: PLC0415 - as above
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    console = Console()
+    left_out: list[str] = []
+    columns = [_Column(name, rows) for name in names]
+    while not (fits := _shrink(columns, console.width)) and len(left_out) < len(spare):
+        left_out.append(spare[len(left_out)])
+        columns = [_Column(name, rows) for name in names if name not in left_out]
+    if not fits and rows:
+        # A terminal too narrow for any table: a value a line, one row below the other.
+        for number in range(len(rows)):
+            if number:
+                click.echo()
+            for column in columns:
+                click.echo(f"{column.title}: {column.cells[number]}")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP // 2))
     for column in columns:
-        numeric = all(isinstance(row.get(column), int | float | None) for row in rows)
-        table.add_column(
-            column.replace("_", " "),
-            justify="right" if rows and numeric else "left",
-            # A narrow terminal breaks values over lines instead of cutting them off.
-            overflow="fold",
-        )
-    for row in rows:
+        justify: Literal["left", "right"] = "right" if column.numeric else "left"
+        table.add_column(column.title, width=column.width, justify=justify, vertical="top")
+    for number, row in enumerate(rows):
         style = colour(row) if colour is not None else ""
-        table.add_row(*(Text(_pretty(row.get(column)), style=style) for column in columns))
-    Console().print(table)
+        table.add_row(*(Text(column.cells[number], style=style) for column in columns))
+    console.print(table)
+    if left_out:
+        named = ", ".join(name.replace("_", " ") for name in left_out)
+        text = f"not shown: {named}; a wider terminal or --json shows them"
+        click.echo(click.wrap_text(text, console.width), err=True)
 
 
 def _paint_facts(facts: Row) -> None:
@@ -165,4 +227,8 @@ def _paint_facts(facts: Row) -> None:
 def _pretty(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    if isinstance(value, list | tuple) and value:
+        return ", ".join(plain(part) for part in value)
+    if isinstance(value, str) and (instant := _INSTANT.fullmatch(value)):
+        return f"{instant[1]}Z"
     return plain(value)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pocketmq.serving import Part
+from remoting.descriptors import ConnectionRoom
 
 if TYPE_CHECKING:
     from broker.app import Broker
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
 
 
 class NameServerPart:
-    """A name server of its own."""
+    """A name server.
 
-    def __init__(self, config: NameServerConfig) -> None:
+    Args:
+        config: what it was told.
+        room: for connections, if a broker runs in this process.
+    """
+
+    def __init__(self, config: NameServerConfig, room: ConnectionRoom | None = None) -> None:
         from nameserver.app import NameServer  # noqa: PLC0415 - see above
 
-        self.server: NameServer = NameServer(config)
+        self.server: NameServer = NameServer(config, room=room)
 
     async def start(self) -> None:
         """Begin to serve."""
@@ -49,12 +55,13 @@ class BrokerPart:
 
     Args:
         config: what it was told.
+        room: for connections, if a name server runs in this process.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, room: ConnectionRoom | None = None) -> None:
         from broker.app import Broker  # noqa: PLC0415 - see above
 
-        self.server: Broker = Broker(config)
+        self.server: Broker = Broker(config, room=room)
 
     async def start(self) -> None:
         """Open the store and begin to serve."""
@@ -78,11 +85,15 @@ class StandalonePart:
 
     Args:
         nameserver: the name server's settings.
-        broker: the broker's; where it registers is filled in here.
+        broker: the broker's; where it registers is filled in here, and how it is called when
+            nobody says so: it is the only broker, and needs no other name.
     """
 
     def __init__(self, nameserver: NameServerConfig, broker: BrokerConfig) -> None:
-        self.nameserver = NameServerPart(nameserver)
+        from broker.app import connection_room  # noqa: PLC0415 - see above
+
+        self._room = connection_room()
+        self.nameserver = NameServerPart(nameserver, self._room)
         self._broker_config = broker
         self._broker: BrokerPart | None = None
 
@@ -95,8 +106,14 @@ class StandalonePart:
     async def start(self) -> None:
         """Start the name server, then the broker."""
         await self.nameserver.start()
-        address = self.nameserver.server.address
-        self._broker = BrokerPart(replace(self._broker_config, namesrv_addr=(address,)))
+        from broker.config import DEFAULT_NAME  # noqa: PLC0415 - see above
+
+        config = replace(
+            self._broker_config,
+            namesrv_addr=(self.nameserver.server.address,),
+            name_of_new_store=DEFAULT_NAME,
+        )
+        self._broker = BrokerPart(config, self._room)
         await self._broker.start()
 
     async def stop(self) -> None:

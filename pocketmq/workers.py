@@ -19,12 +19,14 @@ import sys
 from asyncio import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from pocketmq.serving import Failed
 from remoting.protocol.accelerated import json_loads
+from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -103,11 +105,15 @@ def plans(
         settings: the keys that were given on the command line.
         options: words for each worker's command line.
         metrics_port: the first one's; each further one has the next. 0: any.
+
+    Raises:
+        ConfigError: no name was given, and there are stores of several.
     """
     made = []
+    base = config.broker_name or _kept_name(config)
     for number in range(count):
         own = dict(settings)
-        name = f"{config.broker_name}-{number}"
+        name = f"{base}-{number}"
         own["brokerName"] = name
         own["storePathRootDir"] = str(config.store_path_root_dir / name)
         if config.store_path_commit_log is not None:
@@ -121,6 +127,35 @@ def plans(
             words += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]
         made.append(Plan(name=name, settings=own, options=words))
     return made
+
+
+def _kept_name(config: BrokerConfig) -> str:
+    """The name that the workers' stores have in common; when there are none, a new store's."""
+    stores = _stores(config.store_path_root_dir)
+    names = {store.removesuffix("-0") for store in stores if store.endswith("-0")}
+    if len(names) > 1:
+        raise ConfigError(
+            f"{config.store_path_root_dir} holds the stores of several brokers "
+            f"({', '.join(sorted(names))}): say with --name which of them this is"
+        )
+    return names.pop() if names else config.name_of_new_store
+
+
+def _stores(root: Path) -> set[str]:
+    """The names of workers' stores in a directory: each has that of its broker."""
+    return {path.parent.name for path in root.glob("*-[0-9]*/config")}
+
+
+def forgotten(plans: Sequence[Plan]) -> list[str]:
+    """Names of stores beside the workers' that were theirs, as it seems, and that none opens.
+
+    Those are stores with higher numbers, or of another name if all the workers' are new.
+    """
+    opened = {plan.name for plan in plans}
+    found = _stores(Path(plans[0].settings["storePathRootDir"]).parent)
+    base = plans[0].name.removesuffix("-0")
+    is_new = not found & opened
+    return sorted(name for name in found - opened if is_new or name.rpartition("-")[0] == base)
 
 
 def next_delay(delay: float, served: float) -> float:
@@ -257,6 +292,12 @@ class WorkersPart:
         Raises:
             WorkerFailed: one of them didn't start.
         """
+        if stores := forgotten(self._plans):
+            _log.warning(
+                "stores that no worker opens, so nobody reads their messages: if that is not "
+                "intended, start the broker with their --name and as many --workers as before",
+                stores=" ".join(stores),
+            )
         now = asyncio.get_running_loop().time
         self._tasks = Supervisor("workers")
         self._workers = [Worker(plan, now) for plan in self._plans]

@@ -7,6 +7,9 @@ server imports nothing but what serving needs.
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Final
 
 import click
@@ -33,6 +36,9 @@ COMMANDS: Final = {
 }
 """Command name -> (module:attribute, its line in the help)."""
 
+
+HOME: Final = Path(__file__).resolve().parents[2]
+OWN_PACKAGES: Final = ("remoting", "nameserver", "broker", "client", "spark_connector")
 
 _SERVERS: Final = "pocketmq.cli.servers"
 
@@ -73,4 +79,17 @@ def root() -> None:
 
 def main() -> None:
     """Run the command line; the entry point of the ``pocketmq`` script."""
+    # The directory of somebody's client.py or broker.py is searched after the others. Processes
+    # that this one starts get its search path.
+    sys.path[:] = sorted(sys.path, key=_hides_ours)
     root(prog_name="pocketmq")
+
+
+def _hides_ours(directory: str) -> bool:
+    """Whether modules there would be taken for PocketMQ's own packages."""
+    found = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
+    return any(spec is not None and not _is_ours(spec.origin) for spec in found)
+
+
+def _is_ours(file: str | None) -> bool:
+    return file is not None and Path(file).resolve().parent.parent == HOME

@@ -9,6 +9,7 @@ import click
 
 from pocketmq import output
 from pocketmq.bench import COLUMNS, BenchError, Load, Result, Tick, consume, latency, produce
+from pocketmq.cli.completion import topic_names
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.cli.running import run, stop_signal
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -30,7 +31,13 @@ class CommonOptions(TypedDict):
 def common_options(function: F) -> F:
     """The options of ``CommonOptions``."""
     options = [
-        click.option("--topic", default=TOPIC, show_default=True, help="It stays there."),
+        click.option(
+            "--topic",
+            shell_complete=topic_names,
+            default=TOPIC,
+            show_default=True,
+            help="It stays there.",
+        ),
         click.option(
             "--duration",
             type=click.FloatRange(min=0, min_open=True),
@@ -174,7 +181,10 @@ def _measure(
         raise click.ClickException(str(problem)) from problem
     for result in results:
         if result.failed:
-            click.echo(f"{result.failed} messages failed; the first: {result.why}", err=True)
+            click.echo(
+                f"{output.count(result.failed, 'message')} failed; the first: {result.why}",
+                err=True,
+            )
     output.show_rows([result.row() for result in results], COLUMNS, as_json=as_json)
 
 

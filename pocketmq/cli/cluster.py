@@ -42,7 +42,8 @@ def status(nameserver: str, as_json: bool) -> None:
         *("cluster", "broker", "id", "address", "version", "up_since"),
         *("messages_in", "messages_out", "disk", "problem"),
     ]
-    output.show_rows(rows, columns, as_json=as_json)
+    spare = ["id", "version", "cluster", "up_since"]
+    output.show_rows(rows, columns, as_json=as_json, spare=spare)
     if any(row["problem"] is not None for row in rows):
         raise SystemExit(1)
 
@@ -64,7 +65,7 @@ async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, 
         "up_since": moment(_number(table.get("bootTimestamp"))),
         "messages_in": _number(table.get("msgPutTotalTodayNow")),
         "messages_out": _number(table.get("msgGetTotalTodayNow")),
-        "disk": table.get("commitLogDiskRatio"),
+        "disk": _ratio(table.get("commitLogDiskRatio")),
         "problem": None,
     }
 
@@ -76,6 +77,13 @@ def _row(broker: client.BrokerInfo) -> dict[str, object]:
         "id": broker.id,
         "address": broker.address,
     }
+
+
+def _ratio(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
 
 
 def _number(text: str | None) -> int:

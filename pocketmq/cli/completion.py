@@ -1,9 +1,22 @@
-"""``pocketmq completion``."""
+"""``pocketmq completion``, and completing the names that a cluster has."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
 import click
 from click.shell_completion import get_completion_class
+
+from pocketmq.cli.options import DEFAULT_NAMESERVER
+
+if TYPE_CHECKING:
+    import client
+
+COMPLETION_SECONDS: Final = 1.0
+"""How long a shell waits for names at most: a key press should not hang."""
 
 _WHERE = {
     "bash": "~/.bashrc",
@@ -22,3 +35,46 @@ def completion(shell: str) -> None:
     assert kind is not None, "click knows these three"
     click.echo(f"# To have it in every shell, evaluate this in {_WHERE[shell]}.")
     click.echo(kind(root, {}, "pocketmq", "_POCKETMQ_COMPLETE").source())
+
+
+def topic_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The cluster's topics that begin like this."""
+    return _names(ctx, incomplete, lambda admin: admin.topics())
+
+
+def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The cluster's consumer groups that begin like this."""
+    return _names(ctx, incomplete, lambda admin: admin.groups())
+
+
+def broker_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """The cluster's brokers that begin like this."""
+
+    async def ask(admin: client.Admin) -> set[str]:
+        return {broker.name for broker in await admin.brokers()}
+
+    return _names(ctx, incomplete, ask)
+
+
+def _names(
+    ctx: click.Context,
+    incomplete: str,
+    ask: Callable[[client.Admin], Awaitable[Iterable[str]]],
+) -> list[str]:
+    import client  # noqa: PLC0415 - the help pages do without
+    from pocketmq.cli.running import quiet  # noqa: PLC0415 - as above
+
+    nameserver = (
+        ctx.params.get("nameserver") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
+    )
+
+    async def names() -> list[str]:
+        async with client.Admin(nameserver) as admin:
+            return sorted(name for name in await ask(admin) if name.startswith(incomplete))
+
+    quiet()
+    try:
+        return asyncio.run(asyncio.wait_for(names(), COMPLETION_SECONDS))
+    except (client.PocketMQError, OSError, TimeoutError):
+        # A shell has no place for an error; without a cluster there are no names.
+        return []

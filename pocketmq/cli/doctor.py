@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from pocketmq import output
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.doctor import Case, Verdict, examine
 from pocketmq.probe import addresses
@@ -21,8 +22,10 @@ COLOURS: Final[dict[object, str]] = {
 
 
 @click.command(epilog="Example: pocketmq doctor --topic orders --group billing")
-@click.option("--topic", help="Look at this topic's route and permission too.")
-@click.option("--group", help="Look at this consumer group too.")
+@click.option(
+    "--topic", shell_complete=topic_names, help="Look at this topic's route and permission too."
+)
+@click.option("--group", shell_complete=group_names, help="Look at this consumer group too.")
 @nameserver_option
 @json_option
 def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool) -> None:
@@ -37,7 +40,14 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
     if as_json:
         output.show_json({"healthy": not failed, "findings": rows})
     else:
-        columns = ["verdict", "check", "found", "remedy"]
+        # At a terminal remedies have lines of their own: the links in them must not be broken.
+        shown = ["verdict", "check", "found"]
+        columns = shown if sys.stdout.isatty() else [*shown, "remedy"]
         output.show_rows(rows, columns, as_json=False, colour=lambda row: COLOURS[row["verdict"]])
-        click.echo(f"{failed} failed, {warnings} warnings, {len(findings)} checks", err=True)
+        if sys.stdout.isatty():
+            for finding in findings:
+                if finding.remedy:
+                    click.echo(f"{finding.check}: {finding.remedy}")
+        counts = output.count(warnings, "warning"), output.count(len(findings), "check")
+        click.echo(f"{failed} failed, {', '.join(counts)}", err=True)
     sys.exit(1 if failed else 0)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
 import client
 from client.admin.descriptions import GroupDescription, Problem
 from pocketmq import output
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.group_reset import reset, skip
 from pocketmq.cli.options import json_option, nameserver_option, yes_option
-from pocketmq.cli.running import run
+from pocketmq.cli.running import at_once, run
 from pocketmq.cli.times import iso
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.names import RETRY_PREFIX
@@ -32,39 +34,85 @@ group.add_command(skip)
 @nameserver_option
 @json_option
 def list_(internal: bool, nameserver: str, as_json: bool) -> None:
-    """List the consumer groups."""
+    """List the consumer groups: members, lag and state.
 
-    async def ask() -> list[str]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.groups(internal=internal)
+    A group is online, offline (it has no member), or troubled: `pocketmq group show` says why.
+    """
+    rows = run(_overview(nameserver, internal=internal))
+    columns = ["group", "members", "topics", "lag", "state"]
+    output.show_rows(rows, columns, as_json=as_json, colour=_state_colour)
 
-    output.show_rows([{"group": name} for name in run(ask())], ["group"], as_json=as_json)
+
+async def _overview(nameserver: str, *, internal: bool = False) -> list[dict[str, object]]:
+    async with client.Admin(nameserver) as admin:
+
+        async def ask(name: str) -> dict[str, object]:
+            try:
+                description, lag = await admin.describe_group(name), await admin.lag(name)
+            except client.PocketMQError as problem:
+                # A group deleted meanwhile, or a broker that is gone, must not hide the others.
+                return {
+                    "group": name,
+                    **dict.fromkeys(("members", "topics", "lag")),
+                    "state": str(problem),
+                }
+            return _overview_row(description, lag)
+
+        return await at_once(await admin.groups(internal=internal), ask)
+
+
+def _overview_row(description: GroupDescription, lag: client.Lag) -> dict[str, object]:
+    topics = {topic for member in description.members for topic in member.subscriptions}
+    topics |= {queue.topic for queue in lag.queues}
+    state = "troubled" if description.problems else "online" if description.online else "offline"
+    return {
+        "group": description.group,
+        "members": len(description.members),
+        "topics": sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX)),
+        "lag": lag.total,
+        "state": state,
+    }
+
+
+def _state_colour(row: output.Row) -> str:
+    """Nobody works on what waits: red. Something is wrong: yellow."""
+    if row["state"] == "offline" and row["lag"]:
+        return "red"
+    return "" if row["state"] in {"online", "offline"} else "yellow"
 
 
 @group.command(epilog="Example: pocketmq group create billing --max-retries 3")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
-    default=16,
-    show_default=True,
-    help="Deliveries again before a message is a dead letter.",
+    help="Deliveries again before a message is a dead letter; 16 in a new group.",
 )
 @nameserver_option
 @json_option
-def create(name: str, max_retries: int, nameserver: str, as_json: bool) -> None:
-    """Create GROUP, or change it to be so, at every broker."""
+def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -> None:
+    """Create GROUP at every broker; where it exists, change only what is given."""
 
-    async def make() -> None:
+    async def make() -> bool:
         async with client.Admin(nameserver) as admin:
+            try:
+                exists = bool(await admin.group_config(name))
+            except client.GroupNotFound:
+                exists = False
             await admin.create_group(name, max_retries=max_retries)
+            return exists
 
-    run(make())
-    output.done(f"created group {name}", {"group": name}, as_json=as_json)
+    if not run(make()):
+        done = f"created group {name}"
+    elif max_retries is None:
+        done = f"group {name} exists already and stays as it is"
+    else:
+        done = f"changed group {name}"
+    output.done(done, {"group": name}, as_json=as_json)
 
 
 @group.command(epilog="Example: pocketmq group delete billing --yes")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--keep-offsets", is_flag=True, help="Don't forget how far it has come.")
 @yes_option
 @nameserver_option
@@ -87,7 +135,7 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
 
 
 @group.command(epilog="Example: pocketmq group show billing")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @nameserver_option
 @json_option
 def show(name: str, nameserver: str, as_json: bool) -> None:
@@ -107,7 +155,9 @@ def show(name: str, nameserver: str, as_json: bool) -> None:
     output.show_facts(facts, as_json=False)
     if problems:
         columns = ["problem", "text", "docs"]
-        output.show_rows(problems, columns, as_json=False, colour=lambda _: "yellow")
+        output.show_rows(
+            problems, columns, as_json=False, spare=["docs"], colour=lambda _: "yellow"
+        )
 
 
 def _facts(
@@ -147,16 +197,25 @@ def _problem_row(problem: Problem) -> dict[str, object]:
 
 
 @group.command(epilog="Example: pocketmq group lag billing --json")
-@click.argument("name", metavar="GROUP")
-@click.option("--topic", help="Only this topic.")
+@click.argument("name", metavar="[GROUP]", required=False, shell_complete=group_names)
+@click.option("--topic", shell_complete=topic_names, help="Only this topic.")
+@click.option("--all", "internal", is_flag=True, help="Without GROUP: also brokers' and tools'.")
 @nameserver_option
 @json_option
-def lag(name: str, topic: str | None, nameserver: str, as_json: bool) -> None:
-    """Show how far GROUP is behind in each queue, and who reads it.
+def lag(
+    name: str | None, topic: str | None, internal: bool, nameserver: str, as_json: bool
+) -> None:
+    """Show how far GROUP is behind in each queue, and who reads it; all groups if none is named.
 
     A queue without an offset counts from 0, as in RocketMQ's consumerProgress.
     """
+    if name is None:
+        _show_all_lags(run(_all_lags(nameserver, topic, internal=internal)), as_json=as_json)
+    else:
+        _show_lag(nameserver, name, topic, as_json=as_json)
 
+
+def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -> None:
     async def ask() -> client.Lag:
         async with client.Admin(nameserver) as admin:
             found = await admin.lag(name, topic=topic, owners=True)
@@ -170,11 +229,53 @@ def lag(name: str, topic: str | None, nameserver: str, as_json: bool) -> None:
         output.show_json({"group": name, "lag": found.total, "queues": rows})
         return
     columns = ["topic", "broker", "queue", "committed", "next", "lag", "owner", "last_consumed"]
-    output.show_rows(rows, columns, as_json=False, colour=_lag_colour)
+    spare = ["last_consumed", "committed", "next", "owner"]
+    output.show_rows(rows, columns, as_json=False, spare=spare, colour=_lag_colour)
     if rows:
-        click.echo(f"{found.total} messages behind in {len(rows)} queues", err=True)
+        click.echo(
+            f"{output.count(found.total, 'message')} behind in {output.count(len(rows), 'queue')}",
+            err=True,
+        )
     else:
         click.echo(f"{name} has committed nothing yet", err=True)
+
+
+async def _all_lags(
+    nameserver: str, topic: str | None, *, internal: bool
+) -> list[tuple[str, client.Lag]]:
+    async with client.Admin(nameserver) as admin:
+        names = await admin.groups(internal=internal)
+        lags = await at_once(names, lambda name: admin.lag(name, topic=topic, owners=True))
+    return list(zip(names, lags, strict=True))
+
+
+def _show_all_lags(found: Sequence[tuple[str, client.Lag]], *, as_json: bool) -> None:
+    """A row for each topic of each group."""
+    rows = []
+    for name, lag in found:
+        for topic in sorted({queue.topic for queue in lag.queues}):
+            states = [state for queue, state in lag.queues.items() if queue.topic == topic]
+            consumed = [state.consumed_at for state in states if state.consumed_at is not None]
+            rows.append(
+                {
+                    "group": name,
+                    "topic": topic,
+                    "queues": len(states),
+                    "lag": sum(state.messages for state in states),
+                    "members": len({state.owner for state in states} - {None}),
+                    "last_consumed": iso(max(consumed, default=None)),
+                }
+            )
+    columns = ["group", "topic", "queues", "lag", "members", "last_consumed"]
+    spare = ["last_consumed", "queues"]
+    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_topic_lag_colour)
+
+
+def _topic_lag_colour(row: output.Row) -> str:
+    """Nobody works on what waits: red. Somebody does: yellow."""
+    if not row["lag"]:
+        return ""
+    return "yellow" if row["members"] else "red"
 
 
 def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
@@ -198,7 +299,7 @@ def _lag_colour(row: output.Row) -> str:
 
 
 @group.command(epilog="Example: pocketmq group members billing")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @nameserver_option
 @json_option
 def members(name: str, nameserver: str, as_json: bool) -> None:
@@ -217,9 +318,10 @@ def members(name: str, nameserver: str, as_json: bool) -> None:
         *("client_id", "address", "language", "version"),
         *("subscriptions", "queues", "last_heartbeat"),
     ]
-    output.show_rows(rows, columns, as_json=as_json, colour=_member_colour)
+    spare = ["last_heartbeat", "version", "language", "address"]
+    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_member_colour)
     if not as_json:
-        click.echo(f"{len(rows)} members online", err=True)
+        click.echo(f"{output.count(len(rows), 'member')} online", err=True)
 
 
 def _member_row(member: client.Member, owners: dict[client.MessageQueue, str]) -> dict[str, object]:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import click
 
 import client
+from client.places import Position
 from pocketmq import output
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
 from pocketmq.cli.places import (
     PLACE_HELP,
     PLACE_METAVAR,
-    Where,
     choose_queues,
     parse_place,
     parse_queue,
@@ -22,8 +23,10 @@ from pocketmq.cli.running import run
 
 
 @click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
-@click.argument("name", metavar="GROUP")
-@click.option("--topic", required=True, help="The topic whose queues are meant.")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
+@click.option(
+    "--topic", shell_complete=topic_names, required=True, help="The topic whose queues are meant."
+)
 @click.option(
     "--to",
     "place",
@@ -41,7 +44,7 @@ from pocketmq.cli.running import run
 def reset(
     name: str,
     topic: str,
-    place: Where,
+    place: Position,
     queues: tuple[str, ...],
     missing_only: bool,
     dry_run: bool,
@@ -65,12 +68,16 @@ def reset(
         planned = run(move(True))
         if not as_json:
             _show_steps(planned.steps)
-        click.confirm(f"Move group {name} in {len(planned.steps)} queues?", abort=True, err=True)
+        click.confirm(
+            f"Move group {name} in {output.count(len(planned.steps), 'queue')}?",
+            abort=True,
+            err=True,
+        )
     _report(run(move(dry_run)), as_json=as_json)
 
 
 @click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.argument("queue", metavar="TOPIC/BROKER/QUEUE", callback=parse_queue)
 @click.option(
     "--messages", type=click.IntRange(1), default=1, show_default=True, help="How many to skip."
@@ -99,7 +106,9 @@ def skip(
             return await admin.skip(name, queue, messages=messages, dry_run=dry_run)
 
     if not dry_run and not yes and sys.stdin.isatty():
-        click.confirm(f"Skip {messages} messages of {queue} for {name}?", abort=True, err=True)
+        click.confirm(
+            f"Skip {output.count(messages, 'message')} of {queue} for {name}?", abort=True, err=True
+        )
     _report(run(move()), as_json=as_json)
 
 
@@ -120,8 +129,8 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
     verb = "moved" if done.applied else "would move"
     changed = sum(step.changes for step in done.steps)
     listening = len(done.online) - len(done.unaware)
-    told = f"; {listening} members are told" if done.online else "; nobody is online"
-    click.echo(f"{verb} {changed} of {len(done.steps)} queues{told}", err=True)
+    told = f"told {output.count(listening, 'member')}" if done.online else "nobody is online"
+    click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {told}", err=True)
     if done.unaware:
         click.echo(
             "stop these first, they choose their queues themselves and go on where they are: "
@@ -133,7 +142,7 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
 def _show_steps(steps: Sequence[client.ResetStep]) -> None:
     rows = [_row(step) for step in steps]
     columns = ["topic", "broker", "queue", "before", "after", "lag_before", "lag_after"]
-    output.show_rows(rows, columns, as_json=False, colour=_colour)
+    output.show_rows(rows, columns, as_json=False, spare=["broker", "topic"], colour=_colour)
 
 
 def _row(step: client.ResetStep) -> dict[str, object]:

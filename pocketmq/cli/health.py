@@ -54,7 +54,9 @@ def _found(name_servers: list[str], brokers: list[str], timeout: float) -> list[
     found = []
     for address in name_servers:
         info = ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, timeout=timeout)
-        found.append(f"name server {address} with {len(info.broker_addr_table)} brokers")
+        found.append(
+            f"name server {address} with {output.count(len(info.broker_addr_table), 'broker')}"
+        )
     for address in brokers:
         ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable, timeout=timeout)
         found.append(f"broker {address}")

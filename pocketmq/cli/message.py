@@ -9,6 +9,7 @@ import click
 import client
 from pocketmq import output
 from pocketmq.cli import message_export, message_find
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
 from pocketmq.cli.running import run
 from pocketmq.cli.times import iso
@@ -32,7 +33,7 @@ def dlq() -> None:
 
 
 @dlq.command(name="list", epilog="Example: pocketmq message dlq list billing --json")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option(
     "--max", "limit", type=click.IntRange(1), default=1000, show_default=True, help="At most."
 )
@@ -48,13 +49,21 @@ def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool)
 
     rows = [_row(letter) for letter in run(ask())]
     columns = ["broker", "offset", "topic", "id", "retries", "tag", "keys", "died_at", "redriven"]
-    output.show_rows(rows, columns, as_json=as_json, colour=_colour)
+    columns.append("reason")
+    spare = ["redriven", "keys", "tag", "retries", "broker", "reason"]
+    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_colour)
 
 
 @dlq.command(epilog="Example: pocketmq message dlq redrive billing --max 10")
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--max", "limit", type=click.IntRange(1), help="At most so many.")
-@click.option("--to", "topic", metavar="TOPIC", help="Send them here, not to where they came from.")
+@click.option(
+    "--to",
+    "topic",
+    shell_complete=topic_names,
+    metavar="TOPIC",
+    help="Send them here, not to where they came from.",
+)
 @dry_run_option
 @yes_option
 @nameserver_option
@@ -94,9 +103,9 @@ def redrive(
         output.show_json({"group": name, "applied": not dry_run, "sent": rows, "left": done.left})
         return
     columns = ["broker", "offset", "id", "to", "to_queue", "to_offset"]
-    output.show_rows(rows, columns, as_json=False)
+    output.show_rows(rows, columns, as_json=False, spare=["broker", "offset"])
     verb = "would send" if dry_run else "sent"
-    click.echo(f"{verb} {len(rows)} dead letters back, {done.left} are left", err=True)
+    click.echo(f"{verb} {output.count(len(rows), 'dead letter')} back, {done.left} left", err=True)
 
 
 def _row(letter: client.DeadMessage) -> dict[str, object]:
@@ -113,6 +122,10 @@ def _row(letter: client.DeadMessage) -> dict[str, object]:
         "born_at": iso(letter.born_at),
         "died_at": iso(letter.died_at),
         "redriven": letter.redriven,
+        "reason": letter.reason,
+        "exception": letter.exception,
+        "consumer": letter.consumer,
+        "failed_at": None if letter.failed_at is None else iso(letter.failed_at),
         "properties": letter.properties,
         "body": text,
         "encoding": encoding,

@@ -15,6 +15,7 @@ import click
 import client
 from broker.store.errors import StoreError
 from pocketmq import output
+from pocketmq.cli.completion import topic_names
 from pocketmq.cli.options import nameserver_option
 from pocketmq.cli.places import PLACE_METAVAR, parse_place
 from pocketmq.cli.running import run, stop_signal
@@ -37,7 +38,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
 
 
 @click.command(epilog="Example: pocketmq message export orders --out orders.jsonl --from -1d")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "--out",
     "path",
@@ -200,10 +201,10 @@ class _Exporting:
     def report(self, path: Path) -> None:
         """Say what was done; the exit code is 1 when something was left out."""
         if self._damaged > MAX_COMPLAINTS:
-            _complain(f"and {self._damaged - MAX_COMPLAINTS} more are left out")
+            _complain(f"left out {self._damaged - MAX_COMPLAINTS} more")
         where = "" if path == STDOUT else f" to {path}"
         if path != STDOUT or sys.stderr.isatty():
-            _complain(f"exported {self._messages} messages{where}")
+            _complain(f"exported {output.count(self._messages, 'message')}{where}")
         if self._damaged:
             raise click.exceptions.Exit(1)
 

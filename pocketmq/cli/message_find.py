@@ -12,6 +12,7 @@ import click
 
 import client
 from pocketmq import output
+from pocketmq.cli.completion import topic_names
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.cli.places import parse_place
 from pocketmq.cli.running import run, stop_signal
@@ -28,6 +29,7 @@ PORTION: Final = 1000
 
 _TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
 _COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")
+_SPARE: Final = ("tag", "keys", "body", "broker", "queue")
 
 
 def parse_instant(
@@ -42,7 +44,11 @@ def parse_instant(
 
 @click.command(epilog="Example: pocketmq message get 7F0000010AF818B4AAC2 --topic orders")
 @click.argument("message_id", metavar="ID")
-@click.option("--topic", help="Where it is stored; needed for the id that its producer gave it.")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    help="Where it is stored; needed for the id that its producer gave it.",
+)
 @nameserver_option
 @json_option
 def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> None:
@@ -56,7 +62,7 @@ def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> N
 
 
 @click.command(epilog="Example: pocketmq message find orders o-4711 --from -1d")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("key")
 @click.option("--from", "begin", callback=parse_instant, help=f"Stored since: {_TIME_HELP}")
 @click.option("--to", "end", callback=parse_instant, help=f"Stored until: {_TIME_HELP}")
@@ -84,11 +90,11 @@ def find(
             return await admin.find_messages(topic, key, limit=limit, begin=begin, end=end)
 
     rows = [facts(message) for message in run(ask())]
-    output.show_rows(rows, _COLUMNS, as_json=as_json)
+    output.show_rows(rows, _COLUMNS, as_json=as_json, spare=_SPARE)
 
 
 @click.command(epilog="Example: pocketmq message tail orders -n 5 --follow")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, help="So many."
 )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
 
 import client
+from client.places import Position, position_of
 
 PLACE_METAVAR: Final = "PLACE"
 PLACE_HELP: Final = (
@@ -17,34 +16,15 @@ PLACE_HELP: Final = (
     "(-1h, -30m)."
 )
 
-_ENDS: Final = {
-    "begin": client.BEGIN,
-    "earliest": client.BEGIN,
-    "end": client.END,
-    "latest": client.END,
-}
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
-Where = int | client.Place | datetime
-
-
-def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Where | None:
+def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Position | None:
     """An option's callback; a time without a zone is this machine's."""
     if text is None:
         return None
-    if text in _ENDS:
-        return _ENDS[text]
-    if text.isdecimal():
-        return int(text)
-    if ago := re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text):
-        return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not begin, end, an offset, a time such as 2026-01-31T12:00 or -1h"
-        ) from None
-    return instant.astimezone(UTC)
+        return position_of(text)
+    except client.UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def choose_queues(

@@ -14,12 +14,13 @@ from typing import IO, Final
 import click
 
 import client
+from client.places import Position
 from pocketmq import output
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.cli.places import (
     PLACE_HELP,
     PLACE_METAVAR,
-    Where,
     choose_queues,
     parse_place,
 )
@@ -35,7 +36,7 @@ PORTION: Final = 1000
 LOOK_SECONDS: Final = 0.1
 """How often to look whether the end is reached, or a signal came, while nothing comes."""
 
-Start = Where | None
+Start = Position | None
 """None: where the group is, else the beginning."""
 
 
@@ -55,7 +56,7 @@ class Wanted:
 
 
 @click.command(epilog="Example: pocketmq read orders --from -1h --tags 'paid || refunded' --follow")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "--from",
     "start",
@@ -67,7 +68,9 @@ class Wanted:
 @click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
 @click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
 @click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
-@click.option("--group", help="The consumer group whose offsets are used.")
+@click.option(
+    "--group", shell_complete=group_names, help="The consumer group whose offsets are used."
+)
 @click.option("--commit", is_flag=True, help="Commit what was written, for the group.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
@@ -115,7 +118,7 @@ def read(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if sys.stderr.isatty() or path is not None:
-        click.echo(f"{count} messages", err=True)
+        click.echo(output.count(count, "message"), err=True)
 
 
 @contextmanager
@@ -178,7 +181,7 @@ class _Reading:
         """Read until the end, the limit, or the signal; how many messages were written."""
         limit = self._wanted.limit
         # Beside messages on the same terminal a bar would only be in the way.
-        shown = self._wanted.bar and not self._wanted.follow
+        shown = self._wanted.bar and not self._wanted.follow and limit != 1
         with output.progress(f"reading {self._wanted.topic}", limit, shown=shown) as bar:
             while not stop.is_set() and not await self._complete():
                 most = PORTION if limit is None else min(PORTION, limit - self._count)

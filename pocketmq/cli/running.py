@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,6 +16,10 @@ from remoting import loop
 from remoting.log import ROOT as LOGGERS
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+REQUESTS_AT_ONCE: Final = 32
+"""A list of thousands of topics asks quickly, without flooding a broker."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -29,6 +33,19 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         if isinstance(problem, BrokenPipeError):
             raise
         raise click.ClickException(_os_text(problem)) from problem
+
+
+async def at_once(
+    items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
+) -> list[R]:
+    """Ask about each item, some of them at the same time; the answers in the items' order."""
+    places = asyncio.Semaphore(limit)
+
+    async def one(item: T) -> R:
+        async with places:
+            return await ask(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
 
 
 def quiet() -> None:

@@ -16,6 +16,7 @@ import click
 import client
 from pocketmq import output
 from pocketmq.background import BackgroundReader
+from pocketmq.cli.completion import topic_names
 from pocketmq.cli.options import json_option, nameserver_option
 from pocketmq.cli.running import run, stop_signal
 from pocketmq.sources import FORMATS, Entry, Fields, SourceError, entries
@@ -82,7 +83,7 @@ def _split_property(
 @click.command(
     epilog="Example: pocketmq send orders --file orders.jsonl --format jsonl --key-field id"
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("text", required=False)
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Read this, not stdin.")
 @click.option(
@@ -149,7 +150,8 @@ def send(
         queue=_queue(topic, queue),
     )
     with _input(text, path, form, fields) as items:
-        complete = run(_send(nameserver, attributes, items, rate, as_json=as_json))
+        one = text is not None
+        complete = run(_send(nameserver, attributes, items, rate, one=one, as_json=as_json))
     sys.exit(0 if complete else 1)
 
 
@@ -198,6 +200,7 @@ async def _send(
     items: Iterator[Entry],
     rate: float | None,
     *,
+    one: bool,
     as_json: bool,
 ) -> bool:
     """Send all; whether each one was acknowledged and the input was read to its end."""
@@ -206,7 +209,7 @@ async def _send(
     started = time.monotonic()
     problem: SourceError | None = None
     async with client.Producer(nameserver, group="pocketmq-send") as producer:
-        with output.progress(f"sending to {attributes.topic}", None) as bar:
+        with output.progress(f"sending to {attributes.topic}", None, shown=not one) as bar:
             sending = _Sending(producer, attributes, tally, bar)
             try:
                 await sending.all(BackgroundReader(items), stop, rate)
@@ -340,7 +343,10 @@ def _report(tally: Tally, seconds: float, topic: str, *, as_json: bool) -> None:
         }
         text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
     else:
-        text = f"sent {tally.sent} messages, {tally.size} bytes, to {topic} in {seconds:.2f} s"
+        text = (
+            f"sent {output.count(tally.sent, 'message')}, {output.count(tally.size, 'byte')},"
+            f" to {topic} in {seconds:.2f} s"
+        )
     if tally.failed:
         text += f"; {tally.failed} not acknowledged"
     output.done(text, facts, as_json=as_json)

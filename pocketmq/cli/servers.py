@@ -16,6 +16,7 @@ from nameserver.state_files import StateFileError
 from pocketmq import logs
 from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
 from pocketmq.serving import Failed, Part, Serving
+from remoting import descriptors
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
 
@@ -61,7 +62,9 @@ def server_options(function: F) -> F:
             help="One of RocketMQ's configuration keys; may be given often.",
         ),
         click.option(
-            "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here."
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Serve /metrics for Prometheus, /livez and /readyz here.",
         ),
         click.option(
             "--log-level",
@@ -85,11 +88,13 @@ store_option = click.option(
 
 
 @click.command(epilog="Example: pocketmq standalone --store ./data --set defaultTopicQueueNums=4")
+@click.option("--name", help="The broker's name.  [default: the store's, or broker-a]")
 @store_option
 @click.option("--nameserver-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
 @click.option("--broker-port", type=click.IntRange(0, 65535), help="[default: 10911]")
 @server_options
 def standalone(
+    name: str | None,
     store: Path | None,
     nameserver_port: int,
     broker_port: int | None,
@@ -97,7 +102,11 @@ def standalone(
 ) -> None:
     """Run a name server and a broker in one process."""
     settings = _settings(
-        options, listenPort=broker_port, storePathRootDir=store, pocketmqBindHost=options["host"]
+        options,
+        brokerName=name,
+        listenPort=broker_port,
+        storePathRootDir=store,
+        pocketmqBindHost=options["host"],
     )
     from broker.config import BrokerConfig  # noqa: PLC0415 - a name server carries no broker
     from nameserver.config import NameServerConfig  # noqa: PLC0415 - and the other way round
@@ -131,7 +140,7 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
     epilog="Example: pocketmq broker --nameserver 127.0.0.1:9876 --name broker-a --store ./a"
 )
 @click.option("--nameserver", metavar="HOST:PORT[;…]", help="Where to register.")
-@click.option("--name", help="The broker's name.  [default: the host's]")
+@click.option("--name", help="The broker's name.  [default: the store's, or the host's]")
 @click.option("--id", "broker_id", type=int, help="0, the master; there are no slaves yet.")
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
 @click.option("--advertise", metavar="HOST", help="What clients are told to connect to.")
@@ -217,14 +226,30 @@ def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:
 
 def _serve(parts: Sequence[Part], options: ServerOptions) -> None:
     logs.configure(as_json=options["as_json"], level=options["log_level"].upper())
+    _raise_descriptor_limit()
     port = options["metrics_port"]
     if port is not None:
         from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - costs those who ask for it
 
-        parts = [*parts, MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
+        parts = [MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
     Serving(
         parts=parts, as_json=options["as_json"], until_stdin_closes=options["until_stdin_closes"]
     ).run()
+
+
+def _raise_descriptor_limit() -> None:
+    import structlog  # noqa: PLC0415 - logs.configure has imported it without rich
+
+    log = structlog.get_logger("pocketmq")
+    before, now = descriptors.raise_limit()
+    if now > before:
+        log.info("file descriptor limit raised to the hard limit", before=before, now=now)
+    if now < descriptors.ENOUGH:
+        log.warning(
+            "few file descriptors: the store's files come first, connections get what is left; "
+            "raise the hard limit (ulimit -Hn, LimitNOFILE= of a systemd unit)",
+            limit=now,
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pocketmq.cli.options import json_option
 from pocketmq.cli.times import iso
 
 _COLUMNS = ["severity", "kind", "path", "place", "sentence"]
+_SPARE = ["kind", "severity"]
 _COLOURS = {Severity.DAMAGE: "red", Severity.DERIVED: "yellow", Severity.NOTE: "dim"}
 _UNREADABLE = 2
 
@@ -147,6 +148,7 @@ def _tell(report: Report, mended: Repair | None) -> None:
             rows,
             _COLUMNS,
             as_json=False,
+            spare=_SPARE,
             colour=lambda row: _COLOURS[Severity(str(row["severity"]))],
         )
     findings = report.findings
@@ -154,8 +156,9 @@ def _tell(report: Report, mended: Repair | None) -> None:
         click.echo(f"and {findings.left_out} more", err=True)
     size = (report.log_end - report.log_start) / 1e6
     click.echo(
-        f"checked {report.records} records ({size:.0f} MB), {report.entries} entries of"
-        f" {report.queues} queues and {report.index_entries} of the index in {report.seconds:.1f} s"
+        f"checked {output.count(report.records, 'record')} ({size:.0f} MB), {report.entries}"
+        f" entries of {output.count(report.queues, 'queue')} and {report.index_entries} of the"
+        f" index in {report.seconds:.1f} s"
         f" ({size / max(report.seconds, 1e-9):.0f} MB/s)",
         err=True,
     )
@@ -196,12 +199,13 @@ def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
     ):
         if rows:
             click.echo()
-            output.show_rows(rows, shown, as_json=False)
+            output.show_rows(rows, shown, as_json=False, spare=shown[3:])
 
 
 def _store_facts(found: Overview) -> dict[str, object]:
     return {
         "written_by": found.writer,
+        "broker": found.broker_name,
         "running": found.running,
         "abort": found.abort,
         "first_offset": found.begin,

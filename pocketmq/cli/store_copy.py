@@ -72,7 +72,8 @@ def _tell(report: CopyReport) -> None:
     if (more := report.faults.count - len(report.faults.shown)) > 0:
         click.echo(f"and {more} damaged places more", err=True)
     click.echo(
-        f"copied {report.records} records and {report.queues} queues to {report.target}: the log"
+        f"copied {output.count(report.records, 'record')} and"
+        f" {output.count(report.queues, 'queue')} to {report.target}: the log"
         f" from {report.begin} to {report.end}"
     )
     if not report.sound:

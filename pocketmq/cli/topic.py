@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -11,12 +13,15 @@ import click
 import client
 from client.errors import TopicNotFound
 from pocketmq import output
+from pocketmq.cli.completion import broker_names, topic_names
 from pocketmq.cli.options import json_option, nameserver_option, yes_option
-from pocketmq.cli.running import run
+from pocketmq.cli.running import at_once, run
 from remoting.protocol.bodies.stats import TopicOffset
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 DEFAULT_QUEUES = 8
+RATE_SECONDS = 1.0
+"""How long ``topic list --rate`` counts."""
 
 permission_option = click.option(
     "--permission",
@@ -32,20 +37,68 @@ def topic() -> None:
 
 @topic.command(name="list", epilog="Example: pocketmq topic list --all")
 @click.option("--all", "internal", is_flag=True, help="Also those of brokers and of groups.")
+@click.option("--rate", is_flag=True, help="Count for a second how many messages arrive.")
 @nameserver_option
 @json_option
-def list_(internal: bool, nameserver: str, as_json: bool) -> None:
-    """List the topics."""
+def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
+    """List the topics, with their queues and the messages in them.
 
-    async def ask() -> list[str]:
+    A dash stands for what a broker did not answer.
+    """
+
+    async def ask() -> list[dict[str, object]]:
         async with client.Admin(nameserver) as admin:
-            return await admin.topics(internal=internal)
+            names = await admin.topics(internal=internal)
+            held = await at_once(names, lambda name: _stats(admin, name))
+            rows = [_list_row(*pair) for pair in zip(names, held, strict=True)]
+            if rate:
+                began = time.monotonic()
+                await asyncio.sleep(RATE_SECONDS)
+                later = await at_once(names, lambda name: _stats(admin, name))
+                seconds = time.monotonic() - began
+                for row, before, after in zip(rows, held, later, strict=True):
+                    row["rate"] = _rate(before, after, seconds)
+            return rows
 
-    output.show_rows([{"topic": name} for name in run(ask())], ["topic"], as_json=as_json)
+    columns = ["topic", "queues", "messages", *(["rate"] if rate else []), "last_stored"]
+    output.show_rows(run(ask()), columns, as_json=as_json, spare=["last_stored"])
+
+
+Stats = Mapping[client.MessageQueue, TopicOffset]
+
+
+async def _stats(admin: client.Admin, name: str) -> Stats | None:
+    try:
+        return await admin.topic_stats(name)
+    except client.PocketMQError:
+        # A broker that is gone, or a topic deleted meanwhile, must not hide the others.
+        return None
+
+
+def _list_row(name: str, held: Stats | None) -> dict[str, object]:
+    if held is None:
+        return {"topic": name, "queues": None, "messages": None, "last_stored": None}
+    return {
+        "topic": name,
+        "queues": len(held),
+        "messages": sum(queue.max_offset - queue.min_offset for queue in held.values()),
+        "last_stored": moment(max((q.last_update_timestamp for q in held.values()), default=0)),
+    }
+
+
+def _rate(before: Stats | None, after: Stats | None, seconds: float) -> float | None:
+    if before is None or after is None:
+        return None
+    arrived = sum(
+        after[queue].max_offset - held.max_offset
+        for queue, held in before.items()
+        if queue in after
+    )
+    return round(arrived / seconds, 1)
 
 
 @topic.command(epilog="Example: pocketmq topic create orders --queues 4")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @click.option(
     "--queues",
     type=click.IntRange(1),
@@ -55,7 +108,14 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
 )
 @permission_option
 @click.option("--cluster", help="Only at the brokers of this cluster.")
-@click.option("--broker", "brokers", multiple=True, metavar="NAME", help="Only at this broker.")
+@click.option(
+    "--broker",
+    "brokers",
+    shell_complete=broker_names,
+    multiple=True,
+    metavar="NAME",
+    help="Only at this broker.",
+)
 @nameserver_option
 @json_option
 def create(
@@ -82,7 +142,7 @@ def create(
 
     run(make())
     output.done(
-        f"created topic {name} with {queues} queues at each broker",
+        f"created topic {name} with {output.count(queues, 'queue')} at each broker",
         {"topic": name, "queues": queues},
         as_json=as_json,
     )
@@ -103,11 +163,12 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
 
 
 @topic.command(epilog="Example: pocketmq topic update orders --queues 16")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @click.option("--queues", type=click.IntRange(1), help="To write to and read from.")
 @click.option("--write-queues", type=click.IntRange(1), help="To write to: lower this one first.")
 @click.option("--read-queues", type=click.IntRange(1), help="To read from.")
 @permission_option
+@yes_option
 @nameserver_option
 @json_option
 def update(
@@ -116,12 +177,34 @@ def update(
     write_queues: int | None,
     read_queues: int | None,
     permission: str | None,
+    yes: bool,
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Change TOPIC at every broker that has it; what isn't given stays."""
+    """Change TOPIC at every broker that has it; what isn't given stays.
+
+    Another number of queues to write to breaks the order per key for a while: it warns, and asks
+    at a terminal unless --yes or --json is given.
+    """
     if (queues, write_queues, read_queues, permission) == (None, None, None, None):
         raise click.UsageError("nothing to change: give --queues or --permission")
+
+    async def count_queues() -> set[int]:
+        async with client.Admin(nameserver) as admin:
+            return {config.write_queue_nums for config in (await admin.topic_config(name)).values()}
+
+    wanted = write_queues or queues
+    if wanted is not None and (present := run(count_queues())) != {wanted}:
+        before = ", ".join(map(str, sorted(present)))
+        click.echo(
+            f"warning: topic {name} changes from {before} to {wanted} queues per broker, and most "
+            "sharding keys move to another queue: newer messages of a key may be handled before "
+            "older ones that still wait in its old queue",
+            err=True,
+        )
+        # A program that reads JSON can't answer, even if it was started at a terminal.
+        if not yes and not as_json and sys.stdin.isatty():
+            click.confirm(f"Change topic {name}?", abort=True, err=True)
 
     async def change() -> None:
         async with client.Admin(nameserver) as admin:
@@ -138,7 +221,7 @@ def update(
 
 
 @topic.command(epilog="Example: pocketmq topic delete orders --yes")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @yes_option
 @nameserver_option
 @json_option
@@ -157,7 +240,7 @@ def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
 
 
 @topic.command(epilog="Example: pocketmq topic route orders --json")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @nameserver_option
 @json_option
 def route(name: str, nameserver: str, as_json: bool) -> None:
@@ -181,11 +264,11 @@ def route(name: str, nameserver: str, as_json: bool) -> None:
         ]
 
     columns = ["broker", "cluster", "write_queues", "read_queues", "permission", "addresses"]
-    output.show_rows(run(ask()), columns, as_json=as_json)
+    output.show_rows(run(ask()), columns, as_json=as_json, spare=["cluster"])
 
 
 @topic.command(epilog="Example: pocketmq topic status orders")
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @nameserver_option
 @json_option
 def status(name: str, nameserver: str, as_json: bool) -> None:
@@ -207,7 +290,7 @@ def status(name: str, nameserver: str, as_json: bool) -> None:
         for queue, held in run(ask()).items()
     ]
     columns = ["broker", "queue", "first", "next", "messages", "last_stored"]
-    output.show_rows(rows, columns, as_json=as_json)
+    output.show_rows(rows, columns, as_json=as_json, spare=["first", "next"])
 
 
 def _letters(permission: str) -> str:

@@ -24,7 +24,9 @@ from client.admin.descriptions import (
 from client.places import instant
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.output import count
 from pocketmq.probe import NoAnswer
+from remoting.docs import DOCS
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo
 from remoting.protocol.bodies.description import FindingKind
@@ -40,11 +42,11 @@ from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
 )
-from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group
+from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group, is_tool_group
 from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
-DOCS: Final = "docs/consumer-groups.md"
+PAGE: Final = f"{DOCS}consumer-groups.md"
 
 MAX_GROUPS: Final = 200
 """Groups looked at when none is named: one question each to every broker."""
@@ -82,9 +84,9 @@ def all_groups(case: Case) -> Iterator[Finding]:
             wrong += 1
             yield _told(problem)
     if names and not wrong:
-        yield ok("groups", f"{min(len(names), MAX_GROUPS)} groups, nothing is wrong with them")
+        yield ok("groups", f"nothing is wrong with {count(min(len(names), MAX_GROUPS), 'group')}")
     if len(names) > MAX_GROUPS:
-        text = f"{len(names) - MAX_GROUPS} more groups were not looked at"
+        text = f"{count(len(names) - MAX_GROUPS, 'more group')} not looked at"
         yield warning("groups", text, "name one with --group")
 
 
@@ -120,7 +122,7 @@ def _names(case: Case) -> list[str]:
             ).subscription_group_table.keys()
         except NoAnswer:
             continue
-    return sorted(name for name in names if not is_system_group(name))
+    return sorted(name for name in names if not is_system_group(name) and not is_tool_group(name))
 
 
 def _describe(case: Case, name: str) -> GroupDescription:
@@ -164,7 +166,7 @@ def _unreachable(case: Case, name: str) -> Iterator[Finding]:
 def _membership(name: str, description: GroupDescription) -> Finding:
     if not description.online:
         return warning("group", f"{name} has no member online", "start a consumer of it")
-    return ok("group", f"{name} has {len(description.members)} members")
+    return ok("group", f"{name} has {count(len(description.members), 'member')}")
 
 
 def _told(problem: Problem) -> Finding:
@@ -185,7 +187,7 @@ def _idle(case: Case, description: GroupDescription) -> Iterator[Finding]:
             "idle members",
             f"{description.group} has {len(members)} members and its topics at most {most} queues: "
             f"{len(members) - most} of them get nothing",
-            f"give the topic more queues, or run fewer members; see {DOCS}#one-owner-per-queue",
+            f"give the topic more queues, or run fewer members; see {PAGE}#one-owner-per-queue",
         )
 
 
@@ -210,7 +212,7 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[Finding]:
                 f"{member.client_id} of {description.group} was heard of "
                 f"{(now - at).total_seconds():.0f} s ago",
                 "its host may be gone: its queues move to others up to 150 s after that; see "
-                f"{DOCS}#clean-close-and-vanished-hosts",
+                f"{PAGE}#clean-close-and-vanished-hosts",
             )
 
 
@@ -228,7 +230,7 @@ def _endless(case: Case, description: GroupDescription) -> Iterator[Finding]:
                 f"{member.client_id} of {description.group} consumes in order and tries a failing "
                 "message for ever: one message stops its queue",
                 "set max_retries (maxReconsumeTimes); see "
-                f"{DOCS}#a-failing-ordered-message-stops-its-queue",
+                f"{PAGE}#a-failing-ordered-message-stops-its-queue",
             )
 
 
@@ -270,7 +272,7 @@ def _without_offset(description: GroupDescription) -> Iterator[Finding]:
             "no offset",
             text,
             f"say where they begin: pocketmq group reset {description.group} --topic {topic} "
-            f"--to latest --missing-only; see {DOCS}#{section}",
+            f"--to latest --missing-only; see {PAGE}#{section}",
         )
 
 
@@ -286,11 +288,11 @@ def _progress(name: str, address: str) -> Iterator[Finding]:
             "offsets",
             f"{address} has no committed offset of {name}",
             "nothing to do if it never consumed; else look for config/consumerOffset.json in "
-            f"the broker's store; see {DOCS}#no-stored-offset-is-a-fact",
+            f"the broker's store; see {PAGE}#no-stored-offset-is-a-fact",
         )
         return
     behind = sum(max(o.broker_offset - o.consumer_offset, 0) for o in table.values())
-    yield ok("offsets", f"{name} is {behind} messages behind at {address}")
+    yield ok("offsets", f"{name} is {count(behind, 'message')} behind at {address}")
     ahead = [str(queue) for queue, o in table.items() if o.consumer_offset > o.broker_offset]
     if ahead:
         yield failed(
@@ -316,9 +318,9 @@ def _dead_letters(case: Case, description: GroupDescription) -> Iterator[Finding
     if waiting:
         yield warning(
             "dead letters",
-            f"{name} has given up {waiting} messages that were not sent back",
+            f"{name} has given up {count(waiting, 'message')} that nobody sent back",
             f"pocketmq message dlq list {name}, and redrive when the cause is gone; see "
-            f"{DOCS}#a-failing-ordered-message-stops-its-queue",
+            f"{PAGE}#a-failing-ordered-message-stops-its-queue",
         )
     else:
         yield ok("dead letters", f"{name} has none that wait")

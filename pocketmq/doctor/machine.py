@@ -10,9 +10,7 @@ from typing import Final
 
 import pocketmq
 from pocketmq.doctor.findings import Case, Finding, ok, warning
-
-ENOUGH_FILES: Final = 4096
-"""Descriptors: two a connection and one a mapped file leave room for some thousand clients."""
+from remoting.descriptors import ENOUGH
 
 ACCELERATORS: Final = {
     "uvloop": "a faster event loop",
@@ -30,13 +28,14 @@ def here(_: Case) -> Iterator[Finding]:
             yield ok("accelerator", f"{module}: {use}")
         else:
             yield warning("accelerator", f"{module} is missing", f"pip install {module}: {use}")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= ENOUGH_FILES:
-        yield ok("file descriptors", f"{soft} here")
+    # A server raises its soft limit to the hard one when it starts.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY or hard >= ENOUGH:
+        yield ok("file descriptors", f"up to {hard} here" if hard >= 0 else "unlimited here")
     else:
         yield warning(
             "file descriptors",
-            f"only {soft} here",
-            f"ulimit -n {min(ENOUGH_FILES, hard) if hard > 0 else ENOUGH_FILES} before a server "
-            "is started in this shell (LimitNOFILE= of a systemd unit)",
+            f"a server started here has only {hard}",
+            f"raise the hard limit to {ENOUGH} or more before a server is started (ulimit -Hn, "
+            "LimitNOFILE= of a systemd unit)",
         )

@@ -11,6 +11,8 @@ from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
 from pocketmq.doctor.stores import store_files
 from pocketmq.probe import NoAnswer
+from remoting.descriptors import ENOUGH
+from remoting.docs import DOCS
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.tables import KVTable
 from remoting.protocol.codes import RequestCode
@@ -19,8 +21,12 @@ CLOCK_TOLERANCE_SECONDS: Final = 5.0
 """A difference that changes nothing: the broker's clock is known to the second only."""
 
 DISK_WARNING: Final = 0.75
+CONNECTIONS_WARNING: Final = 0.9
+"""Share of the connections there may be at a time."""
+
 DISK_FULL: Final = 0.90
-"""Shares of the disk in use; Apache refuses writes at the second (cf. DefaultMessageStore)."""
+"""Shares of the disk in use, as ``df`` shows them; beyond the first one old messages are deleted at
+any hour, beyond the second one nothing is stored (defaults of RocketMQ's and ours)."""
 
 
 def name_servers(case: Case) -> Iterator[Finding]:
@@ -90,6 +96,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Fin
     yield from _retention(name, table)
     yield from store_files(name, table)
     yield from _damage(name, table)
+    yield from _descriptors(name, table)
 
 
 def _advice(address: str) -> str:
@@ -142,45 +149,73 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[Finding]:
         return
     capacity = table.get("commitLogDirCapacity", "").strip(". ")
     found = f"{name}'s is {used:.0%} full ({capacity})" if capacity else f"{name}'s: {used:.0%}"
-    if used < DISK_WARNING:
+    if used <= DISK_WARNING:
         yield ok("disk", found)
         return
     remedy = (
         "make room: move other things away, keep messages for less long (fileReservedTime), or "
-        "move the store to a bigger disk; see docs/operating.md#messages-are-deleted"
+        f"move the store to a bigger disk; see {DOCS}operating.md#messages-are-deleted"
     )
-    yield (failed if used >= DISK_FULL else warning)("disk", found, remedy)
+    yield (failed if used > DISK_FULL else warning)("disk", found, remedy)
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[Finding]:
     """What a broker of ours tells of its store; others say nothing of it."""
-    docs = "see docs/operating.md#messages-are-deleted"
+    docs = f"see {DOCS}operating.md#messages-are-deleted"
     if trouble := table.get("pocketmqWhyNotWritable"):
         yield failed("store", f"{name} takes no messages: {trouble}", docs)
     young = table.get("pocketmqLogFilesDeletedYoung", "0")
     if young != "0":
         yield warning(
             "retention",
-            f"{name} has deleted {young} files of messages before their time, for want of room",
+            f"{name} has deleted files of messages before their time, for want of room: {young}",
             f"give the store a bigger disk, or keep messages for less long; {docs}",
         )
     failures = table.get("pocketmqFilesNotDeleted", "0")
     if failures != "0":
         yield warning(
             "retention",
-            f"{name} could not remove old files {failures} times",
+            f"{name} could not remove old files; attempts: {failures}",
             "check the owner of the store's directories; its log names the files",
         )
 
 
+def _descriptors(name: str, table: dict[str, str]) -> Iterator[Finding]:
+    """Whether connections are refused, or soon will be, for want of file descriptors."""
+    taken, most, limit = (
+        table.get(f"pocketmq{key}", "")
+        for key in ("Connections", "ConnectionsMax", "DescriptorLimit")
+    )
+    if not (taken.isdecimal() and most.isdecimal() and limit.isdecimal()):
+        return
+    found = f"{name} has {taken} of at most {most} connections, with {limit} file descriptors"
+    if int(limit) >= ENOUGH and int(taken) < CONNECTIONS_WARNING * int(most):
+        yield ok("connections", found)
+    else:
+        yield warning(
+            "connections",
+            found,
+            "start the broker with a higher hard limit (ulimit -Hn, LimitNOFILE= of a systemd "
+            "unit), or raise pocketmqMaxConnections if the limit is high; close idle clients",
+        )
+
+
 def _damage(name: str, table: dict[str, str]) -> Iterator[Finding]:
-    """Messages that a broker of ours has met and keeps to itself."""
+    """Messages that a broker of ours has met and keeps to itself, and entries that it restored."""
     damaged = table.get("pocketmqDamagedMessages", "0")
+    restored = table.get("pocketmqRestoredEntries", "0")
+    store = table.get("pocketmqStorePath", "DIR")
+    docs = f"see {DOCS}operating.md#messages-are-damaged"
+    if restored != "0":
+        yield warning(
+            "damage",
+            f"{name} has restored damaged entries of consume queues from the log: {restored}",
+            f"check the disk; look for more with 'pocketmq store verify {store}'; {docs}",
+        )
     if damaged != "0":
-        store = table.get("pocketmqStorePath", "DIR")
         yield failed(
             "damage",
-            f"{name} does not deliver {damaged} messages: they are not what was stored",
+            f"{name} does not deliver messages that are not what was stored: {damaged}",
             f"its log names them; look for more with 'pocketmq store verify {store}', restore the "
-            "store from a copy, and check the disk; see docs/operating.md#messages-are-damaged",
+            f"store from a copy, and check the disk; {docs}",
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok
+from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.tables import GroupList
@@ -54,10 +55,10 @@ def _consumers(case: Case, topic: str) -> Iterator[Finding]:
 def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[Finding]:
     writable = sum(q.write_queue_nums for q in route.queue_datas if q.perm & PERM_WRITE)
     readable = sum(q.read_queue_nums for q in route.queue_datas if q.perm & PERM_READ)
-    yield ok("route", f"{address} knows {topic} at {len(route.queue_datas)} brokers")
-    for count, word, perm in ((writable, "write to", "w"), (readable, "read from", "r")):
-        if count:
-            yield ok("permission", f"{count} queues of {topic} to {word}")
+    yield ok("route", f"{address} knows {topic} at {count(len(route.queue_datas), 'broker')}")
+    for number, word, perm in ((writable, "write to", "w"), (readable, "read from", "r")):
+        if number:
+            yield ok("permission", f"{count(number, 'queue')} of {topic} to {word}")
         else:
             yield failed(
                 "permission",

@@ -148,7 +148,7 @@ class Parquet:
         except ImportError as error:
             raise ExportError(
                 f"Parquet needs pyarrow and numpy, and {error.name} is not installed: pip install"
-                " pyarrow numpy, or use --format jsonl"
+                " 'pocketmq[parquet]', or use --format jsonl"
             ) from error
         columns = schema.STORE_COLUMNS if of_store else schema.COLUMNS
         self._columns = tuple(columns.values())

@@ -12,7 +12,7 @@ def test_a_topics_life(cli: CommandLine, name: str) -> None:
     assert cli("topic", "create", name, "--queues", "2") == (
         f"created topic {name} with 2 queues at each broker\n"
     )
-    assert name in cli("topic", "list").splitlines()
+    assert f"{name}\t2\t0\t-" in cli("topic", "list").splitlines()
     (route,) = cli.json("topic", "route", name)
     assert (route["write_queues"], route["read_queues"], route["permission"]) == (2, 2, "rw")
     cli("topic", "update", name, "--queues", "4", "--permission", "r")
@@ -20,7 +20,7 @@ def test_a_topics_life(cli: CommandLine, name: str) -> None:
     assert (route["write_queues"], route["read_queues"], route["permission"]) == (4, 4, "r")
     assert len(cli("topic", "status", name).splitlines()) == 4
     assert cli("topic", "delete", name) == f"deleted topic {name}\n"
-    assert name not in cli("topic", "list").splitlines()
+    assert name not in cli("topic", "list").split()
 
 
 def test_creating_a_topic_twice_points_to_update(cli: CommandLine, topic: str) -> None:
@@ -33,6 +33,13 @@ def test_the_queues_status_says_what_they_hold(cli: CommandLine, topic: str) -> 
     cli("send", topic, "tea")
     (row,) = cli.json("topic", "status", topic)
     assert (row["queue"], row["first"], row["next"], row["messages"]) == (0, 0, 1, 1)
+    assert row["last_stored"] is not None
+
+
+def test_topics_are_listed_with_their_queues_and_messages(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, "tea")
+    (row,) = [row for row in cli.json("topic", "list", "--rate") if row["topic"] == topic]
+    assert (row["queues"], row["messages"], row["rate"]) == (1, 1, 0.0)
     assert row["last_stored"] is not None
 
 
@@ -57,6 +64,36 @@ def test_what_is_no_topic_name_is_refused(cli: CommandLine) -> None:
 
 def test_an_update_needs_something_to_update(cli: CommandLine, topic: str) -> None:
     assert "nothing to change" in cli.fails("topic", "update", topic, code=2)
+
+
+def test_another_number_of_queues_warns_about_the_order_of_keys(
+    cli: CommandLine, topic: str
+) -> None:
+    result = cli.result("topic", "update", topic, "--queues", "4")
+    assert result.stdout == f"changed topic {topic}\n"
+    assert f"topic {topic} changes from 1 to 4 queues per broker" in result.stderr
+    assert "warning" not in cli.result("topic", "update", topic, "--queues", "4").stderr
+    assert "warning" not in cli.result("topic", "update", topic, "--permission", "rw").stderr
+    assert "warning" not in cli.result("topic", "update", topic, "--read-queues", "5").stderr
+
+
+def test_another_number_of_queues_asks_at_a_terminal(
+    cli: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def queues() -> int:
+        (route,) = cli.json("topic", "route", topic)
+        return int(route["write_queues"])
+
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    assert "Change topic" in cli.fails("topic", "update", topic, "--queues", "2", stdin="n\n")
+    assert queues() == 1
+    cli("topic", "update", topic, "--write-queues", "2", stdin="y\n")
+    assert queues() == 2
+    cli("topic", "update", topic, "--queues", "3", "--yes")
+    assert queues() == 3
+    # Without an answer on stdin a question would end the command.
+    assert cli.json("topic", "update", topic, "--queues", "4") == {"topic": topic}
+    assert queues() == 4
 
 
 def test_deleting_asks_at_a_terminal(

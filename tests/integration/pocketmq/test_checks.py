@@ -18,7 +18,7 @@ from tests.integration.pocketmq.conftest import CommandLine
 def test_healthy_servers_are_said_to_be_in_one_line(
     cli: CommandLine, server: StandaloneServer
 ) -> None:
-    assert cli("health").startswith(f"ok: name server {server.nameserver} with 1 brokers in ")
+    assert cli("health").startswith(f"ok: name server {server.nameserver} with 1 broker in ")
     assert cli("health", "--broker", server.broker).startswith(f"ok: broker {server.broker} in ")
     assert cli.json("health", "--broker", server.broker)["healthy"] is True
 

@@ -11,6 +11,7 @@ import client
 from client import blocking
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
+from remoting.docs import DOCS
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
@@ -47,6 +48,47 @@ def test_a_groups_life(cli: CommandLine, topic: str) -> None:
     assert "no broker has it" in cli.fails("group", "delete", group)
 
 
+def test_creating_a_group_that_exists_changes_only_what_is_named(
+    cli: CommandLine, name: str, server: StandaloneServer
+) -> None:
+    with blocking.Admin(server.nameserver) as admin:
+        admin.create_group(name, max_retries=3, consume=False)
+    assert cli("group", "create", name) == f"group {name} exists already and stays as it is\n"
+    shown = cli.json("group", "show", name)
+    assert (shown["max_retries"], shown["may_consume"]) == (3, False)
+    assert cli("group", "create", name, "--max-retries", "5") == f"changed group {name}\n"
+    shown = cli.json("group", "show", name)
+    assert (shown["max_retries"], shown["may_consume"]) == (5, False)
+
+
+def test_groups_are_listed_with_members_lag_and_state(
+    cli: CommandLine, topic: str, group: str
+) -> None:
+    consume(cli, topic, group, 2)
+    (row,) = [row for row in cli.json("group", "list") if row["group"] == group]
+    assert row == {"group": group, "members": 0, "topics": [topic], "lag": 1, "state": "offline"}
+
+
+def test_without_a_name_the_lag_of_all_groups_is_shown(
+    cli: CommandLine, topic: str, group: str
+) -> None:
+    consume(cli, topic, group, 2)
+    (row,) = [row for row in cli.json("group", "lag") if row["group"] == group]
+    assert row.pop("last_consumed") is not None
+    assert row == {"group": group, "topic": topic, "queues": 1, "lag": 1, "members": 0}
+    assert group in {row["group"] for row in cli.json("group", "lag", "--topic", topic)}
+
+
+def test_the_groups_of_tools_are_shown_on_request(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, "tea")
+    cli("read", topic)
+    shown = {row["group"] for row in cli.json("group", "list")}
+    everything = {row["group"] for row in cli.json("group", "list", "--all")}
+    assert "pocketmq-read" in everything - shown
+    assert "pocketmq-read" in {row["group"] for row in cli.json("group", "list", "--all")}
+    assert "pocketmq-read" not in {row["group"] for row in cli.json("group", "lag")}
+
+
 def test_lag_is_told_per_queue_and_in_all(cli: CommandLine, topic: str, group: str) -> None:
     consume(cli, topic, group, 2)
     told = cli.json("group", "lag", group)
@@ -56,7 +98,7 @@ def test_lag_is_told_per_queue_and_in_all(cli: CommandLine, topic: str, group: s
     assert (row["owner"], row["last_consumed"] is not None) == (None, True)
     result = cli.result("group", "lag", group, "--topic", topic)
     assert result.stdout.split("\t")[0] == topic
-    assert result.stderr == "1 messages behind in 1 queues\n"
+    assert result.stderr == "1 message behind in 1 queue\n"
 
 
 @contextmanager
@@ -86,7 +128,7 @@ def test_members_are_listed_with_what_they_subscribe(
 def test_members_that_contradict_each_other_are_told_everywhere(
     cli: CommandLine, server: StandaloneServer, topic: str, group: str
 ) -> None:
-    anchor = "docs/consumer-groups.md#one-group-one-subscription"
+    anchor = f"{DOCS}consumer-groups.md#one-group-one-subscription"
     with online(server, topic, group), blocking.Instance(server.nameserver) as other:
         consumer = other.pull_consumer(group=group)
         consumer.assign(consumer.queues(topic), tags="paid")
@@ -118,7 +160,7 @@ def test_a_reset_moves_every_queue(
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == 1
     result = cli.result(*arguments)
     assert result.stdout.split("\t")[3:] == ["1", str(after), "2", f"{3 - after}\n"]
-    assert "moved 1 of 1 queues; nobody is online" in result.stderr
+    assert "moved 1 of 1 queue; nobody is online" in result.stderr
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == after
 
 
@@ -130,7 +172,7 @@ def test_members_that_choose_their_queues_are_named_with_a_reset(
         told = cli.json(*arguments, "--dry-run")
         assert (told["online"], told["unaware"]) == ([client_id], [client_id])
         stderr = cli.result(*arguments).stderr
-        assert "0 members are told" in stderr
+        assert "told 0 members" in stderr
         assert "stop these first, they choose their queues themselves" in stderr
 
 
@@ -191,6 +233,8 @@ def dead(cli: CommandLine, server: StandaloneServer, topic: str, group: str) -> 
     with BlockingConnection(server.broker, timeout=5.0) as connection:
         for number in range(2):
             own = {"UNIQ_KEY": f"id-{number}", "RETRY_TOPIC": topic, "KEYS": f"k{number}"}
+            if number == 0:
+                own |= {"POCKETMQ_DEAD_REASON": "sold out", "POCKETMQ_DEAD_TIME": "1700000000123"}
             header = SendMessageRequestHeaderV2(
                 producer_group=group,
                 topic=f"%DLQ%{group}",
@@ -213,7 +257,11 @@ def test_dead_letters_are_listed(cli: CommandLine, topic: str, dead: str) -> Non
     first, second = cli.json("message", "dlq", "list", dead)
     assert (first["topic"], first["id"], first["body"]) == (topic, "id-0", "b0")
     assert (second["keys"], second["retries"], second["redriven"]) == (["k1"], 3, False)
+    assert (first["reason"], second["reason"]) == ("sold out", None)
+    assert (first["failed_at"], first["exception"]) == ("2023-11-14T22:13:20.123+00:00", None)
+    assert first["properties"]["POCKETMQ_DEAD_REASON"] == "sold out"
     lines = cli("message", "dlq", "list", dead, "--max", "1").splitlines()
+    assert lines[0].endswith("sold out")
     assert [line.split("\t")[2:5] for line in lines] == [[topic, "id-0", "3"]]
 
 
@@ -221,7 +269,7 @@ def test_dead_letters_are_sent_back_once(cli: CommandLine, topic: str, dead: str
     redrive = ["message", "dlq", "redrive", dead]
     assert len(cli.json(*redrive, "--dry-run")["sent"]) == 2
     result = cli.result(*redrive, "--max", "1")
-    assert result.stderr == "sent 1 dead letters back, 1 are left\n"
+    assert result.stderr == "sent 1 dead letter back, 1 left\n"
     told = cli.json(*redrive)
     assert [(one["id"], one["to"], one["to_offset"]) for one in told["sent"]] == [
         ("id-1", topic, 4)

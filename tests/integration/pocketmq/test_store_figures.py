@@ -1,4 +1,4 @@
-"""What a start found wrong with its store is told by the log, the metrics and the doctor."""
+"""What a start found in its store is told by the log, the metrics, the doctor and store info."""
 
 from __future__ import annotations
 
@@ -51,3 +51,37 @@ def test_lost_offsets_and_damage_are_told_everywhere(tmp_path: Path) -> None:
     assert doctor.exit_code == 1
     assert "no config/consumerOffset.json" in bad["offsets"]
     assert "stepped over 1 damaged places" in bad["store"]
+
+
+def test_a_broker_keeps_its_stores_name_and_another_one_is_told_everywhere(tmp_path: Path) -> None:
+    server = StandaloneServer(tmp_path / "store", {})
+    usual = list(server.command)
+
+    def started(*options: str) -> tuple[str, list[str]]:
+        """The broker's name, and what the doctor finds wrong with it."""
+        server.command = [*usual, *options]
+        server.start()
+        cli = CommandLine(server.nameserver)
+        (row,) = cli.json("cluster", "list")
+        findings = json.loads(cli.result("doctor", "--json").stdout)["findings"]
+        server.stop()
+        return row["broker"], [one["found"] for one in findings if one["check"] == "name"]
+
+    cli = CommandLine("")
+    try:
+        assert started() == ("broker-a", [])
+        assert started("--name", "shop") == (
+            "shop",
+            [
+                "the store of shop was written by broker-a before this start: clients take its "
+                "queues for new ones"
+            ],
+        )
+        assert "written under another broker name" in server.log
+        assert started() == ("shop", [])
+        assert cli.json("store", "info", str(tmp_path / "store"))["broker"] == "shop"
+        cli("store", "verify", str(tmp_path / "store"))
+        cli("store", "copy", str(tmp_path / "store"), str(tmp_path / "copy"))
+        assert cli.json("store", "info", str(tmp_path / "copy"))["broker"] == "shop"
+    finally:
+        server.kill()

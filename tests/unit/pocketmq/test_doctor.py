@@ -143,7 +143,13 @@ def test_a_clock_that_differs_is_a_warning(servers: Servers, off_ms: int, word: 
 
 @pytest.mark.parametrize(
     ("used", "verdicts"),
-    [("0.80", [Verdict.WARNING]), ("0.95", [Verdict.FAILED]), ("", [])],
+    [
+        ("0.75", []),
+        ("0.76", [Verdict.WARNING]),
+        ("0.90", [Verdict.WARNING]),
+        ("0.91", [Verdict.FAILED]),
+        ("", []),
+    ],
 )
 def test_a_disk_that_fills_is_noticed(servers: Servers, used: str, verdicts: list[Verdict]) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
@@ -154,7 +160,7 @@ def test_a_disk_that_fills_is_noticed(servers: Servers, used: str, verdicts: lis
 
 def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
-        pocketmqWhyNotWritable="the disk of /data is 91.0% full",
+        pocketmqWhyNotWritable="the disk of /data is 91% full",
         pocketmqLogFilesDeletedYoung="3",
         pocketmqFilesNotDeleted="1",
     )
@@ -163,8 +169,8 @@ def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) 
         ("retention", Verdict.WARNING),
         ("retention", Verdict.WARNING),
     ]
-    assert "a takes no messages: the disk of /data is 91.0% full" in bad()[0].found
-    assert "deleted 3 files of messages before their time" in bad()[1].found
+    assert "a takes no messages: the disk of /data is 91% full" in bad()[0].found
+    assert "deleted files of messages before their time, for want of room: 3" in bad()[1].found
 
 
 def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> None:
@@ -173,8 +179,33 @@ def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> N
     )
     (found,) = bad()
     assert (found.check, found.verdict) == ("damage", Verdict.FAILED)
-    assert found.found == "a does not deliver 2 messages: they are not what was stored"
+    assert found.found == "a does not deliver messages that are not what was stored: 2"
     assert "'pocketmq store verify /data', restore the store from a copy" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken", "verdict"),
+    [("65536", "100", Verdict.OK), ("1024", "100", Verdict.WARNING), ("65536", "9500", "warning")],
+)
+def test_connections_that_are_or_will_be_refused_are_noticed(
+    servers: Servers, limit: str, taken: str, verdict: str
+) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqDescriptorLimit=limit, pocketmqConnections=taken, pocketmqConnectionsMax="10000"
+    )
+    (found,) = [f for f in findings() if f.check == "connections"]
+    assert found.verdict == verdict
+    assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
+
+
+def test_entries_that_were_restored_are_told(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqRestoredEntries="3", pocketmqStorePath="/data"
+    )
+    (found,) = bad()
+    assert (found.check, found.verdict) == ("damage", Verdict.WARNING)
+    assert found.found == "a has restored damaged entries of consume queues from the log: 3"
+    assert "check the disk; look for more with 'pocketmq store verify /data'" in found.remedy
 
 
 def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> None:
@@ -252,4 +283,5 @@ def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
     monkeypatch.setattr(machine, "find_spec", lambda _: None)
     found = bad()
     assert [f.check for f in found] == ["accelerator"] * 3 + ["file descriptors"]
-    assert "ulimit -n 1024" in found[-1].remedy
+    assert "only 1024" in found[-1].found
+    assert "ulimit -Hn" in found[-1].remedy

@@ -162,7 +162,7 @@ def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
     configs = {name: SubscriptionGroupConfig(name) for name in ("g", "h", "TOOLS_CONSUMER")}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
     (found,) = all_groups(case(None))
-    assert found.found == "2 groups, nothing is wrong with them"
+    assert found.found == "nothing is wrong with 2 groups"
     finding = GroupFinding(kind="moonPhase", text="it is full", docs="d")
     broker[DESCRIBE] = description(conflicts=[finding])
     assert [(found.check, found.found) for found in bad(None)] == [("moonPhase", "it is full")] * 2
@@ -171,7 +171,7 @@ def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
 def test_many_groups_are_not_all_looked_at(broker: Brokers) -> None:
     configs = {f"g{n}": SubscriptionGroupConfig(f"g{n}") for n in range(201)}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
-    assert [found.found for found in bad(None)] == ["1 more groups were not looked at"]
+    assert [found.found for found in bad(None)] == ["1 more group not looked at"]
 
 
 def test_a_topics_groups_are_named(broker: Brokers) -> None:

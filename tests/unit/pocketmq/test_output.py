@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pocketmq import output
 
@@ -37,6 +42,112 @@ def test_a_terminal_gets_a_table_with_titles(
     assert "queues" in shown
     assert "1,200" in shown
     assert "broker memory" in shown
+
+
+LETTERS: list[output.Row] = [
+    {
+        "broker": "broker-a",
+        "id": "7F00000100002A139A55000000000001",
+        "died_at": "2026-01-31T12:00:00.000+00:00",
+        "why": "the account of this order does not exist any more",
+        "owner": "192.168.117.201@4711#1234567890",
+        "keys": ["o-1", "o-2"],
+    }
+]
+
+
+@pytest.fixture
+def terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """The lines that a terminal of a given width gets."""
+
+    def lines(width: int, columns: Sequence[str], spare: Sequence[str] = ()) -> list[str]:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(width))
+        # Without colours and bold titles, so that a line is as long as it looks.
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setenv("LINES", "24")
+        output.show_rows(LETTERS, columns, as_json=False, spare=spare)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    return lines
+
+
+def test_a_terminal_breaks_sentences_and_never_ids_and_times(
+    terminal: Callable[..., list[str]],
+) -> None:
+    lines = terminal(80, ["id", "died_at", "why"])
+    assert lines[0].split() == ["id", "died", "at", "why"]
+    assert "7F00000100002A139A55000000000001  2026-01-31T12:00:00Z  the account" in lines[1]
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_narrow_terminal_leaves_out_what_is_spared_in_its_order(
+    terminal: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ["broker", "id", "died_at", "owner", "keys"]
+    assert terminal(120, columns, ["owner", "broker"])[0].split()[0] == "broker"
+    titles = terminal(80, columns, ["owner", "broker"])[0].split()
+    assert titles == ["broker", "id", "died", "at", "keys"]
+
+
+def test_a_terminal_narrower_than_any_table_gets_a_line_a_value(
+    terminal: Callable[..., list[str]],
+) -> None:
+    lines = terminal(60, ["id", "died_at", "owner"])
+    assert lines == [
+        "id: 7F00000100002A139A55000000000001",
+        "died at: 2026-01-31T12:00:00Z",
+        "owner: 192.168.117.201@4711#1234567890",
+    ]
+
+
+def test_a_column_left_out_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    output.show_rows(LETTERS, ["id", "died_at", "owner"], as_json=False, spare=["died_at", "owner"])
+    told = capsys.readouterr().err
+    assert max(map(len, told.splitlines())) <= 60
+    assert " ".join(told.split()) == (
+        "not shown: died at, owner; a wider terminal or --json shows them"
+    )
+
+
+@given(
+    cells=st.lists(
+        st.lists(st.text("abc 123-", max_size=40), min_size=3, max_size=3), min_size=1, max_size=4
+    ),
+    width=st.integers(20, 160),
+)
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(
+    cells: list[list[str]], width: int
+) -> None:
+    rows = [dict(zip("abc", row, strict=True)) for row in cells]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as printed,
+    ):
+        patch.setattr(printed, "isatty", lambda: True, raising=False)
+        patch.setenv("COLUMNS", str(width))
+        patch.setenv("TERM", "dumb")
+        patch.setenv("LINES", "24")
+        output.show_rows(rows, ["a", "b", "c"], as_json=False)
+    words = [[word for row in cells for word in row[column].split()] for column in range(3)]
+    least = sum(max(map(len, column), default=1) for column in words) + len("    ")
+    lines = printed.getvalue().splitlines()
+    if least <= width:
+        assert max(map(len, lines)) <= width
+        assert lines[0].split() == ["a", "b", "c"]
+    assert {word for column in words for word in column} <= set(printed.getvalue().split())
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 queues"), (1, "1 queue"), (2, "2 queues")])
+def test_a_noun_agrees_with_its_number(number: int, text: str) -> None:
+    assert output.count(number, "queue") == text
 
 
 def test_facts_in_a_pipe_are_names_and_values(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from pocketmq.workers import (
     STEADY_AFTER,
     Plan,
     facts_of,
+    forgotten,
     next_delay,
     plans,
 )
+from remoting.settings import ConfigError
 
 CONFIG = BrokerConfig(
     broker_name="b", listen_port=10911, store_path_root_dir=Path("/data"), ha_listen_port=10912
@@ -43,6 +46,34 @@ def test_a_commit_log_of_its_own_disk_is_not_shared_either() -> None:
         "/fast/b-0",
         "/fast/b-1",
     ]
+
+
+def stores(root: Path, *names: str) -> BrokerConfig:
+    for name in names:
+        (root / name / "config").mkdir(parents=True)
+    return BrokerConfig(name_of_new_store="host", store_path_root_dir=root)
+
+
+def test_workers_without_a_name_keep_that_of_their_stores(tmp_path: Path) -> None:
+    def names(config: BrokerConfig) -> list[str]:
+        return [plan.name for plan in plans(config, 2, settings={})]
+
+    assert names(stores(tmp_path)) == ["host-0", "host-1"]
+    config = stores(tmp_path, "rack-7-0", "rack-7-1", "rack-7-2", "namesrv")
+    assert names(config) == ["rack-7-0", "rack-7-1"]
+    assert names(replace(config, broker_name="new")) == ["new-0", "new-1"]
+    with pytest.raises(ConfigError, match=r"several brokers \(other, rack-7\): say with --name"):
+        names(stores(tmp_path, "other-0"))
+
+
+def test_stores_of_another_name_or_number_are_not_forgotten_in_silence(tmp_path: Path) -> None:
+    def left(name: str, workers: int) -> list[str]:
+        return forgotten(plans(replace(config, broker_name=name), workers, settings={}))
+
+    config = stores(tmp_path, "a-0", "a-1", "a-2", "b-0")
+    assert left("a", 3) == []
+    assert left("a", 2) == ["a-2"]
+    assert left("c", 3) == ["a-0", "a-1", "a-2", "b-0"]
 
 
 @pytest.mark.parametrize(("first", "ports"), [(9500, ["9500", "9501"]), (0, ["0", "0"])])

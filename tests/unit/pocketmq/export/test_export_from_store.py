@@ -326,5 +326,5 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = run(root, "--out", tmp_path / "a.parquet")
     assert done.exit_code == 1
-    assert "pip install pyarrow numpy" in done.stderr
+    assert "pip install 'pocketmq[parquet]'" in done.stderr
     assert not list(tmp_path.glob("a.parquet*"))

@@ -1,0 +1,8 @@
+"""``client.blocking``, the client without an event loop, under PocketMQ's name."""
+
+from __future__ import annotations
+
+import pocketmq.own_client  # noqa: F401 - explains what is in the way, if there is something
+from client.blocking import Admin, Instance, Producer, PullConsumer, PushConsumer
+
+__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer"]

@@ -1,0 +1,8 @@
+"""``client.serde``, how values become message bodies and back, under PocketMQ's name."""
+
+from __future__ import annotations
+
+import pocketmq.own_client  # noqa: F401 - explains what is in the way, if there is something
+from client.serde import Serde, Typed, json, msgpack, raw, text, typed
+
+__all__ = ["Serde", "Typed", "json", "msgpack", "raw", "text", "typed"]

@@ -1,0 +1,123 @@
+"""What ``--json`` prints: numbers are numbers and truths are truths, in every command."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+import client
+from client import blocking
+from pocketmq.cli import root
+from pocketmq.testing import StandaloneServer
+from tests.integration.pocketmq.conftest import CommandLine
+
+SERVE_OR_SHOW_OFF = {("standalone",), ("nameserver",), ("broker",), ("demo",)}
+"""Don't end by themselves, or take minutes; their --json is tested elsewhere."""
+
+TEXTS = {"body", "id", "keys", "name", "properties"}
+"""Fields that hold what somebody has sent or named."""
+
+LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"[-+]?\d+(\.\d+)?%?|true|false|none|null", re.IGNORECASE)
+
+
+def json_commands(
+    command: click.Command = root, names: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    context = click.Context(command)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from json_commands(inner, (*names, name))
+    if any(parameter.name == "as_json" for parameter in command.params):
+        yield names
+
+
+def wrong(value: object, path: str = "") -> Iterator[str]:
+    """Where texts stand that should be something else."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in TEXTS:
+                yield from wrong(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from wrong(inner, f"{path}[]")
+    elif isinstance(value, str) and LOOKS_LIKE_ANOTHER_TYPE.fullmatch(value):
+        yield f"{path}: {value!r}"
+
+
+@contextmanager
+def consumer_that_gave_up(nameserver: str, topic: str, group: str) -> Iterator[None]:
+    """A member of a group that has made dead letters of a topic's messages."""
+    given_up = threading.Event()
+
+    def handler(_: client.ReceivedMessage[bytes]) -> None:
+        given_up.set()
+        raise client.DeadLetter("no such account")
+
+    with blocking.PushConsumer(
+        nameserver, group=group, handler=handler, subscribe={topic: "*"}, start_from=client.FIRST
+    ):
+        assert given_up.wait(20)
+        yield
+
+
+def test_every_command_prints_numbers_as_numbers(
+    cli: CommandLine, server: StandaloneServer, name: str, tmp_path: Path
+) -> None:
+    group, short = f"g-{name}", ("--duration", "0.2", "--warm-up", "0")
+    seen: dict[tuple[str, ...], str] = {}
+
+    def call(*words: str, arguments: Sequence[str] = ()) -> str:
+        result = cli.result(*words, *arguments, "--json")
+        assert result.exit_code == 0, (words, result.output)
+        seen[words] = result.stdout
+        return result.stdout
+
+    call("topic", "create", arguments=[name, "--queues", "1"])
+    call("topic", "update", arguments=[name, "--queues", "1"])
+    call("topic", "list")
+    call("topic", "route", arguments=[name])
+    call("send", arguments=[name, "tea", "--key", "o-1", "--property", "a=b", "--tag", "paid"])
+    call("topic", "status", arguments=[name])
+    call("message", "tail", arguments=[name])
+    (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))
+    call("message", "get", arguments=["--topic", name, found["id"]])
+    call("read", arguments=[name])
+    call("group", "create", arguments=[group])
+    call("group", "list")
+    with consumer_that_gave_up(server.nameserver, name, group):
+        call("group", "lag", arguments=[group])
+        call("group", "members", arguments=[group])
+        call("group", "show", arguments=[group])
+        call("doctor", arguments=["--topic", name, "--group", group])
+    call("message", "dlq", "list", arguments=[group])
+    call("message", "dlq", "redrive", arguments=[group])
+    call("group", "reset", arguments=[group, "--topic", name, "--to", "begin", "--yes"])
+    call("group", "skip", arguments=[group, f"{name}/{found['broker']}/0", "--yes"])
+    call("cluster", "list")
+    call("cluster", "status")
+    call("health")
+    call("bench", "produce", arguments=short)
+    call("bench", "consume")
+    call("bench", "latency", arguments=short)
+    call("store", "info", arguments=[str(server.store)])
+    call("store", "verify", arguments=[str(server.store)])
+    call("store", "copy", arguments=[str(server.store), str(tmp_path / "copy")])
+    call("group", "delete", arguments=[group, "--yes"])
+    call("topic", "delete", arguments=[name, "--yes"])
+    assert seen.keys() == set(json_commands()) - SERVE_OR_SHOW_OFF
+    assert json.loads(seen["message", "dlq", "list"])
+    assert json.loads(seen["group", "members"])
+    assert not [
+        f"{' '.join(words)}: {place}"
+        for words, text in seen.items()
+        for line in text.splitlines()
+        for place in wrong(json.loads(line))
+    ]

@@ -1,0 +1,161 @@
+"""The metrics port: what it says of a server, before, while and after it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from nameserver.config import NameServerConfig
+from pocketmq.metrics import MetricsPart
+from pocketmq.parts import BrokerPart, NameServerPart
+
+
+class Slow:
+    """A part whose start and stop take until they are let go."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def start(self) -> None:
+        self.reached.set()
+        await self.go.wait()
+        self.reached.clear()
+        self.go.clear()
+
+    async def stop(self) -> None:
+        self.reached.set()
+        await self.go.wait()
+
+    def ready(self) -> Mapping[str, str]:
+        return {"slow": "here"}
+
+    def failures(self) -> Sequence[asyncio.Future[None]]:
+        return []
+
+
+def ask(part: MetricsPart, path: str, method: str = "GET") -> tuple[int, str, Mapping[str, str]]:
+    connection = HTTPConnection(part.ready()["metrics"], timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        fields = {name: value for name, value in answer.headers.items() if name != "Date"}
+        return answer.status, answer.read().decode(), fields
+    finally:
+        connection.close()
+
+
+async def get(part: MetricsPart, path: str, method: str = "GET") -> tuple[int, str]:
+    status, body, _ = await asyncio.to_thread(ask, part, path, method)
+    return status, body
+
+
+async def until_ready_says(part: MetricsPart, text: str) -> str:
+    async with asyncio.timeout(10):
+        while text not in (found := await get(part, "/readyz"))[1]:  # noqa: ASYNC110 - it is asked
+            await asyncio.sleep(0.01)
+    assert found[0] == 503
+    return found[1]
+
+
+def serving(*parts: Any, **options: Any) -> MetricsPart:
+    return MetricsPart(parts, host="127.0.0.1", port=0, **options)
+
+
+def broker_part(root: Path, *name_servers: str, **settings: Any) -> BrokerPart:
+    return BrokerPart(
+        BrokerConfig(
+            broker_name="broker-a",
+            listen_port=0,
+            store_path_root_dir=root / "store",
+            mapped_file_size_commit_log=1 << 20,
+            namesrv_addr=name_servers,
+            **settings,
+        )
+    )
+
+
+async def test_the_port_answers_from_before_the_start_until_after_the_stop(
+    tmp_path: Path,
+) -> None:
+    slow = Slow()
+    part = serving(slow, broker_part(tmp_path))
+    start = asyncio.ensure_future(part.start())
+    await slow.reached.wait()
+    assert await get(part, "/livez") == (200, "ok\n")
+    assert await get(part, "/readyz") == (503, "the server is starting\n")
+    assert (await get(part, "/metrics"))[0] == 200
+    slow.go.set()
+    await start
+    assert part.ready().keys() == {"slow", "broker", "metrics"}
+    assert await get(part, "/readyz") == (200, "ok\n")
+    stop = asyncio.ensure_future(part.stop())
+    await slow.reached.wait()
+    assert await get(part, "/readyz") == (503, "the server is stopping\n")
+    assert (await get(part, "/metrics"))[0] == 200
+    slow.go.set()
+    await stop
+    with pytest.raises(ConnectionRefusedError):
+        await get(part, "/livez")
+
+
+async def test_other_paths_are_not_found_and_head_gives_no_body(tmp_path: Path) -> None:
+    part = serving(broker_part(tmp_path))
+    await part.start()
+    try:
+        for path in ("/", "/metricsx", "/metrics/x", "/favicon.ico"):
+            status, text = await get(part, path)
+            assert status == 404
+            assert "/metrics, /livez, /readyz" in text
+        for path in ("/metrics", "/metrics?name[]=pocketmq_topics", "/livez", "/readyz", "/"):
+            status, _, fields = await asyncio.to_thread(ask, part, path)
+            assert await asyncio.to_thread(ask, part, path, "HEAD") == (status, "", fields)
+        assert "pocketmq_topics " in (await get(part, "/metrics"))[1]
+    finally:
+        await part.stop()
+
+
+async def test_a_loop_that_hangs_is_not_alive() -> None:
+    part = serving(live_seconds=0.01)
+    await part.start()
+    found: list[tuple[int, str, Mapping[str, str]]] = []
+    asker = threading.Thread(target=lambda: found.append(ask(part, "/livez")))
+    asker.start()
+    asker.join()  # holds the loop until the answer is there
+    assert found[0][:2] == (503, "the event loop has not run for 0.01 seconds\n")
+    await part.stop()
+
+
+async def test_a_broker_is_ready_while_a_name_server_knows_it(tmp_path: Path) -> None:
+    name_server = NameServerPart(
+        NameServerConfig(listen_port=0, kv_config_path=tmp_path / "kv.json")
+    )
+    await name_server.start()
+    address = name_server.server.address
+    part = serving(broker_part(tmp_path, address))
+    await part.start()
+    try:
+        assert await get(part, "/readyz") == (200, "ok\n")
+        await name_server.stop()
+        told = await until_ready_says(part, "registered with no name server")
+        assert address in told
+    finally:
+        await part.stop()
+        await name_server.stop()
+
+
+async def test_a_broker_that_takes_no_messages_is_not_ready(tmp_path: Path) -> None:
+    part = serving(broker_part(tmp_path, disk_full_free_bytes=2**62))
+    await part.start()
+    try:
+        await until_ready_says(part, "so the store takes no messages: free some space")
+        assert await get(part, "/livez") == (200, "ok\n")
+    finally:
+        await part.stop()
