@@ -202,3 +202,11 @@ def test_the_blocking_client_works_too(there: Apache) -> None:
         assert [m.body for m in consumer.get_many(1, timeout=10.0)] == [b"plain"]
 
     assert receipt.offset == 0
+
+
+async def test_a_broker_given_as_name_server_is_told_from_one(there: Apache) -> None:
+    async with client.Admin(there.nameserver) as admin:
+        [broker] = [one.address for one in await admin.brokers()]
+    async with client.Producer(broker) as producer:
+        with pytest.raises(client.UsageError, match=f"{broker} is a broker, not a name server"):
+            await producer.send("T", b"x")

@@ -71,6 +71,9 @@ async def test_failed_messages_come_again_and_end_among_the_dead_letters(there: 
     assert await dead_letters(there, "retrying") == [b"5"]
     async with client.Admin(there.nameserver) as admin:
         assert (await admin.lag("retrying")).total == 0
+        [letter] = await admin.dead_letters("retrying")
+    assert (letter.reason, letter.retries) == ("never", 1)
+    assert letter.topic == topic
 
 
 async def test_order_is_kept_over_a_message_that_fails(there: Apache) -> None:

@@ -1,0 +1,139 @@
+"""The unmodified C++ client, through its Python binding, sends to our broker and reads from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pocketmq import testing
+from tests.interop.apache import TOOLS
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        (sys.platform, platform.machine()) != ("linux", "x86_64"),
+        reason="the C++ client is built for Linux on x86-64",
+    ),
+]
+
+CPP = Path(__file__).parent / "cpp"
+COUNT = 8
+WAYS = ("sync", "oneway", "orderly")
+BODIES = sorted(f"{way} {number} 中" for way in WAYS for number in range(COUNT))
+FAILED = "sync 0 中"
+"""Fails when a push consumer gets it for the first time."""
+QUEUES = 4
+RUN_TIMEOUT = 120.0
+
+Fact = dict[str, Any]
+Run = Callable[[str, str, int], list[Fact]]
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """Where the library is; fetched once."""
+    target = TOOLS / "rocketmq-cpp-0.4.4"
+    if not target.exists():
+        # By another name at first: another process of the suite may be fetching it too.
+        fetched = target.with_name(f"{target.name}-{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        command += ["--disable-pip-version-check", "--require-hashes", "--only-binary=:all:"]
+        command += ["--target", str(fetched), "-r", str(CPP / "requirements.lock")]
+        subprocess.run(command, check=True, timeout=RUN_TIMEOUT)
+        try:
+            fetched.rename(target)
+        except OSError:  # the other was first
+            shutil.rmtree(fetched)
+    return target
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[testing.StandaloneServer]:
+    # Delayed messages take the first level, the first retry the third.
+    with testing.broker(settings={"messageDelayLevel": "1s 5m 1s"}) as running:
+        yield running
+
+
+@pytest.fixture
+def run(library: Path, server: testing.StandaloneServer, tmp_path: Path) -> Run:
+    """Runs ``program.py`` to its end; the facts it printed."""
+
+    def to_the_end(what: str, topic: str, count: int = COUNT) -> list[Fact]:
+        program = str(CPP / "program.py")
+        done = subprocess.run(
+            [sys.executable, program, what, server.nameserver, topic, str(count)],
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT,
+            check=False,
+            # It writes its logs into the home directory.
+            env={**os.environ, "PYTHONPATH": str(library), "HOME": str(tmp_path)},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return to_the_end
+
+
+def bodies(messages: list[Fact]) -> list[str]:
+    return sorted(message["body"] for message in messages)
+
+
+def test_sends_in_every_way_and_pulls_what_it_sent(run: Run) -> None:
+    receipts = run("send", "cpp-pull", COUNT)
+    assert [(one["way"], one["status"]) for one in receipts] == [
+        (way, "OK") for way in ("sync", "orderly") for _ in range(COUNT)
+    ]
+
+    messages = run("pull", "cpp-pull", COUNT)
+    assert bodies(messages) == BODIES
+    by_id = {message["id"]: message for message in messages}
+    assert all(by_id[one["id"]]["offset"] == one["offset"] for one in receipts)
+    for message in messages:
+        way, number, _ = message["body"].split()
+        assert (message["topic"], message["tags"]) == ("cpp-pull", way)
+        assert (message["keys"], message["color"]) == (f"key-{number}", "blå")
+        if way == "orderly":
+            assert message["queue"] == int(number) % QUEUES
+
+
+def test_a_push_consumer_gets_everything_and_what_failed_once_more(run: Run) -> None:
+    run("send", "cpp-push", COUNT)
+
+    messages = run("push", "cpp-push", len(BODIES))
+
+    assert bodies(messages) == sorted([*BODIES, FAILED])
+    # The library sends back the rest of a batch with the message that failed.
+    assert FAILED in {one["body"] for one in messages if one["attempts"] == 1}
+    assert {one["topic"] for one in messages} == {"cpp-push"}
+
+
+def test_an_orderly_push_consumer_gets_each_queue_in_order(run: Run) -> None:
+    run("send", "cpp-orderly", COUNT)
+
+    messages = run("push-orderly", "cpp-orderly", len(BODIES))
+
+    assert bodies(messages) == sorted([*BODIES, FAILED])
+    for queue in range(QUEUES):
+        offsets = [one["offset"] for one in messages if one["queue"] == queue]
+        assert offsets == sorted(offsets)
+
+
+def test_delayed_messages_come_when_they_are_due(run: Run) -> None:
+    receipts = run("send-delayed", "cpp-delayed", 2)
+    assert [one["status"] for one in receipts] == ["OK", "OK"]
+
+    messages = run("push", "cpp-delayed", 2)
+
+    assert set(bodies(messages)) == {"delayed 0 中", "delayed 1 中"}
+    assert all(one["waited_ms"] >= 1000 for one in messages)

@@ -1,0 +1,75 @@
+"""Apache's name servers add topics that come alone or in portions to those they have."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.announcement import Announcement
+from broker.config import BrokerConfig
+from broker.registration import MAX_TOPICS_AT_ONCE, Registration
+from broker.topics import TopicRules, TopicTable
+from remoting.pool import ConnectionPool
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command
+from tests.ports import free_port, wait_until_listening
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+MANY = 2 * MAX_TOPICS_AT_ONCE + 500
+
+
+@pytest.fixture(params=["4.9.7", "5.3.3"])
+def nameserver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    command = nameserver_command(request.param, tmp_path, port)
+    environment = {**os.environ, "ROCKETMQ_HOME": str(tmp_path)}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        wait_until_listening(port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def known(pool: ConnectionPool, nameserver: str) -> set[str]:
+    """The topics that the name server knows."""
+    command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    reply = await pool.request(nameserver, command, timeout=ANSWER_TIMEOUT)
+    return set(decode(TopicList, reply.body).topic_list)
+
+
+async def test_topics_alone_and_in_portions_are_all_there(nameserver: str) -> None:
+    topics = TopicTable(TopicRules(cluster_name="c", broker_name="b"))
+    for n in range(MANY):
+        topics.put(TopicConfig(f"topic-{n}"), 1)
+
+    def wrapper(names) -> TopicConfigSerializeWrapper:
+        table = topics.table if names is None else {name: topics.table[name] for name in names}
+        return TopicConfigSerializeWrapper(table, topics.data_version)
+
+    announcement = Announcement.of(BrokerConfig(broker_name="b"), 10911)
+    registration = Registration([nameserver], announcement, wrapper)
+    async with ConnectionPool() as pool:
+        await registration.start(patience=ANSWER_TIMEOUT)
+        assert registration.states[0].registered
+        assert set(topics.table) <= await known(pool, nameserver)
+        for name in ("alone", "another"):
+            topics.put(TopicConfig(name), 2)
+            assert await asyncio.ensure_future(registration.changed([name], oneway=True)) == [True]
+        assert set(topics.table) <= await known(pool, nameserver)
+        topics.put(TopicConfig("with-all"), 3)
+        assert await asyncio.ensure_future(registration.changed()) == [True]
+        assert set(topics.table) <= await known(pool, nameserver)
+        await registration.stop()
