@@ -2,7 +2,9 @@
 #   docker build -t pocketmq .
 #   docker run -p 127.0.0.1:9876:9876 -p 127.0.0.1:10911:10911 -v pocketmq:/var/lib/pocketmq pocketmq
 
-FROM python:3.11-slim AS build
+ARG PYTHON=python:3.11.14-slim-bookworm
+
+FROM ${PYTHON} AS build
 WORKDIR /src
 COPY requirements-runtime.lock ./
 RUN python -m venv /opt/pocketmq \
@@ -22,7 +24,7 @@ FROM build AS spark-build
 COPY requirements-spark.lock ./
 RUN /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-spark.lock
 
-FROM python:3.11-slim AS spark
+FROM ${PYTHON} AS spark
 RUN apt-get update \
  && apt-get install -y --no-install-recommends default-jre-headless procps \
  && rm -rf /var/lib/apt/lists/* \
@@ -34,7 +36,7 @@ USER pocketmq
 WORKDIR /var/lib/pocketmq
 ENTRYPOINT []
 
-FROM python:3.11-slim
+FROM ${PYTHON}
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq
 COPY --from=build /opt/pocketmq /opt/pocketmq
 COPY examples /opt/pocketmq/examples
@@ -43,7 +45,8 @@ USER pocketmq
 WORKDIR /var/lib/pocketmq
 VOLUME /var/lib/pocketmq
 EXPOSE 9876 10909 10911
+# Of the command below; with another one say --health-cmd or --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --start-interval=1s --retries=3 \
-  CMD ["pocketmq", "health", "--broker", "127.0.0.1:10911"]
+  CMD ["pocketmq", "health", "--nameserver", "127.0.0.1:9876", "--broker", "127.0.0.1:10911"]
 ENTRYPOINT ["pocketmq"]
 CMD ["standalone", "--store", "/var/lib/pocketmq/store", "--host", "0.0.0.0", "--set", "brokerIP1=127.0.0.1"]

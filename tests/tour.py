@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[1]
 README = HOME / "README.md"
+DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 DEFAULT = "127.0.0.1:9876"
 
 
@@ -45,18 +47,23 @@ def run(arguments: list[str], nameserver: str, directory: Path) -> subprocess.Co
     return done
 
 
+def empty(directory: Path) -> Path:
+    """A new directory with nothing in it."""
+    return Path(tempfile.mkdtemp(dir=directory))
+
+
 def run_python(block: str, nameserver: str, directory: Path) -> None:
-    """Run a block of Python, with pytest if it holds a test."""
+    """Run a block of Python from an empty directory, with pytest if it holds a test."""
     text = block.replace(DEFAULT, nameserver)
     if re.search(r"^(async )?def test_", text, re.MULTILINE):
-        file = directory / "test_block.py"
+        file = empty(directory) / "test_block.py"
         file.write_text(text)
         options = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-q"]
-        run([sys.executable, "-m", "pytest", *options, str(file)], nameserver, directory)
+        run([sys.executable, "-m", "pytest", *options, str(file)], nameserver, empty(directory))
     else:
-        file = directory / "block.py"
+        file = empty(directory) / "block.py"
         file.write_text(text)
-        run([sys.executable, "-P", str(file)], nameserver, directory)
+        run([sys.executable, str(file)], nameserver, empty(directory))
 
 
 def take(nameserver: str, directory: Path) -> None:
@@ -64,7 +71,8 @@ def take(nameserver: str, directory: Path) -> None:
     tour = README.read_text().partition("## Five minutes")[2].partition("```python")[0]
     lines = [line[2:] for line in tour.splitlines() if line.startswith("$ ")]
     assert len(lines) >= 5
-    shown = [run(["bash", "-euo", "pipefail", "-c", line], nameserver, directory) for line in lines]
+    cwd = empty(directory)
+    shown = [run(["bash", "-euo", "pipefail", "-c", line], nameserver, cwd) for line in lines]
     assert shown[2].stdout == "one cup of tea\n"
     for block in blocks(README, "python"):
         run_python(block, nameserver, directory)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from remoting.docs import DOCS
 from remoting.settings import nearest
 from spark_connector.errors import OptionError
 
@@ -101,7 +102,7 @@ class OptionReader:
                 raise OptionError(
                     f"the {what} of {self._format} has no option {name!r}"
                     f"{nearest(name, spellings)}",
-                    "correct or remove it; all options are in docs/spark.md",
+                    f"correct or remove it; all options are in {DOCS}spark.md",
                 )
 
     def get(self, option: Option[T]) -> T:

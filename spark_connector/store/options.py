@@ -108,7 +108,7 @@ class StoreOptions:
         path: the store's directory (``storePathRootDir``).
         commit_log_path: of the commit log, if it lies elsewhere; several between commas.
         topics: the topics wanted; None for all, the broker's own included.
-        broker_name: value of the column ``brokerName``; a store does not say it.
+        broker_name: value of the column ``brokerName``; the path unless given.
         scan: ``queue`` reads what the queues have, as a consumer would see it; ``log`` reads every
             record of the log, half messages and those that lost their queue included.
         verify_crc, decompress, on_decode_error: as for ``Decoder``.

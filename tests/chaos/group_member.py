@@ -59,6 +59,7 @@ async def member(arguments: argparse.Namespace) -> None:
             handler=Handler(arguments.file),
             order=order,
             start_from=client.FIRST,
+            breaker=None,
             **retries,
         )
         async with consumer:

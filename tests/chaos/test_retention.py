@@ -45,6 +45,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
         mapped_file_size_commit_log=LOG_FILE,
         mapped_file_size_consume_queue=QUEUE_FILE,
         clean_resource_interval_ms=200,
+        disk_max_used_space_ratio=FORCED,
         disk_space_clean_forcibly_ratio=FORCED,
         disk_space_warning_level_ratio=FULL,
         max_hash_slots=500,

@@ -46,7 +46,7 @@ def texts(*packages: str) -> frozenset[str]:
 def sections_named_in_code() -> set[str]:
     named = set(ANCHORS.values())
     for text in texts("broker", "client", "pocketmq", "remoting"):
-        named.update(re.findall(r"docs/consumer-groups\.md#([a-z-]+)", text))
+        named.update(re.findall(r"consumer-groups\.md#([a-z-]+)", text))
         if re.fullmatch(r"#[a-z]+(-[a-z]+)+", text):
             named.add(text[1:])
     return named

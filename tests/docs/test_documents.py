@@ -1,29 +1,22 @@
-"""What the documents show works: every Python block, every command of the tour, every link."""
+"""What the documents show works: every Python block, the tour, every link."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from pocketmq import testing
-from pocketmq.cli import root
-from tests.tour import HOME, README, blocks, run_python, take
-
-DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
-
-
-def commands(document: Path) -> list[str]:
-    """The lines of the console blocks that somebody types, continuations joined."""
-    text = "\n".join(blocks(document, "console")).replace("\\\n", " ")
-    return [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+from remoting.docs import DOCS
+from tests.tour import DOCUMENTS, HOME, README, blocks, run_python, take
 
 
 @pytest.fixture(scope="module")
@@ -67,35 +60,29 @@ def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(line, id=f"{document.name}-{number}")
-        for document in DOCUMENTS
-        for number, line in enumerate(commands(document), 1)
-    ],
-)
-def test_every_command_that_is_shown_exists_with_its_options(line: str) -> None:
-    for part in re.split(r"\s[|&;]+\s", line):
-        words = shlex.split(part.partition(" > ")[0], comments=True)
-        if words and words[0] == "pocketmq":
-            check_command(root, words[1:])
-
-
-def check_command(command: click.Command, words: list[str]) -> None:
-    context = click.Context(command, info_name="pocketmq")
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        found = command.get_command(context, words[0])
-        assert found is not None, f"there is no command {words[0]}"
-        command, words = found, words[1:]
-    known = {name for option in command.get_params(context) for name in option.opts}
-    for word in words:
-        if word.startswith("--"):
-            assert word.partition("=")[0] in known, word
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target
+
+
+def printed_texts() -> Iterator[str]:
+    """Every text in the packages that isn't a docstring."""
+    for package in ("remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"):
+        for file in (HOME / package).rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and id(node) not in prose:
+                    yield str(node.value)
+
+
+def test_a_page_is_named_by_its_address_which_is_the_projects() -> None:
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Documentation"] + "/" == DOCS
+    assert DOCS.startswith(project["urls"]["Source"])
+    assert DOCS.endswith("/docs/")
+    pages = [page for text in printed_texts() for page in re.findall(r"[\w./-]*\w\.md", text)]
+    assert {page for page in pages if (HOME / "docs" / page).exists()} == set(pages)
+    assert "consumer-groups.md" in pages

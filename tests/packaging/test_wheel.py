@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,19 @@ HOME = Path(__file__).resolve().parents[2]
 PACKAGES = {"remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"}
 FOR_SPARK = {"pyspark_rocketmq.py", "pyspark_rocketmq_store.py"}
 """Modules by whose names Spark finds the connector."""
+
+WRONG = """\
+import pocketmq
+import pocketmq.blocking
+from pocketmq import Nonsense  # error
+from pocketmq.serde import json
+
+pocketmq.Produzer  # error
+pocketmq.Producer(group=7)  # error
+pocketmq.blocking.Producer("127.0.0.1:9876").send(7, b"")  # error
+json.dumps(1).lower().nonsense  # error
+"""
+"""An application's mistakes, as its author's type checker sees them."""
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -103,6 +117,28 @@ def test_the_installed_packages_are_those_of_the_wheel(
     assert module == "client.producer.producer"
 
 
+def test_links_that_are_printed_lead_to_the_documentation_that_the_wheel_names(
+    environment: Environment, tmp_path: Path
+) -> None:
+    code = (
+        "from importlib.metadata import metadata; from client import NoQueues\n"
+        "urls = dict(line.split(', ') for line in metadata('pocketmq').get_all('Project-URL'))\n"
+        "print(urls['Documentation']); print(NoQueues.docs)\n"
+    )
+    documentation, link = environment.run("-c", code, cwd=tmp_path).stdout.splitlines()
+    assert documentation.startswith("https://")
+    assert link.startswith(f"{documentation}/consumer-groups.md#")
+
+
+@pytest.mark.parametrize("what", [".", ".[spark]", ".[parquet]", ".[demo]", ".[all]"])
+def test_the_clone_can_be_installed_as_the_readme_says(environment: Environment, what: str) -> None:
+    # Without a network: what it needs is there.
+    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", what]
+    done = environment.run(*install, cwd=HOME)
+    assert "Successfully installed pocketmq" in done.stdout
+    assert "does not provide the extra" not in done.stderr
+
+
 def test_the_demo_runs(environment: Environment, tmp_path: Path) -> None:
     told = json.loads(environment.script("demo", "--json", cwd=tmp_path).stdout)
     assert told["checked"] is True
@@ -112,8 +148,14 @@ def test_the_demo_runs(environment: Environment, tmp_path: Path) -> None:
 def test_a_typed_application_passes_the_type_checker_and_runs(
     environment: Environment, tmp_path: Path
 ) -> None:
-    app = shutil.copy(Path(__file__).parent / "app.py", tmp_path)
-    environment.run("-m", "mypy", "--strict", str(app), cwd=tmp_path)
+    text = (Path(__file__).parent / "app.py").read_text()
+    (tmp_path / "app.py").write_text(text)
+    (tmp_path / "same.py").write_text(re.sub(r"\bclient\b", "pocketmq", text))
+    (tmp_path / "wrong.py").write_text(WRONG)
+    checked = environment.run("-m", "mypy", "--strict", ".", cwd=tmp_path, ok=False)
+    assert checked.stdout.count(": error: ") == WRONG.count("# error"), checked.stdout
+    for number, line in enumerate(WRONG.splitlines(), 1):
+        assert (f"wrong.py:{number}: error" in checked.stdout) == ("# error" in line)
     code = (
         "import runpy, sys; from pocketmq import testing\n"
         "with testing.broker() as server:\n"
@@ -132,9 +174,8 @@ def test_an_application_with_a_client_module_of_its_own_is_told(
     done = environment.run("main.py", cwd=tmp_path, ok=False)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: 'import client' finds {own}")
-    assert "client/__init__.py" in last
-    assert "rename client.py" in last
+    assert last.startswith("ImportError: PocketMQ's package 'client' is hidden by ")
+    assert str(own) in last
 
 
 def test_servers_work_from_the_folder_of_such_an_application(
@@ -148,8 +189,9 @@ def test_servers_work_from_the_folder_of_such_an_application(
         "    print(server.nameserver)\n"
     )
     assert environment.run("main.py", cwd=tmp_path).stdout.startswith("127.0.0.1:")
-    health = environment.script("health", "--nameserver", "127.0.0.1:1", "--help", cwd=tmp_path)
-    assert "Example: " in health.stdout
+    health = ["topic", "list", "--help"]
+    assert "Example: " in environment.script(*health, cwd=tmp_path).stdout
+    assert "Example: " in environment.run("-m", "pocketmq", *health, cwd=tmp_path).stdout
 
 
 def test_the_pytest_plugin_is_there(environment: Environment, tmp_path: Path) -> None:

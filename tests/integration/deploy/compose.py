@@ -1,8 +1,9 @@
 """A compose file's services as processes of this machine.
 
 What a service runs, with which arguments and variables, comes from the file as it is. Replaced is
-only what a container would have of its own: ports are moved by one distance to free ones, mounted
-volumes become temporary directories, and the image's programs are those of this environment.
+only what a container would have of its own: ports are moved by one distance to free ones, names of
+containers become 127.0.0.1, mounted volumes become temporary directories, and the image's programs
+are those of this environment.
 """
 
 from __future__ import annotations
@@ -144,6 +145,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self._ports = published(self.document)
+        self._hosts = [
+            name for name, facts in self.document["services"].items() if "network_mode" not in facts
+        ]
         while not are_free(port + self.distance for port in self._ports):
             self.distance += 97
 
@@ -152,6 +156,7 @@ class Deployment:
         for volume, target in service.volumes:
             text = text.replace(target, str(self.home / volume))
         text = text.replace("/opt/pocketmq/examples", str(HOME / "examples"))
+        text = re.sub(rf"\b({'|'.join(self._hosts)})\b", "127.0.0.1", text)
         numbers = "|".join(str(port) for port in self._ports)
         return re.sub(
             rf"(?<!\d)({numbers})(?!\d)", lambda found: str(int(found[1]) + self.distance), text

