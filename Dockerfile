@@ -4,12 +4,16 @@
 
 ARG PYTHON=python:3.11.14-slim-bookworm
 
+# The compiler is needed here alone.
 FROM ${PYTHON} AS build
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY requirements-runtime.lock ./
 RUN python -m venv /opt/pocketmq \
  && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY remoting remoting
 COPY nameserver nameserver
 COPY broker broker
@@ -17,7 +21,7 @@ COPY client client
 COPY spark_connector spark_connector
 COPY pyspark_rocketmq.py pyspark_rocketmq_store.py ./
 COPY pocketmq pocketmq
-RUN /opt/pocketmq/bin/pip install --no-cache-dir --no-deps .
+RUN POCKETMQ_REQUIRE_CORE=1 /opt/pocketmq/bin/pip install --no-cache-dir --no-deps .
 
 # The same with Spark and Java, for the services of the profile "spark" in docker-compose.yml.
 FROM build AS spark-build

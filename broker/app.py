@@ -15,17 +15,16 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import structlog
 
+from broker import fast_path
 from broker.announcement import Announcement
 from broker.config import BrokerConfig
 from broker.delivery.delays import Delays
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.group_watch import STEP_SECONDS
-from broker.hot.feed import HotFeed
-from broker.hot_path import HotPath
 from broker.limits import WOKEN_AT_ONCE
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import SAMPLE_SECONDS, Rates, Totals
@@ -53,6 +52,9 @@ from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from broker.fast_path.read_pass import ReadPass
 
 _log = structlog.get_logger("broker")
 
@@ -106,7 +108,7 @@ class Broker:
         self._vip: Server | None = None
         self._tables: SavedTables
         self._processors: Processors
-        self._hot: HotPath
+        self._read_pass: ReadPass | None = None
         self._delays: Delays
         self._registration: Registration | None = None
         self._rates = Rates()
@@ -153,9 +155,10 @@ class Broker:
 
         Args:
             around: makes a handler of the one that does requests the general way.
-            served: told of those that go the short way; see ``hot_path.Served``.
+            served: told of those that go the short way; see ``ReadPass.on_served``.
         """
-        self._hot.on_served = served
+        if self._read_pass is not None:
+            self._read_pass.on_served = served
         for server in (self._server, self._vip):
             if server is not None and server.endpoint.handler is not None:
                 server.endpoint.handler = around(server.endpoint.handler)
@@ -187,7 +190,7 @@ class Broker:
         self._check_name()
         self.store.on_arrival = self._arrived
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
-        self._open_short_way()
+        self._open_fast_path()
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
@@ -212,13 +215,21 @@ class Broker:
             name="broker",
         )
 
-    def _open_short_way(self) -> None:
+    def _open_fast_path(self) -> None:
         """From now on; who is connected already goes the general way."""
+        if fast_path.WHY:
+            _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
+            return
+        # Compiled: they are there only if ``WHY`` is empty.
+        from broker.fast_path.feed import FastPathFeed  # noqa: PLC0415
+        from broker.fast_path.host import Host  # noqa: PLC0415
+        from broker.fast_path.read_pass import ReadPass  # noqa: PLC0415
+
         endpoint = self._server.endpoint
-        self._hot = HotPath(
-            self.state, self._processors, max_frame_bytes=endpoint.limits.max_frame_bytes
+        self._read_pass = ReadPass(
+            Host(self.state, self._processors), max_frame_bytes=endpoint.limits.max_frame_bytes
         )
-        endpoint.feed_factory = partial(HotFeed, self._hot)
+        endpoint.feed_factory = partial(FastPathFeed, self._read_pass)
 
     async def _open_store(self) -> None:
         address = (await numeric(self._host), self.port)

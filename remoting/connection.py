@@ -90,6 +90,11 @@ class Connection(Link):
             self._lift(Reason.IN_PROGRESS)
 
     @property
+    def speaks_msgpack(self) -> bool:
+        """Whether msgpack headers may come in: it was agreed on."""
+        return self._agreement.agreed
+
+    @property
     def may_hold(self) -> bool:
         """Whether an owner's feed may begin requests whose answers have to wait."""
         return self._serving.may_hold

@@ -37,6 +37,7 @@ from remoting.protocol.headers.send import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.message import batch, ids, properties, sys_flag
 from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.tags import tags_code_of
@@ -233,6 +234,28 @@ class SendProcessor:
         self._state.given_up(message, message.topic.removeprefix(names.DLQ_PREFIX), connection)
 
     # who may send what where
+
+    def admits(self, command: Command, connection: Connection, header: SendHeader) -> bool:
+        """Whether all sends with a header like this are stored as they are, where it says.
+
+        The fast path takes these; a retry, a send whose topic has to be made or saved, whose queue
+        is to be chosen, or which is refused, is decided message by message.
+        """
+        topic = self._state.topics.get(header.topic)
+        if (
+            topic is None
+            or topic.topic_filter_type == _MULTI_TAG
+            or header.queue_id < 0
+            or len(header.topic) > MAX_TOPIC_LENGTH
+            or header.topic.startswith(names.RETRY_PREFIX)
+            or self._state.changes.topic_pending(header.topic) is not None
+        ):
+            return False
+        try:
+            self._admit(command, connection, header, paced=False)
+        except (Refused, LimitReached):
+            return False
+        return True
 
     def _admit(
         self, command: Command, connection: Connection, header: SendHeader, *, paced: bool

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from broker.store import clean_stop
-from broker.store.bulk import Bulk
+from broker.store.append import Appender
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, OnArrival
@@ -250,9 +250,9 @@ class MessageStore(StoreReads):
         return self._files.disk_use(path)
 
     @property
-    def bulk(self) -> Bulk:
+    def appender(self) -> Appender:
         """Appends the messages of one read together. Raises ``StoreError`` likewise."""
-        return self._opened().bulk
+        return self._opened().appender
 
     @property
     def index(self) -> MessageIndex:
@@ -260,7 +260,7 @@ class MessageStore(StoreReads):
         return self._opened().index
 
     def ask_sync(self) -> None:
-        """In SYNC mode, have what was stored in bulk synced soon."""
+        """In SYNC mode, have what the appender stored synced soon."""
         if self._commit is not None:
             self._commit.ask()
 

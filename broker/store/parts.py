@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.store.bulk import Bulk
+from broker.store.append import Appender
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
@@ -38,7 +38,7 @@ class Parts:
     log: CommitLog
     queues: QueueTable
     writer: Writer
-    bulk: Bulk
+    appender: Appender
     reader: Reader
     cold_reads: ColdReads
     log_flusher: LogFlusher
@@ -127,7 +127,7 @@ def join_parts(
         log=log,
         queues=queues,
         writer=writer,
-        bulk=Bulk(
+        appender=Appender(
             log,
             dispatcher,
             disk,

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import add
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
+    HOT_QUEUE_ENTRIES,
     MAX_PULL_BYTES,
     MAX_PULL_MESSAGES,
     MAX_SPAN_BYTES,
@@ -44,6 +45,11 @@ _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_
 """Of so many entries where their records begin and how long they are, in turns."""
 
 
+def _window_bytes(count: int) -> int:
+    """Of the entries looked at for ``count`` messages: more of them, for a filter."""
+    return max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
+
+
 def _places(entries: memoryview, count: int) -> tuple[int, ...]:
     if count <= _TAKEN_AT_ONCE:
         return _PLACES[count](entries)
@@ -54,8 +60,57 @@ def _places(entries: memoryview, count: int) -> tuple[int, ...]:
     return tuple(places)
 
 
+class Window(NamedTuple):
+    """Where messages lie that were appended not long ago.
+
+    Attributes:
+        entries: of the queue, from the first message on.
+        log: of the log's file, up to the last record.
+        base: physical offset of the first byte of ``log``.
+        low, high: the queue's bounds.
+    """
+
+    entries: memoryview
+    log: memoryview
+    base: int
+    low: int
+    high: int
+
+
 class Reader(Lookups):
     """Reads a store; only the loop's thread comes here."""
+
+    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> Window | None:
+        """What ``get`` would look at, for a caller that checks the entries itself.
+
+        Returns:
+            None unless there are messages, all in memory and known to be as they were stored; and
+            never more than one file of the log.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return None
+        low, high = queue.min_offset, queue.max_offset
+        if not max(low, queue.opened_offset, high - HOT_QUEUE_ENTRIES) <= offset < high:
+            return None
+        entries = queue.entries(offset, _window_bytes(max_count))
+        if entries is None:
+            return None
+        first = ENTRY.unpack_from(entries)[0]
+        file = self._log.file_at(first)
+        if first < self._hot_from or file is None:
+            return None
+        try:
+            view = file.view
+        except OSError:
+            return None
+        return Window(entries, view[: self._log.end - file.start], file.start, low, high)
+
+    def took(self, gets: int, messages: int, size: int) -> None:
+        """So many messages have been taken from windows."""
+        self._stats.gets += gets
+        self._stats.got_messages += messages
+        self._stats.got_bytes += size
 
     def get(
         self,
@@ -81,7 +136,7 @@ class Reader(Lookups):
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(max_count, MAX_PULL_MESSAGES))
-        window = max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
+        window = _window_bytes(count)
         if not wait and (cold := self._cold_entries(queue, offset, window)):
             return GetResult(GetStatus.COLD, offset, low, high, cold=cold)
         entries = queue.entries(offset, window)

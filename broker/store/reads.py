@@ -13,6 +13,7 @@ from typing import TypeVar
 from broker.store.limits import MAX_PULL_BYTES
 from broker.store.parts import Parts
 from broker.store.range_bytes import measure
+from broker.store.reader import Window
 from broker.store.results import FileRange, GetResult
 from broker.store.soundness import Accept
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
@@ -62,6 +63,14 @@ class StoreReads(ABC):
             if not (wait and result.broken):
                 return result
             parts.cold_reads.restore_now(topic, queue_id, result.broken)
+
+    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> Window | None:
+        """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
+        return self._opened().reader.window(topic, queue_id, offset, max_count)
+
+    def took(self, gets: int, messages: int, size: int) -> None:
+        """So many messages have been taken from windows; for the counters."""
+        self._opened().reader.took(gets, messages, size)
 
     async def get_patiently(
         self,

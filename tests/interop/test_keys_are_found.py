@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,11 @@ async def check(nameserver: str, receipts: dict[str, client.Receipt]) -> None:
 
 async def wait_until_indexed(nameserver: str) -> None:
     """Return when a broker finds every message by its key."""
-    async with asyncio.timeout(INDEX_TIMEOUT), client.Admin(nameserver) as admin:
+    deadline = time.monotonic() + INDEX_TIMEOUT
+    async with client.Admin(nameserver) as admin:
         for n in range(COUNT):
             while not await admin.find_messages(TOPIC, f"key-{n}"):
+                assert time.monotonic() < deadline, f"key-{n} is not in Apache's index"
                 await asyncio.sleep(0.1)
 
 

@@ -13,8 +13,10 @@ import pytest
 from tests.tour import HOME
 
 PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
 PACKAGED = [
-    HOME / name for name in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
+    *(HOME / pattern.removesuffix("*") for pattern in SETUPTOOLS["packages"]["find"]["include"]),
+    *(HOME / f"{module}.py" for module in SETUPTOOLS["py-modules"]),
 ]
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]

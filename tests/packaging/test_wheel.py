@@ -20,6 +20,8 @@ PACKAGES = {"remoting", "nameserver", "broker", "client", "spark_connector", "po
 FOR_SPARK = {"pyspark_rocketmq.py", "pyspark_rocketmq_store.py"}
 """Modules by whose names Spark finds the connector."""
 
+BUILD_FILES = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
+
 WRONG = """\
 import pocketmq
 import pocketmq.blocking
@@ -32,6 +34,12 @@ pocketmq.blocking.Producer("127.0.0.1:9876").send(7, b"")  # error
 json.dumps(1).lower().nonsense  # error
 """
 """An application's mistakes, as its author's type checker sees them."""
+
+CORE = {
+    path.relative_to(HOME)
+    for package in ("remoting", "broker")
+    for path in (HOME / package).rglob("*.pyx")
+}
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -59,7 +67,16 @@ class Environment:
 
 def run(arguments: list[str], cwd: Path, *, ok: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a program that knows nothing of this repository or this environment."""
-    kept = {"PATH", "HOME", "LANG", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE"}
+    kept = {
+        "PATH",
+        "HOME",
+        "CC",
+        "POCKETMQ_REQUIRE_CORE",
+        "LANG",
+        "PIP_INDEX_URL",
+        "PIP_CONFIG_FILE",
+        "SSL_CERT_FILE",
+    }
     environment = {name: value for name, value in os.environ.items() if name in kept}
     done = subprocess.run(
         arguments, cwd=cwd, env=environment, capture_output=True, text=True, check=False
@@ -97,15 +114,52 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES | FOR_SPARK
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     assert not [name for name in names if "/test_" in name or "__pycache__" in name]
+    compiled = {
+        Path(name).parent / Path(name).name.partition(".")[0]
+        for name in names
+        if name.endswith(".so")
+    }
+    assert compiled == {source.with_suffix("") for source in CORE}
+    assert not [name for name in names if name.endswith((".c", ".pyx", ".pxd"))]
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
 def test_the_source_archive_holds_no_tests(built: Path) -> None:
     (found,) = built.glob("*.tar.gz")
     with tarfile.open(found) as archive:
-        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+        names = archive.getnames()
+    tops = {name.split("/")[1] for name in names if "/" in name}
     assert tops > PACKAGES
+    assert {str(source) for source in CORE} <= {name.partition("/")[2] for name in names}
     assert not tops & {"tests", "benchmarks", "docs", ".venv"}
+
+
+def build_without_a_compiler(target: Path, *, required: bool) -> subprocess.CompletedProcess[str]:
+    sources = target / "sources"
+    tracked = run(["git", "ls-files"], HOME).stdout.split()
+    for name in tracked:
+        if name.partition("/")[0] in PACKAGES | FOR_SPARK | BUILD_FILES:
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(HOME / name, sources / name)
+    environment = {**os.environ, "CC": "/nonexistent/cc", "POCKETMQ_REQUIRE_CORE": str(+required)}
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target)]
+    return subprocess.run(
+        [*command, str(sources)], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_without_a_compiler_it_is_installed_without_the_core(tmp_path: Path) -> None:
+    done = build_without_a_compiler(tmp_path, required=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".so")]
+
+
+def test_a_build_that_requires_the_core_fails_without_a_compiler(tmp_path: Path) -> None:
+    done = build_without_a_compiler(tmp_path, required=True)
+    assert done.returncode != 0
+    assert "/nonexistent/cc" in done.stdout + done.stderr
 
 
 def test_the_installed_packages_are_those_of_the_wheel(

@@ -29,10 +29,18 @@ def test_all_packages_of_the_wheel_and_all_that_is_copied_is_there() -> None:
     sources = {source for line in copies for source in line.split()}
     assert all((HOME / source).exists() for source in sources)
     project = tomllib.loads((HOME / "pyproject.toml").read_text())
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
-    assert set(packages) <= sources
+    setuptools = project["tool"]["setuptools"]
+    packages = {name.removesuffix("*") for name in setuptools["packages"]["find"]["include"]}
+    assert packages | {f"{name}.py" for name in setuptools["py-modules"]} <= sources
+    assert "setup.py" in sources
     let_in = (HOME / ".dockerignore").read_text().split()
     assert {f"!{source}" for source in sources} <= set(let_in)
+
+
+def test_it_has_the_compiled_core_but_no_compiler() -> None:
+    stages = re.split(r"^FROM ", DOCKERFILE.read_text(), flags=re.MULTILINE)[1:]
+    assert ["gcc" in stage for stage in stages] == [True, False, False, False]
+    assert "POCKETMQ_REQUIRE_CORE=1" in stages[0]
 
 
 def test_its_command_and_its_health_check_are_commands_that_exist() -> None:

@@ -10,12 +10,14 @@ there, in the order it was put; nothing else, and no number is given twice to wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.store.bulk import Run
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.results import RecoveryReport
 from remoting.clock import ManualClock
+from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.message.record import encode_record
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
@@ -25,6 +27,17 @@ from tests.unit.broker.store.stores import BORN_HOST, small_config
 Queue = tuple[str, int]
 
 QUEUES: list[Queue] = [("orders", 0), ("orders", 1), ("%RETRY%group", 0), ("b", 7)]
+
+
+@dataclass
+class Run:
+    """The messages of one queue that are put together."""
+
+    queue: ConsumeQueue
+    number: int = 0
+    place: memoryview | None = None
+    entries: bytearray = field(default_factory=bytearray)
+    codes: list[int] = field(default_factory=list)
 
 
 class Sent(NamedTuple):
@@ -79,7 +92,7 @@ class Day:
         elif choice < 0.6:
             self.put_batch()
         elif choice < 0.7:
-            self.put_in_bulk()
+            self.put_together()
         elif choice < 0.9:
             self.flush_log()
         elif choice < 0.95:
@@ -116,27 +129,43 @@ class Day:
             for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
                 self._note(queue, result.queue_offset + number, end, message)
 
-    def put_in_bulk(self) -> None:
-        """As the hot path does: the messages of one read, to several queues."""
-        bulk = self.store.bulk
-        runs = [(queue, Run(self.store.queues.get_or_create(*queue))) for queue in QUEUES[:2]]
-        for _ in range(self.random.randrange(1, 8)):
-            queue, run = self.random.choice(runs)
-            message = self._message(queue)
-            record = self._record(message, run, 0, 0)
-            if not bulk.make_room(run, 1, len(record)):
-                break
-            record = self._record(message, run, bulk.position, bulk.store_ms)
-            bulk.records.append(record)
-            run.entries += (bulk.position, len(record), message.tags_code)
-            bulk.position += len(record)
-            bulk.messages += 1
-            self._note(queue, run.next_offset, bulk.position, message)
-            run.next_offset += 1
-            run.room -= 1
-        bulk.flush()
+    def put_together(self) -> None:
+        """As the fast path does: the messages of one read, to several queues."""
+        appender = self.store.appender
+        messages = [
+            self._message(self.random.choice(QUEUES[:2]))
+            for _ in range(self.random.randrange(1, 8))
+        ]
+        runs = [Run(self.store.queues.get_or_create(*queue)) for queue in QUEUES[:2]]
+        sizes = sum(len(self._record(message, 0, 0, 0)) for message in messages)
+        try:
+            if not appender.takes(sizes):
+                return
+            for run in runs:
+                run.number, room, run.place = appender.open(run.queue, len(messages))
+                if room < len(messages):
+                    return
+            begin, _, store_ms = appender.reserve(sizes)
+        except OSError:
+            return
+        records = bytearray()
+        for message in messages:
+            queue = message.topic, message.queue_id
+            run = runs[QUEUES.index(queue)]
+            position = begin + len(records)
+            record = self._record(message, run.number, position, store_ms)
+            records += record
+            run.entries += ENTRY.pack(position, len(record), message.tags_code)
+            run.codes.append(message.tags_code)
+            self._note(queue, run.number, position + len(record), message)
+            run.number += 1
+        end = begin + len(records)
+        appender.store(begin, memoryview(records), len(messages))
+        for run in sorted(runs, key=lambda run: bytes(run.entries)):
+            if run.codes:
+                appender.publish(run.queue, run.place, bytes(run.entries), run.codes, end)
 
-    def _record(self, message: PendingMessage, run: Run, position: int, store_ms: int) -> bytes:
+    def _record(self, message: PendingMessage, number: int, position: int, store_ms: int) -> bytes:
         return encode_record(
             topic=message.topic,
             queue_id=message.queue_id,
@@ -144,7 +173,7 @@ class Day:
             properties=message.properties,
             born_host=BORN_HOST,
             store_host=BORN_HOST,
-            queue_offset=run.next_offset,
+            queue_offset=number,
             physical_offset=position,
             born_timestamp_ms=message.born_timestamp_ms,
             store_timestamp_ms=store_ms,

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from remoting.protocol.message import batch
-from tests.unit.broker.hot.paths import frame
+from tests.unit.broker.fast_path.paths import frame
 
 TOPICS = ["plain", "plain", "plain", "wide", "other", "multi", "ordered", "closed"]
 ODD_TOPICS = ["unknown", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "bad name", "", "x" * 128, "TBW102"]

@@ -1,16 +1,13 @@
-"""What is usual goes the short way; what is not is seen to go the other."""
+"""What is usual goes the fast way; what is not is seen to go the other."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.hot import pull
-from broker.hot.rows import Rows
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import PREFIX_BYTES, encode
@@ -18,13 +15,13 @@ from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeader
 from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
+from tests.unit.broker.fast_path.paths import Side, frame
 from tests.unit.broker.harness import pull_command, send_command
-from tests.unit.broker.hot.paths import Side, frame
 
 
 @pytest.fixture
 def side(tmp_path: Path) -> Iterator[Side]:
-    side = Side(tmp_path, hot=True)
+    side = Side(tmp_path, fast=True)
     side.bench.topic("plain", 4)
     side.bench.send("plain")
     yield side
@@ -44,36 +41,13 @@ def usual_send(topic: str = "plain", **fields: object) -> Command:
     return send_command(topic, b"x" * 100, **{"properties": text, **fields})
 
 
-def test_usual_sends_go_the_short_way_and_their_answers_are_one_write(side: Side) -> None:
+def test_usual_sends_go_the_fast_way_and_their_answers_are_one_write(side: Side) -> None:
     side.feed(b"".join(encode(usual_send()) for _ in range(50)))
     assert (side.frames, side.wire.cold, len(side.wire.sent)) == (50, 0, 1)
     assert side.bench.store.max_offset("plain", 0) == 51
 
 
-def test_sends_that_are_alike_are_laid_out_together(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together: list[int] = []
-    lay_out = Rows.records
-
-    def spy(rows: Rows, *arguments: Any) -> memoryview:
-        together.append(rows.count)
-        return lay_out(rows, *arguments)
-
-    monkeypatch.setattr(Rows, "records", spy)
-    frames = [
-        encode(usual_send(properties=f"UNIQ_KEY\x017F{n:06}\x02TAGS\x01A")) for n in range(120)
-    ]
-    odd = encode(usual_send(properties="UNIQ_KEY\x017F00000é\x02TAGS\x01A"))
-    side.feed(b"".join([*frames[:60], odd, *frames[60:]]))
-    assert (side.frames, side.wire.cold, together) == (121, 0, [60, 55])
-    (records,) = side.bench.store.get("plain", 0, 1, 200).records
-    found = [record.properties["UNIQ_KEY"] for record in iter_records(records)]
-    wanted = [f"7F{n:06}" for n in range(120)]
-    assert found == [*wanted[:60], "7F00000é", *wanted[60:]]
-
-
-def test_what_asks_for_a_timer_is_refused_on_the_short_way_too(side: Side) -> None:
+def test_what_asks_for_a_timer_is_refused_on_the_fast_way_too(side: Side) -> None:
     timer = "UNIQ_KEY\x017F000001\x02TIMER_DELAY_SEC\x015"
     body = batch.encode([(0, b"x" * 9, b"")] * 30 + [(0, b"x" * 9, timer.encode())])
     for elements in (body, batch.encode([(0, b"x" * 9, timer.encode())] * 40)):
@@ -87,7 +61,7 @@ def test_what_asks_for_a_timer_is_refused_on_the_short_way_too(side: Side) -> No
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_sends_of_the_cpp_client_go_the_short_way(side: Side, code: RequestCode) -> None:
+def test_sends_of_the_cpp_client_go_the_fast_way(side: Side, code: RequestCode) -> None:
     send = usual_send()
     if code == RequestCode.SEND_MESSAGE:
         send.header = SendMessageRequestHeader(**asdict(send.header))
@@ -102,7 +76,7 @@ def test_sends_of_the_cpp_client_go_the_short_way(side: Side, code: RequestCode)
 def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: Path) -> None:
     answers = []
     for name, hot in (("hot", True), ("general", False)):
-        side = Side(tmp_path / name, hot=hot)
+        side = Side(tmp_path / name, fast=hot)
         side.bench.topic("plain", 4)
         side.bench.send("plain")
         for first in range(0, 1200, 30):
@@ -175,22 +149,23 @@ def test_a_parked_pull_keeps_its_own_offset(side: Side) -> None:
     assert side.wire.sent[-1].count(b"x" * 100) == 1
 
 
-def test_pulls_of_more_kinds_than_are_remembered_go_the_short_way_too(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pull, "MAX_KNOWN_PULLS", 3)
+def test_requests_of_more_kinds_than_are_remembered_go_the_fast_way_too(tmp_path: Path) -> None:
+    side = Side(tmp_path, fast=True, max_plans=3)
+    side.bench.topic("plain", 4)
+    side.bench.send("plain")
     kinds = [
         pull_command("plain", consumer_group=group, max_msg_nums=n)
         for group in ("g", "h")
         for n in range(1, 6)
     ]
+    kinds += [usual_send(flag=n) for n in range(10)]
     for _ in range(2):
         side.feed(b"".join(map(encode, kinds)))
     assert (side.frames, side.wire.cold) == (2 * len(kinds), 0)
-    assert b"".join(side.wire.sent).count(b'"nextBeginOffset":"1"') == 2 * len(kinds)
+    side.bench.close()
 
 
-def test_a_commit_goes_the_short_way(side: Side) -> None:
+def test_a_commit_goes_the_fast_way(side: Side) -> None:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group="g", topic="plain", queue_id=0, commit_offset=1
     )
@@ -201,7 +176,7 @@ def test_a_commit_goes_the_short_way(side: Side) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"", b"y"], ids=["equal sizes", "one longer"])
-def test_a_batch_goes_the_short_way(side: Side, odd: bytes) -> None:
+def test_a_batch_goes_the_fast_way(side: Side, odd: bytes) -> None:
     elements = [(0, b"x" * 50 + odd * (n == 7), b"K\x01%03d" % n) for n in range(40)]
     send = usual_send(batch=True, properties="")
     send.code, send.body = RequestCode.SEND_BATCH_MESSAGE, batch.encode(elements)
@@ -214,14 +189,14 @@ def test_a_batch_goes_the_short_way(side: Side, odd: bytes) -> None:
 
 def test_metrics_are_told_of_each_pass(side: Side) -> None:
     told: list[tuple[int, int]] = []
-    side.hot.on_served = lambda code, count, seconds: told.append((code, count))
+    side.read_pass.on_served = lambda code, count, seconds: told.append((code, count))
     pull = pull_command("plain", queue_offset=0)
     side.feed(encode(usual_send()) * 3 + encode(pull) + encode(usual_send(topic="unknown")))
     assert told == [(RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1)]
 
 
 async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> None:
-    side = Side(tmp_path / "sync", hot=True, flush_disk_type="SYNC_FLUSH")
+    side = Side(tmp_path / "sync", fast=True, flush_disk_type="SYNC_FLUSH")
     side.bench.topic("plain", 4)
     side.feed(encode(usual_send()))
     callbacks: list[tuple[int, Callable[[bool], None]]] = []

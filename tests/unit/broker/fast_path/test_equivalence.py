@@ -17,8 +17,8 @@ from remoting.protocol import accelerated
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codecs import json as json_codec
 from remoting.protocol.errors import FrameError
-from tests.unit.broker.hot import requests
-from tests.unit.broker.hot.paths import Side
+from tests.unit.broker.fast_path import requests
+from tests.unit.broker.fast_path.paths import Side
 from tests.unit.broker.store.stores import FailingFiles
 
 
@@ -28,9 +28,9 @@ def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
     base = Path(tempfile.mkdtemp(dir=root))
     with ExitStack() as stack:
         sides = []
-        for name in ("general", "hotpath"):
+        for name in ("general", "fastway"):
             files = FailingFiles()
-            side = Side(base / name, hot=name == "hotpath", files=files, **options)
+            side = Side(base / name, fast=name == "fastway", files=files, **options)
             side.files = files
             stack.callback(side.bench.close)
             furnish(side)

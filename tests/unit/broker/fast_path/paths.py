@@ -1,4 +1,4 @@
-"""The same frames worked by the hot path and by the general one, and what either left behind."""
+"""The same frames worked by the fast path and by the general one, and what either left behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any
 
-from broker.hot_path import HotPath
+from broker.fast_path.host import Host
+from broker.fast_path.read_pass import MAX_PLANS, ReadPass
 from broker.processors.pull import HeldPull
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head
@@ -27,6 +28,7 @@ class Wire:
     closed = False
     crowded = False
     may_hold = True
+    speaks_msgpack = True
 
     def __init__(self, bench: Bench, remote: tuple[str, int] = REMOTE) -> None:
         self._bench = bench
@@ -77,20 +79,22 @@ class Side:
 
     files: FailingFiles
 
-    def __init__(self, root: Path, *, hot: bool, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, *, fast: bool, max_plans: int = MAX_PLANS, **settings: Any
+    ) -> None:
         self.name = root.name
         self.bench = Bench(root, **settings)
         self.wire = Wire(self.bench)
         self.arrivals: dict[tuple[str, int, int], int] = {}
         self.bench.store.on_arrival = self._arrived
-        self.hot = _hot_path(self.bench) if hot else None
+        self.read_pass = _read_pass(self.bench, max_plans) if fast else None
         self._rest = b""
         self.woken: list[Any] = []
 
     @property
     def frames(self) -> int:
-        """How many went the short way."""
-        return self.hot.frames if self.hot else 0
+        """How many went the fast way."""
+        return self.read_pass.frames if self.read_pass else 0
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         self.arrivals[topic, queue_id, tags_code] = max_offset
@@ -102,8 +106,8 @@ class Side:
         self.woken = []
         buffer, position = self._rest + chunk, 0
         while True:
-            if self.hot:
-                end = self.hot.work(self.wire, buffer, position, len(buffer), may_go_on)
+            if self.read_pass:
+                end = self.read_pass.work(self.wire, buffer, position, len(buffer), may_go_on)
             else:
                 end = self.wire.work_cold(buffer, position)
             if end == position:
@@ -166,8 +170,9 @@ def _frames(stream: bytes) -> Iterator[bytes]:
         position += 4 + length
 
 
-def _hot_path(bench: Bench) -> HotPath:
-    return HotPath(bench.state, bench.processors, max_frame_bytes=MAX_FRAME_BYTES)
+def _read_pass(bench: Bench, max_plans: int) -> ReadPass:
+    host = Host(bench.state, bench.processors)
+    return ReadPass(host, max_frame_bytes=MAX_FRAME_BYTES, max_plans=max_plans)
 
 
 def _opaque(held: HeldPull) -> int:

@@ -1,0 +1,298 @@
+"""What the read pass asks of the broker: who may send and pull what, and how it is answered.
+
+The decisions are those of ``broker.processors``. Of a client's requests all but a few fields
+repeat; what follows from the rest is worked out once, as a plan, which the pass keeps under the
+bytes of just those fields until ``is_current`` says that something it was made from has changed.
+What is refused, or only the general path can decide, has no plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.errors import LimitReached, Refused
+from broker.fast_path.templates import SendAnswers, found_template, make
+from broker.groups.consumers import ConsumerGroup
+from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull
+from broker.processors.send import SendHeader, answer_fields
+from broker.processors.table import Processors
+from broker.state import BrokerState
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.results import GetResult, GetStatus
+from remoting.flow import GATHER_BYTES
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
+from remoting.protocol.command import Command
+from remoting.protocol.core.answer import AnswerTemplate
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.frame import Frame, decode, encode
+from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import PullMessageRequestHeader
+from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from remoting.protocol.message.hosts import HOST_BYTES_V4
+from remoting.protocol.message.properties import CLUSTER, NAME_END
+from remoting.protocol.message.sys_flag import HOSTS_V6_MASK, TRANSACTION_MASK
+
+if TYPE_CHECKING:
+    from broker.store.reader import Window
+    from remoting.connection import Connection
+
+Piece = bytes | memoryview
+
+_NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
+
+
+class SendPlan(NamedTuple):
+    """What all sends of one kind have in common."""
+
+    queue: ConsumeQueue
+    answer: AnswerTemplate
+    late_answer: AnswerTemplate
+    queue_id: int
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    batch: bool
+
+
+class PullPlan:
+    """What all pulls of one kind have in common: all of their headers but the offsets.
+
+    Attributes:
+        subscription: of the group, by which ``accept`` was decided; None when it is in the header.
+    """
+
+    __slots__ = (
+        *("accept", "commits", "header", "is_decided"),
+        *("max_bytes", "max_count", "subscription"),
+    )
+
+    def __init__(
+        self, header: PullMessageRequestHeader, accept: Accept, most: tuple[int, int]
+    ) -> None:
+        # A header's texts come again with each kind of pull.
+        header.consumer_group = sys.intern(header.consumer_group)
+        header.topic = sys.intern(header.topic)
+        self.header = header
+        self.accept = accept
+        self.max_count, self.max_bytes = most
+        self.commits = bool(header.sys_flag & COMMIT_OFFSET)
+        # Without it the filter is that of the group's last heartbeat.
+        self.is_decided = bool(header.sys_flag & SUBSCRIPTION)
+        self.subscription: SubscriptionData | None = None
+
+
+class Host:
+    """The broker, as the read pass sees it.
+
+    Attributes:
+        appender: what messages are stored with.
+        packed_host: the broker's address in records; cluster: the property that it adds.
+        max_body: bytes of a message's body at most.
+        found: the templates of answers with messages, by codec.
+        committed: those of answers to commits, by codec.
+    """
+
+    def __init__(self, state: BrokerState, processors: Processors) -> None:
+        """For a broker whose store is open; ``processors`` are the general path's."""
+        self._state = state
+        self._store = state.store
+        self._queues = state.store.queues
+        self._processors = processors
+        self._answers = SendAnswers(state.packed_host, answer_fields(state.config))
+        self._versions = self._look()
+        self.appender = state.store.appender
+        self.packed_host = state.packed_host
+        self.cluster = CLUSTER.encode() + NAME_END + state.config.cluster_name.encode()
+        self.max_body = state.store.config.max_message_size
+        self.found = [found_template(codec) for codec in SerializeType]
+        self.committed = [make(codec, ResponseCode.SUCCESS) for codec in SerializeType]
+
+    @property
+    def stores_v4(self) -> bool:
+        """Whether records carry an IPv4 address of this broker, as the pass builds them."""
+        return len(self.packed_host) == HOST_BYTES_V4
+
+    def is_current(self) -> bool:
+        """Whether the plans made before still hold; False once for each change."""
+        versions = self._look()
+        if versions == self._versions:
+            return True
+        self._versions = versions
+        return False
+
+    def _look(self) -> tuple[object, ...]:
+        state = self._state
+        return state.topics.data_version, state.groups.data_version, self._queues.removals
+
+    # sends
+
+    def plan_send(self, codec: int, header: bytes, connection: Connection) -> SendPlan | None:
+        """The plan of a kind of send met for the first time; None: the general path decides."""
+        try:
+            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+            fields: SendHeader
+            if command.code == RequestCode.SEND_MESSAGE:
+                fields = command.read(SendMessageRequestHeader)
+            else:
+                fields = command.read(SendMessageRequestHeaderV2)
+            if fields.sys_flag & TRANSACTION_MASK or fields.sys_flag < 0:
+                return None
+            if not self._processors.send.admits(command, connection, fields):
+                return None
+        except ProtocolError:
+            return None
+        queue = self._queues.get((fields.topic, fields.queue_id))
+        if queue is None:
+            return None
+        answer, late_answer = self._answers.of(SerializeType(codec), fields.queue_id)
+        return SendPlan(
+            queue=queue,
+            answer=answer,
+            late_answer=late_answer,
+            queue_id=fields.queue_id,
+            flag=fields.flag,
+            sys_flag=fields.sys_flag & ~HOSTS_V6_MASK,
+            reconsume_times=fields.reconsume_times or 0,
+            batch=fields.batch,
+        )
+
+    def stored(self, messages: int, body_bytes: int) -> None:
+        """So many messages more have been stored."""
+        counters = self._state.counters
+        counters.messages_sent += messages
+        counters.bytes_sent += body_bytes
+        if self._store.sync_flush:
+            self._store.ask_sync()
+
+    def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:
+        """Tell ``callback`` when the disk has the log up to ``end``, or is late (False)."""
+        self._store.when_durable(end, callback)
+
+    # commits
+
+    def plan_commit(self, codec: int, header: bytes) -> tuple[str, str, int] | None:
+        """Group, topic and queue of a kind of commit; None: the general path decides."""
+        try:
+            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+            fields = command.read(UpdateConsumerOffsetRequestHeader)
+        except ProtocolError:
+            return None
+        return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
+
+    def commit(self, plan: tuple[str, str, int], offset: int) -> bool:
+        """Store a group's progress; False: the general path has to refuse it."""
+        try:
+            self._processors.offsets.commit(*plan, offset)
+        except (LimitReached, Refused):
+            return False
+        return True
+
+    # pulls
+
+    def plan_pull(self, codec: int, header: bytes, connection: Connection) -> PullPlan | None:
+        """The plan of a kind of pull met for the first time; None: the general path decides."""
+        pulls = self._processors.pull
+        try:
+            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+            fields = command.read(PullMessageRequestHeader)
+            fields.bname = fields.proxy_froward_client_id = None
+            accept = pulls.accept(HeldPull(_NO_COMMAND, connection, fields))
+        except (ProtocolError, Refused, LimitReached):
+            return None
+        return PullPlan(fields, accept, pulls.most(fields))
+
+    def begin_pull(
+        self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
+    ) -> bool:
+        """What comes before the messages of a pull; False: the general path has to refuse it."""
+        state, header = self._state, plan.header
+        header.queue_offset, header.commit_offset = offset, commit_offset
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        online = state.consumers.groups.get(group)
+        try:
+            if not plan.is_decided:
+                self._accept_of_group(plan, online, connection)
+            if online is not None:
+                online.pulled(topic, queue_id, connection, state.clock.monotonic())
+            if plan.commits and not state.stopping:
+                self._processors.offsets.commit(group, topic, queue_id, commit_offset)
+        except (LimitReached, Refused):
+            return False
+        return True
+
+    def _accept_of_group(
+        self, plan: PullPlan, online: ConsumerGroup | None, connection: Connection
+    ) -> None:
+        """The filter of the group's last heartbeat: decided anew when that says something else."""
+        header = plan.header
+        subscription = None if online is None else online.subscriptions.get(header.topic)
+        if (
+            online is None
+            or subscription is None
+            or subscription is not plan.subscription
+            or online.is_broadcasting
+        ):
+            held = HeldPull(_NO_COMMAND, connection, header)
+            plan.accept = self._processors.pull.accept(held)
+            plan.subscription = subscription
+
+    def window(self, plan: PullPlan) -> Window | None:
+        """Where the entries and the records of a pull lie; None: ``pull`` has to look."""
+        header = plan.header
+        return self._store.window(
+            header.topic, header.queue_id, header.queue_offset, plan.max_count
+        )
+
+    def pulled(self, pulls: int, messages: int, size: int) -> None:
+        """So many pulls have been answered from windows."""
+        counters = self._state.counters
+        counters.pulls_found += pulls
+        counters.messages_pulled += messages
+        counters.bytes_pulled += size
+        self._store.took(pulls, messages, size)
+
+    def pull(
+        self, codec: int, plan: PullPlan, opaque: int, connection: Connection
+    ) -> list[Piece] | None:
+        """Any other pull: its answer, nothing when it is parked; None: the general path does it."""
+        state, header = self._state, plan.header
+        result = state.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            plan.max_count,
+            max_bytes=plan.max_bytes,
+            accept=plan.accept,
+            wait=False,
+        )
+        if result.status is GetStatus.COLD:
+            return None
+        serialize = SerializeType(codec)
+        if result.status is GetStatus.FOUND:
+            counters = state.counters
+            counters.pulls_found += 1
+            counters.messages_pulled += result.count
+            counters.bytes_pulled += result.size
+            return self._pieces(serialize, result, opaque)
+        held = HeldPull(
+            Command(RequestCode.PULL_MESSAGE, opaque, serialize=serialize),
+            connection,
+            header.copy(),
+            lambda found, number: self._pieces(serialize, found, number),
+        )
+        pulls = self._processors.pull
+        reply = pulls.answer(held, plan.accept, result, suspend=not state.stopping)
+        return [] if reply is None else [encode(reply)]
+
+    def _pieces(self, codec: SerializeType, result: GetResult, opaque: int) -> list[Piece]:
+        """The answer to a pull that found something."""
+        size, records = result.size, result.records
+        numbers = result.next_offset, result.min_offset, result.max_offset
+        frame = self.found[codec].fill(opaque, *numbers, body_length=size)
+        if size < GATHER_BYTES * len(records):
+            # While they are in the processor's cache; what is large is written as it is.
+            return [b"".join((frame, *records))]
+        return [frame, *records]

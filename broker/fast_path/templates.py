@@ -1,0 +1,134 @@
+"""Templates of answers, cut out of frames that the general encoder makes.
+
+So they can't differ from what the general path sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.store.results import GetStatus
+from remoting.protocol.codes import ResponseCode, SerializeType
+from remoting.protocol.command import Command
+from remoting.protocol.core.answer import AnswerTemplate
+from remoting.protocol.frame import PREFIX_BYTES, encode
+from remoting.protocol.headers.base import Header
+from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.headers.send import SendMessageResponseHeader
+
+OPAQUE, FIRST, SECOND, THIRD, IDS, FIELDS_LENGTH = range(6)
+"""What goes into a hole; see ``AnswerTemplate``."""
+
+MAX_SEND_TEMPLATES: Final = 1_024
+"""Kinds of answers to sends that are kept, of some 400 bytes each."""
+
+_BINARY_HEAD_BYTES: Final = 17
+_LENGTH_BYTES: Final = 4
+_OPAQUE: Final = 1_912_345_678
+_NUMBERS: Final = (8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_333_333_333_333_333)
+_ID: Final = "\ue000"
+
+Hole = tuple[bytes, int]
+"""What stands in the sample where a hole is wanted, and its kind."""
+
+
+def _holes(codec: SerializeType) -> list[Hole]:
+    numbers = zip(_NUMBERS, (FIRST, SECOND, THIRD), strict=True)
+    text = _ID.encode()
+    if codec is SerializeType.JSON:
+        return [
+            (b"%d" % _OPAQUE, OPAQUE),
+            *((b"%d" % number, kind) for number, kind in numbers),
+            (text, IDS),
+        ]
+    if codec is SerializeType.ROCKETMQ:
+        return [
+            (_OPAQUE.to_bytes(4, "big"), OPAQUE),
+            *((_with_length(b"%d" % number), kind) for number, kind in numbers),
+            (_with_length(text), IDS),
+        ]
+    return [
+        (b"\xce" + _OPAQUE.to_bytes(4, "big"), OPAQUE),
+        *((b"\xcf" + number.to_bytes(8, "big"), kind) for number, kind in numbers),
+        (bytes((0xA0 | len(text),)) + text, IDS),
+    ]
+
+
+def _with_length(text: bytes) -> bytes:
+    return len(text).to_bytes(_LENGTH_BYTES, "big") + text
+
+
+def make(
+    codec: SerializeType,
+    code: int,
+    *,
+    remark: str | None = None,
+    header: Header | None = None,
+    extra: Sequence[tuple[str, str]] = (),
+    id_prefix: bytes = b"",
+) -> AnswerTemplate:
+    """The template of an answer whose header has samples in place of what is filled in."""
+    request = Command(0, _OPAQUE, serialize=codec)
+    sample = encode(request.reply(code, remark, header=header, extra=extra))[PREFIX_BYTES:]
+    literals, kinds = [sample], []
+    found = sorted(
+        (place, text, kind) for text, kind in _holes(codec) if (place := sample.find(text)) >= 0
+    )
+    fields_at = _BINARY_HEAD_BYTES + len((remark or "").encode())
+    if codec is SerializeType.ROCKETMQ and header is not None:
+        length = sample[fields_at : fields_at + _LENGTH_BYTES]
+        found = sorted([*found, (fields_at, length, FIELDS_LENGTH)])
+    begin = 0
+    literals = []
+    for place, text, kind in found:
+        literals.append(sample[begin:place])
+        kinds.append(kind)
+        begin = place + len(text)
+    return AnswerTemplate(codec, [*literals, sample[begin:]], kinds, id_prefix)
+
+
+class SendAnswers:
+    """Answers to sends.
+
+    Args:
+        packed_host: the broker's in message ids.
+        extra: the fields that every answer to a send carries.
+    """
+
+    __slots__ = ("_extra", "_id_prefix", "_known")
+
+    def __init__(self, packed_host: bytes, extra: tuple[tuple[str, str], ...]) -> None:
+        self._extra = extra
+        self._id_prefix = packed_host.hex().upper().encode()
+        self._known: dict[tuple[int, int], tuple[AnswerTemplate, AnswerTemplate]] = {}
+
+    def of(self, codec: SerializeType, queue_id: int) -> tuple[AnswerTemplate, AnswerTemplate]:
+        """Of a message that is stored, and of one that the disk did not have in time.
+
+        Both take the opaque, the queue offset and the ids of the messages.
+        """
+        # Topics by the thousands have the same few numbers of queues.
+        found = self._known.get((codec, queue_id))
+        if found is None:
+            if len(self._known) >= MAX_SEND_TEMPLATES:
+                self._known.clear()
+            success, late = (
+                self._make(codec, code, queue_id)
+                for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+            )
+            found = self._known[codec, queue_id] = success, late
+        return found
+
+    def _make(self, codec: SerializeType, code: int, queue_id: int) -> AnswerTemplate:
+        header = SendMessageResponseHeader(msg_id=_ID, queue_id=queue_id, queue_offset=_NUMBERS[0])
+        return make(codec, code, header=header, extra=self._extra, id_prefix=self._id_prefix)
+
+
+def found_template(codec: SerializeType) -> AnswerTemplate:
+    """Of a pull that found messages; takes the next offset, the queue's bounds and the opaque."""
+    low, high = _NUMBERS[1:]
+    header = PullMessageResponseHeader(
+        suggest_which_broker_id=0, next_begin_offset=_NUMBERS[0], min_offset=low, max_offset=high
+    )
+    return make(codec, ResponseCode.SUCCESS, remark=GetStatus.FOUND.name, header=header)

@@ -1,1 +1,0 @@
-"""The parts of the short way; see ``broker.hot_path``."""

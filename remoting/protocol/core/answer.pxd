@@ -1,0 +1,31 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from remoting.protocol.core.buffer cimport Buffer
+
+cdef enum Hole:
+    OPAQUE = 0
+    FIRST = 1
+    SECOND = 2
+    THIRD = 3
+    IDS = 4
+    FIELDS_LENGTH = 5
+
+
+cdef struct Fill:
+    int32_t opaque
+    int64_t numbers[3]
+    const int64_t *positions
+    Py_ssize_t count
+    Py_ssize_t body_length
+
+
+cdef class AnswerTemplate:
+    cdef int _codec
+    cdef list _literals
+    cdef list _holes
+    cdef bytes _id_prefix
+    cdef Py_ssize_t _fixed
+    cdef int write(self, Buffer out, const Fill *fill) except -1
+    cdef uint8_t *_opaque(self, uint8_t *at, int32_t value) noexcept
+    cdef uint8_t *_number(self, uint8_t *at, int64_t value) noexcept
+    cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept

@@ -1,0 +1,11 @@
+class AnswerTemplate:
+    """The header of an answer, in pieces between which numbers go."""
+
+    def __init__(
+        self, codec: int, literals: list[bytes], holes: list[int], id_prefix: bytes
+    ) -> None:
+        """See ``answer.pyx``."""
+    def fill(
+        self, opaque: int, first: int, second: int, third: int, *, body_length: int = 0
+    ) -> bytes:
+        """The frame up to its body."""

@@ -1,0 +1,186 @@
+"""Frames of answers that differ in a few numbers, written from a template."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from remoting.protocol.core.buffer cimport Buffer
+from remoting.protocol.core.octets cimport put16, put32, put64
+
+cdef enum:
+    JSON = 0
+    ROCKETMQ = 1
+    PREFIX_BYTES = 8
+    LONGEST_HOLE = 32
+
+cdef const char *HEX = b"0123456789ABCDEF"
+
+
+cdef class AnswerTemplate:
+    """The header of an answer, in pieces between which numbers go.
+
+    Args:
+        codec: of the header: 0 JSON, 1 ROCKETMQ, 2 msgpack.
+        literals: the pieces; one more than there are holes.
+        holes: what goes between them: 0 the opaque, 1 to 3 a number, 4 ids of messages, 5 the
+            length of the ext fields that follow.
+        id_prefix: the part of a message's id that tells the broker: 16 hexadecimal digits.
+    """
+
+    def __init__(self, int codec, list literals, list holes, bytes id_prefix):
+        assert len(literals) == len(holes) + 1
+        assert all(type(literal) is bytes for literal in literals)
+        self._codec = codec
+        self._literals = literals
+        self._holes = holes
+        self._id_prefix = id_prefix
+        self._fixed = PREFIX_BYTES + sum(map(len, literals)) + LONGEST_HOLE * len(holes)
+
+    def fill(self, int opaque, int64_t first, int64_t second, int64_t third, *, body_length=0):
+        """The frame up to its body."""
+        cdef Buffer out = Buffer()
+        cdef Fill fill
+        fill.opaque = opaque
+        fill.numbers[0] = first
+        fill.numbers[1] = second
+        fill.numbers[2] = third
+        fill.positions = NULL
+        fill.count = 0
+        fill.body_length = body_length
+        self.write(out, &fill)
+        return out.take()
+
+    cdef int write(self, Buffer out, const Fill *fill) except -1:
+        """Append the frame up to its body, which takes ``fill.body_length`` bytes."""
+        cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_prefix) + 16
+        cdef Py_ssize_t most = self._fixed + (id_bytes + 1) * fill.count
+        cdef uint8_t *start = out.room(most)
+        cdef uint8_t *at = start + PREFIX_BYTES
+        cdef uint8_t *fields = NULL
+        cdef Py_ssize_t index
+        cdef int hole
+        at = literal(at, <bytes>self._literals[0])
+        for index in range(len(self._holes)):
+            hole = self._holes[index]
+            if hole == Hole.OPAQUE:
+                at = self._opaque(at, fill.opaque)
+            elif hole == Hole.IDS:
+                at = self._ids(at, fill.positions, fill.count)
+            elif hole == Hole.FIELDS_LENGTH:
+                fields = at
+                at += 4
+            else:
+                at = self._number(at, fill.numbers[hole - 1])
+            at = literal(at, <bytes>self._literals[index + 1])
+        if fields != NULL:
+            put32(fields, <uint32_t>(at - fields - 4))
+        put32(start, <uint32_t>(at - start - 4 + fill.body_length))
+        put32(start + 4, <uint32_t>(self._codec << 24 | (at - start - PREFIX_BYTES)))
+        out.length += at - start
+        return 0
+
+    cdef uint8_t *_opaque(self, uint8_t *at, int32_t value) noexcept:
+        if self._codec == JSON:
+            return decimal(at, value)
+        if self._codec == ROCKETMQ:
+            put32(at, <uint32_t>value)
+            return at + 4
+        return packed(at, value)
+
+    cdef uint8_t *_number(self, uint8_t *at, int64_t value) noexcept:
+        cdef uint8_t *end
+        if self._codec == JSON:
+            return decimal(at, value)
+        if self._codec == ROCKETMQ:
+            end = decimal(at + 4, value)
+            put32(at, <uint32_t>(end - at - 4))
+            return end
+        return packed(at, value)
+
+    cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept:
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(self._id_prefix)
+        cdef Py_ssize_t index, size = (prefix + 17) * count - 1
+        if self._codec == ROCKETMQ:
+            put32(at, <uint32_t>size)
+            at += 4
+        elif self._codec != JSON:
+            at = packed_text_head(at, size)
+        for index in range(count):
+            if index:
+                at[0] = b","
+                at += 1
+            memcpy(at, PyBytes_AS_STRING(self._id_prefix), prefix)
+            at = hexadecimal(at + prefix, <uint64_t>positions[index])
+        return at
+
+
+cdef inline uint8_t *literal(uint8_t *at, bytes text) noexcept:
+    memcpy(at, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+    return at + PyBytes_GET_SIZE(text)
+
+
+cdef uint8_t *decimal(uint8_t *at, int64_t value) noexcept nogil:
+    cdef uint8_t digits[20]
+    cdef int count = 0
+    cdef uint64_t left = <uint64_t>value
+    if value < 0:
+        at[0] = b"-"
+        at += 1
+        left = 0 - left
+    while True:
+        digits[count] = 48 + left % 10
+        count += 1
+        left //= 10
+        if left == 0:
+            break
+    while count:
+        count -= 1
+        at[0] = digits[count]
+        at += 1
+    return at
+
+
+cdef inline uint8_t *hexadecimal(uint8_t *at, uint64_t value) noexcept nogil:
+    cdef int index
+    for index in range(16):
+        at[index] = HEX[(value >> (60 - 4 * index)) & 15]
+    return at + 16
+
+
+cdef uint8_t *packed(uint8_t *at, int64_t value) noexcept nogil:
+    """A number from 0 on as msgpack writes it: in as few bytes as it takes."""
+    if value < 0x80:
+        at[0] = <uint8_t>value
+        return at + 1
+    if value < 0x100:
+        at[0] = 0xCC
+        at[1] = <uint8_t>value
+        return at + 2
+    if value < 0x10000:
+        at[0] = 0xCD
+        put16(at + 1, <unsigned short>value)
+        return at + 3
+    if value >> 32 == 0:
+        at[0] = 0xCE
+        put32(at + 1, <uint32_t>value)
+        return at + 5
+    at[0] = 0xCF
+    put64(at + 1, <uint64_t>value)
+    return at + 9
+
+
+cdef uint8_t *packed_text_head(uint8_t *at, Py_ssize_t size) noexcept nogil:
+    if size < 0x20:
+        at[0] = <uint8_t>(0xA0 | size)
+        return at + 1
+    if size < 0x100:
+        at[0] = 0xD9
+        at[1] = <uint8_t>size
+        return at + 2
+    if size < 0x10000:
+        at[0] = 0xDA
+        put16(at + 1, <unsigned short>size)
+        return at + 3
+    at[0] = 0xDB
+    put32(at + 1, <uint32_t>size)
+    return at + 5

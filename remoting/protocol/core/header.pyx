@@ -1,0 +1,518 @@
+"""The headers of sends, pulls and commits, read where they lie, in any of the three codecs.
+
+A header is read into slots, one for each field of its command; nothing is copied and no object is
+made. ``scan`` takes what every client writes, with the fields in any order, and refuses whatever is
+unusual: unknown keys of the envelope, repeated fields, bare numbers among the ext fields, escapes
+in a name, numbers with a sign. What it refuses is for the general codecs, which also say what is
+wrong with it. What it takes means the same there.
+"""
+
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, strlen
+
+from remoting.protocol.core.octets cimport get16, get32, get64
+
+cdef enum:
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    UPDATE_CONSUMER_OFFSET = 15
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    LITE_PULL_MESSAGE = 361
+    MOST_DIGITS = 18
+    BINARY_HEAD_BYTES = 17
+
+cdef const char *SEND_NAMES[15]
+SEND_NAMES[:] = [
+    b"producerGroup", b"topic", b"defaultTopic", b"defaultTopicQueueNums", b"queueId", b"sysFlag",
+    b"bornTimestamp", b"flag", b"properties", b"reconsumeTimes", b"unitMode", b"maxReconsumeTimes",
+    b"batch", b"bname", b"",
+]
+cdef const char *PULL_NAMES[15]
+PULL_NAMES[:] = [
+    b"consumerGroup", b"topic", b"queueId", b"queueOffset", b"maxMsgNums", b"sysFlag",
+    b"commitOffset", b"suspendTimeoutMillis", b"subscription", b"subVersion", b"expressionType",
+    b"bname", b"maxMsgBytes", b"requestSource", b"proxyFrowardClientId",
+]
+cdef const char *COMMIT_NAMES[15]
+COMMIT_NAMES[:] = [
+    b"consumerGroup", b"topic", b"queueId", b"commitOffset", b"bname", b"", b"", b"", b"", b"",
+    b"", b"", b"", b"", b"",
+]
+# SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``, which counts in msgpack alone.
+cdef int LONG_SEND_ORDER[15]
+LONG_SEND_ORDER[:] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 14]
+cdef int SEND_COUNT = 14
+cdef int PULL_COUNT = 15
+cdef int COMMIT_COUNT = 5
+
+
+cdef struct Reader:
+    const uint8_t *at
+    const uint8_t *end
+
+
+cdef bint scan(Header *header, Codec codec, const uint8_t *at, Py_ssize_t length):
+    """Read a header; False: the general codec has to.
+
+    The texts of ``header`` point into the memory at ``at``.
+    """
+    cdef Reader reader
+    cdef int slot
+    reader.at = at
+    reader.end = at + length
+    header.codec = codec
+    header.field_count = 0
+    header.kinds = 0
+    for slot in range(SLOTS):
+        header.slots[slot].kind = Kind.ABSENT
+        header.slots[slot].length = 0
+    if codec == Codec.JSON:
+        return scan_json(header, &reader) and assign(header) and is_text(at, length)
+    if codec == Codec.ROCKETMQ:
+        return scan_binary(header, &reader) and assign(header)
+    return scan_msgpack(header, &reader)
+
+
+# --- JSON
+
+
+cdef inline void skip_space(Reader *reader) noexcept nogil:
+    while reader.at < reader.end and reader.at[0] in (32, 9, 10, 13):
+        reader.at += 1
+
+
+cdef inline bint skip(Reader *reader, uint8_t character) noexcept nogil:
+    """Whether this character comes next, which is then behind."""
+    skip_space(reader)
+    if reader.at == reader.end or reader.at[0] != character:
+        return False
+    reader.at += 1
+    return True
+
+
+cdef bint read_string(Reader *reader, Text *text) noexcept nogil:
+    cdef const uint8_t *at
+    cdef uint8_t character
+    if not skip(reader, b'"'):
+        return False
+    at = reader.at
+    text.at = at
+    text.kind = Kind.TEXT
+    while at < reader.end:
+        character = at[0]
+        if character == b'"':
+            text.length = at - text.at
+            reader.at = at + 1
+            return True
+        if character < 32:
+            return False
+        if character == b"\\":
+            text.kind = Kind.ESCAPED
+            at += 1
+        at += 1
+    return False
+
+
+cdef bint read_number(Reader *reader, int32_t *number) noexcept nogil:
+    cdef int64_t value = 0
+    cdef const uint8_t *start
+    skip_space(reader)
+    start = reader.at
+    while reader.at < reader.end and 48 <= reader.at[0] <= 57:
+        value = value * 10 + (reader.at[0] - 48)
+        if value > 0x7FFFFFFF:
+            return False
+        reader.at += 1
+    if reader.at == start or (start[0] == 48 and reader.at - start > 1):
+        return False
+    number[0] = <int32_t>value
+    return True
+
+
+cdef inline bint same(const Text *text, const char *name, size_t length) noexcept nogil:
+    return text.length == <Py_ssize_t>length and memcmp(text.at, name, length) == 0
+
+
+cdef bint scan_json(Header *header, Reader *reader) noexcept nogil:
+    cdef Text key, value
+    cdef uint32_t seen = 0, bit
+    cdef int32_t version
+    if not skip(reader, b"{"):
+        return False
+    header.opaque = 0
+    header.flag = 0
+    while True:
+        if not read_string(reader, &key) or not skip(reader, b":"):
+            return False
+        if same(&key, b"code", 4):
+            bit = 1
+            if not read_number(reader, &header.code):
+                return False
+        elif same(&key, b"opaque", 6):
+            bit = 2
+            if not read_number(reader, &header.opaque):
+                return False
+        elif same(&key, b"flag", 4):
+            bit = 4
+            if not read_number(reader, &header.flag):
+                return False
+        elif same(&key, b"extFields", 9):
+            bit = 8
+            if not read_fields(header, reader):
+                return False
+        elif same(&key, b"version", 7):
+            bit = 16
+            if not read_number(reader, &version):
+                return False
+        elif same(&key, b"language", 8):
+            bit = 32
+            if not read_string(reader, &value) or value.kind != Kind.TEXT:
+                return False
+        elif same(&key, b"serializeTypeCurrentRPC", 23):
+            bit = 64
+            if not read_string(reader, &value) or value.kind != Kind.TEXT:
+                return False
+        else:
+            return False
+        if seen & bit:
+            return False
+        seen |= bit
+        if skip(reader, b","):
+            continue
+        if not skip(reader, b"}"):
+            return False
+        skip_space(reader)
+        return reader.at == reader.end and seen & 9 == 9
+
+
+cdef bint read_fields(Header *header, Reader *reader) noexcept nogil:
+    cdef Text name
+    cdef Field *field
+    if not skip(reader, b"{"):
+        return False
+    if skip(reader, b"}"):
+        return True
+    while header.field_count < MAX_FIELDS:
+        field = &header.fields[header.field_count]
+        if not read_string(reader, &name) or name.kind != Kind.TEXT or not skip(reader, b":"):
+            return False
+        if not read_string(reader, &field.value):
+            return False
+        field.name = name.at
+        field.name_length = name.length
+        header.field_count += 1
+        if skip(reader, b","):
+            continue
+        return skip(reader, b"}")
+    return False
+
+
+cdef inline int hex_digit(uint8_t character) noexcept nogil:
+    if 48 <= character <= 57:
+        return character - 48
+    character |= 32
+    if 97 <= character <= 102:
+        return character - 87
+    return -1
+
+
+cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t length, uint8_t *out) noexcept nogil:
+    """The UTF-8 form of a JSON string; -1 for surrogates and for what is no escape.
+
+    ``out`` has room for ``length`` bytes: no escape is shorter than what it stands for.
+    """
+    cdef const uint8_t *end = at + length
+    cdef uint8_t *start = out
+    cdef uint8_t character
+    cdef int digit, number, index
+    while at < end:
+        character = at[0]
+        at += 1
+        if character != b"\\":
+            out[0] = character
+            out += 1
+            continue
+        if at == end:
+            return -1
+        character = at[0]
+        at += 1
+        if character == b"u":
+            if end - at < 4:
+                return -1
+            number = 0
+            for index in range(4):
+                digit = hex_digit(at[index])
+                if digit < 0:
+                    return -1
+                number = number * 16 + digit
+            at += 4
+            if 0xD800 <= number < 0xE000:
+                return -1
+            if number < 0x80:
+                out[0] = number
+                out += 1
+            elif number < 0x800:
+                out[0] = 0xC0 | (number >> 6)
+                out[1] = 0x80 | (number & 63)
+                out += 2
+            else:
+                out[0] = 0xE0 | (number >> 12)
+                out[1] = 0x80 | ((number >> 6) & 63)
+                out[2] = 0x80 | (number & 63)
+                out += 3
+            continue
+        if character == b"n":
+            character = 10
+        elif character == b"t":
+            character = 9
+        elif character == b"r":
+            character = 13
+        elif character == b"b":
+            character = 8
+        elif character == b"f":
+            character = 12
+        elif character not in (b'"', b"\\", b"/"):
+            return -1
+        out[0] = character
+        out += 1
+    return out - start
+
+
+# --- RocketMQ's binary header
+
+
+cdef bint scan_binary(Header *header, Reader *reader):
+    cdef const uint8_t *at = reader.at
+    cdef Py_ssize_t length = reader.end - at
+    cdef int32_t size
+    cdef Field *field
+    if length < BINARY_HEAD_BYTES + 4 or get32(at + 13) != 0:
+        return False
+    header.code = get16(at)
+    header.opaque = <int32_t>get32(at + 5)
+    header.flag = <int32_t>get32(at + 9)
+    at += BINARY_HEAD_BYTES
+    size = <int32_t>get32(at)
+    at += 4
+    if size != reader.end - at:
+        return False
+    while at < reader.end:
+        if header.field_count == MAX_FIELDS or reader.end - at < 6:
+            return False
+        field = &header.fields[header.field_count]
+        field.name_length = get16(at)
+        at += 2
+        if field.name_length > reader.end - at - 4:
+            return False
+        field.name = at
+        at += field.name_length
+        size = <int32_t>get32(at)
+        at += 4
+        if size < 0 or size > reader.end - at:
+            return False
+        field.value.at = at
+        field.value.length = size
+        field.value.kind = Kind.TEXT
+        at += size
+        if not is_text(field.name, field.name_length) or not is_text(field.value.at, size):
+            return False
+        header.field_count += 1
+    return True
+
+
+# --- msgpack
+
+
+cdef bint scan_msgpack(Header *header, Reader *reader):
+    cdef Text value
+    cdef int count, index, slot
+    if reader.at == reader.end or reader.at[0] != 0x98:
+        return False
+    reader.at += 1
+    if not read_small(reader, &header.code) or not read_small(reader, &header.flag):
+        return False
+    if not read_small(reader, &header.opaque):
+        return False
+    if not read_value(reader, &value) or value.kind not in (Kind.NUMBER, Kind.ABSENT):
+        return False
+    if value.kind == Kind.NUMBER and value.number > 0x7FFFFFFF:
+        return False
+    if not read_value(reader, &value) or value.kind != Kind.NUMBER or value.number > 0x7FFFFFFF:
+        return False
+    if not read_value(reader, &value) or value.kind != Kind.ABSENT:
+        return False
+    if reader.at == reader.end or not 0x90 <= reader.at[0] <= 0x9F:
+        return False
+    count = reader.at[0] & 15
+    reader.at += 1
+    if count > slot_count(header.code):
+        return False
+    for index in range(count):
+        if not read_value(reader, &value):
+            return False
+        slot = LONG_SEND_ORDER[index] if header.code == SEND_MESSAGE else index
+        header.slots[slot] = value
+        header.kinds |= <uint64_t>value.kind << (3 * slot)
+    # No other ext fields, and nothing behind.
+    return read_value(reader, &value) and value.kind == Kind.ABSENT and reader.at == reader.end
+
+
+cdef bint read_small(Reader *reader, int32_t *number):
+    cdef Text value
+    if not read_value(reader, &value) or value.kind != Kind.NUMBER or value.number > 0x7FFFFFFF:
+        return False
+    number[0] = <int32_t>value.number
+    return True
+
+
+cdef bint read_value(Reader *reader, Text *text):
+    """A text, a number from 0 on, a boolean, or nil, which is ABSENT."""
+    cdef const uint8_t *at = reader.at
+    cdef Py_ssize_t left = reader.end - at
+    cdef Py_ssize_t size = 0, head = 1
+    cdef uint8_t mark
+    if left < 1:
+        return False
+    mark = at[0]
+    text.kind = Kind.NUMBER
+    if mark < 0x80:
+        text.number = mark
+    elif mark == 0xC0:
+        text.kind = Kind.ABSENT
+    elif mark == 0xC2 or mark == 0xC3:
+        text.kind = Kind.BOOLEAN
+    elif 0xA0 <= mark < 0xC0:
+        text.kind = Kind.TEXT
+        size = mark & 31
+    elif 0xCC <= mark <= 0xCF:
+        head = 1 + (1 << (mark - 0xCC))
+        if left < head:
+            return False
+        if mark == 0xCC:
+            text.number = at[1]
+        elif mark == 0xCD:
+            text.number = get16(at + 1)
+        elif mark == 0xCE:
+            text.number = get32(at + 1)
+        else:
+            text.number = <int64_t>get64(at + 1)
+    elif 0xD9 <= mark <= 0xDB:
+        text.kind = Kind.TEXT
+        head = 1 + (1 << (mark - 0xD9))
+        if left < head:
+            return False
+        size = at[1] if mark == 0xD9 else get16(at + 1) if mark == 0xDA else get32(at + 1)
+    else:
+        return False
+    if size > left - head or (text.kind == Kind.NUMBER and text.number < 0):
+        return False
+    # Of a number all its bytes, of a text what is behind its length.
+    text.at = at + head if text.kind == Kind.TEXT else at
+    text.length = size if text.kind == Kind.TEXT else head
+    reader.at = at + head + size
+    return text.kind != Kind.TEXT or is_text(text.at, size)
+
+
+# --- fields and slots
+
+
+cdef inline int slot_count(int32_t code) noexcept nogil:
+    if code == SEND_MESSAGE or code == SEND_MESSAGE_V2 or code == SEND_BATCH_MESSAGE:
+        return SEND_COUNT
+    if code == PULL_MESSAGE or code == LITE_PULL_MESSAGE:
+        return PULL_COUNT
+    return COMMIT_COUNT if code == UPDATE_CONSUMER_OFFSET else 0
+
+
+cdef bint assign(Header *header) noexcept nogil:
+    """Give the fields to the command's slots; names it doesn't have are ignored."""
+    cdef int index, slot, expected = 0
+    cdef int count = slot_count(header.code)
+    cdef Field *field
+    if count == 0:
+        return False
+    for index in range(header.field_count):
+        field = &header.fields[index]
+        slot = slot_of(header.code, field, expected, count)
+        # Of all texts the properties alone are worth reading with escapes.
+        if field.value.kind == Kind.ESCAPED and (count != SEND_COUNT or slot != PROPERTIES):
+            return False
+        if slot < 0:
+            continue
+        if header.slots[slot].kind != Kind.ABSENT:
+            return False
+        expected = slot + 1
+        # Java reads an empty text of a binary header as null, unless it is a required text.
+        if header.codec == Codec.ROCKETMQ and field.value.length == 0:
+            if not is_required_text(header.code, slot):
+                continue
+        header.slots[slot] = field.value
+        header.kinds |= <uint64_t>field.value.kind << (3 * slot)
+    return True
+
+
+cdef inline bint is_required_text(int32_t code, int slot) noexcept nogil:
+    return slot <= (2 if slot_count(code) == SEND_COUNT else 1)
+
+
+cdef int slot_of(int32_t code, Field *field, int expected, int count) noexcept nogil:
+    cdef const char **names = PULL_NAMES
+    cdef int slot
+    if code == SEND_MESSAGE_V2 or code == SEND_BATCH_MESSAGE:
+        slot = field.name[0] - 97 if field.name_length == 1 else -1
+        return slot if slot < count else -1
+    if code == SEND_MESSAGE:
+        names = SEND_NAMES
+    elif code == UPDATE_CONSUMER_OFFSET:
+        names = COMMIT_NAMES
+    if expected < count and is_name(field, names[expected]):
+        return expected
+    for slot in range(count):
+        if is_name(field, names[slot]):
+            return slot
+    return -1
+
+
+cdef inline bint is_name(Field *field, const char *name) noexcept nogil:
+    cdef size_t length = strlen(name)
+    return field.name_length == <Py_ssize_t>length and memcmp(field.name, name, length) == 0
+
+
+cdef bint number_of(const Header *header, int slot, int64_t *number) noexcept nogil:
+    """A number as every client writes it; False for anything else, be it right or wrong."""
+    cdef const Text *text = &header.slots[slot]
+    cdef Py_ssize_t index
+    cdef int64_t value = 0
+    if header.codec == Codec.MSGPACK:
+        number[0] = text.number
+        return text.kind == Kind.NUMBER
+    if text.kind != Kind.TEXT or not 0 < text.length <= MOST_DIGITS:
+        return False
+    for index in range(text.length):
+        if not 48 <= text.at[index] <= 57:
+            return False
+        value = value * 10 + (text.at[index] - 48)
+    number[0] = value
+    return True
+
+
+cdef bint is_text(const uint8_t *at, Py_ssize_t length):
+    """Whether bytes are UTF-8. Nearly all are ASCII."""
+    cdef Py_ssize_t index = 0
+    cdef uint64_t eight
+    while length - index >= 8:
+        memcpy(&eight, at + index, 8)
+        if eight & 0x8080808080808080ULL:
+            break
+        index += 8
+    while index < length and at[index] < 0x80:
+        index += 1
+    if index == length:
+        return True
+    try:
+        PyUnicode_DecodeUTF8(<const char *>at + index, length - index, NULL)
+    except UnicodeDecodeError:
+        return False
+    return True
