@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from broker import fast_path
 from broker.rates import Rates
 from broker.state import BrokerState
 from remoting.descriptors import limit
@@ -56,6 +57,8 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_retention(state),
         **_store_files(state),
         **_descriptors(state),
+        "pocketmqCore": fast_path.KIND,
+        "pocketmqWhyNotCompiled": fast_path.WHY,
     }
 
 

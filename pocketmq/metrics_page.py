@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 import pocketmq
+from broker import fast_path
 from broker.store.stats import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
 from pocketmq.metrics_store import opening_and_index
@@ -62,7 +63,9 @@ class Page(Collector):
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment."""
         yield InfoMetricFamily(
-            "pocketmq", "The version that runs.", value={"version": pocketmq.__version__}
+            "pocketmq",
+            "The version that runs, and whether on its compiled core.",
+            value={"version": pocketmq.__version__, "core": fast_path.KIND},
         )
         servers: list[tuple[str, Counters]] = [
             *(("nameserver", server.counters) for server in self._name_servers),

@@ -72,8 +72,10 @@ class BrokerPart:
         await self.server.stop()
 
     def ready(self) -> Mapping[str, str]:
-        """Its address."""
-        return {"broker": self.server.address}
+        """Its address, and which core it runs on."""
+        from broker import fast_path  # noqa: PLC0415 - see above
+
+        return {"broker": self.server.address, "core": fast_path.KIND}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
         """Ends when one of its tasks dies."""
@@ -123,7 +125,7 @@ class StandalonePart:
         await self.nameserver.stop()
 
     def ready(self) -> Mapping[str, str]:
-        """Both addresses."""
+        """Both addresses, and the broker's core."""
         return {**self.nameserver.ready(), **self.broker.ready()}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 import pocketmq
+from broker import fast_path
 from pocketmq.doctor.findings import Case, Finding, ok, warning
 from remoting.descriptors import ENOUGH
 
@@ -19,10 +20,24 @@ ACCELERATORS: Final = {
 }
 
 
+def core(why: str, broker: str = "") -> Finding:
+    """Which core runs, here or in a broker."""
+    who = f"{broker} runs on" if broker else "PocketMQ runs on"
+    if not why:
+        return ok("core", f"{who} the compiled core")
+    remedy = (
+        "unset it for the fast path"
+        if "POCKETMQ_PURE" in why
+        else "install a C compiler and Python.h (Debian: gcc and python3-dev), then PocketMQ anew"
+    )
+    return warning("core", f"{who} Python code, which is slower: {why}", remedy)
+
+
 def here(_: Case) -> Iterator[Finding]:
-    """Version, accelerators, limits."""
+    """Version, core, accelerators, limits."""
     yield ok("version", f"PocketMQ {pocketmq.__version__}")
     yield ok("interpreter", f"{platform.python_implementation()} {platform.python_version()}")
+    yield core(fast_path.WHY)
     for module, use in ACCELERATORS.items():
         if find_spec(module) is not None:
             yield ok("accelerator", f"{module}: {use}")

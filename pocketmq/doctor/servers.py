@@ -9,6 +9,7 @@ from typing import Final
 
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.doctor.machine import core
 from pocketmq.doctor.stores import store_files
 from pocketmq.probe import NoAnswer
 from remoting.descriptors import ENOUGH
@@ -91,6 +92,8 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Fin
             f"{name} advertises {address}, which only works on its own machine",
             "start it with --host and --advertise set to an address that clients reach",
         )
+    if "pocketmqCore" in table:
+        yield core(table.get("pocketmqWhyNotCompiled", ""), name)
     yield from _clock(case, name, table)
     yield from _disk(name, table)
     yield from _retention(name, table)

@@ -56,7 +56,7 @@ def test_one_line_on_stdout_and_exit_code_0_after_a_signal(
     with running("standalone", *ports(), "--store", str(tmp_path), *SMALL, "--json") as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        assert list(ready) == ["event", "nameserver", "broker", "pid"]
+        assert list(ready) == ["event", "nameserver", "broker", "core", "pid"]
         assert ready["event"] == "ready"
         assert ready["pid"] == process.pid
         process.send_signal(number)

@@ -94,7 +94,7 @@ async def test_the_port_answers_from_before_the_start_until_after_the_stop(
     assert (await get(part, "/metrics"))[0] == 200
     slow.go.set()
     await start
-    assert part.ready().keys() == {"slow", "broker", "metrics"}
+    assert part.ready().keys() == {"slow", "broker", "core", "metrics"}
     assert await get(part, "/readyz") == (200, "ok\n")
     stop = asyncio.ensure_future(part.stop())
     await slow.reached.wait()
