@@ -1,33 +1,27 @@
-"""Compiles the core, where there is a compiler; what else there is to say is in pyproject.toml."""
+"""Compiles the core where there is a compiler; POCKETMQ_REQUIRE_CORE=1 makes a failure an error."""
 
-import os
+from os import environ
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-REQUIRED = os.environ.get("POCKETMQ_REQUIRE_CORE", "0") not in {"", "0"}
-"""Whether a build without the core fails, as those of releases and of CI do."""
-
-CHECKS = os.environ.get("POCKETMQ_CORE_CHECKS", "0") not in {"", "0"}
-"""Whether indices and Cython's own views are checked, as tests want it once."""
-
-FLAGS = os.environ.get("POCKETMQ_CORE_FLAGS", "-O3").split()
-
-sources = sorted(str(path) for top in ("remoting", "broker") for path in Path(top).rglob("*.pyx"))
-extensions = [
-    Extension(
-        source.removesuffix(".pyx").replace("/", "."),
-        [source],
-        extra_compile_args=FLAGS,
-        extra_link_args=[flag for flag in FLAGS if flag.startswith("-fsanitize")],
-        optional=not REQUIRED,
-    )
-    for source in sources
+required = environ.get("POCKETMQ_REQUIRE_CORE") == "1"
+checks = environ.get("POCKETMQ_CORE_CHECKS") == "1"  # of indices, for tests
+flags = environ.get("POCKETMQ_CORE_FLAGS", "-O3").split()
+directives = dict.fromkeys(("boundscheck", "wraparound", "initializedcheck"), checks)
+core = [
+    Extension(".".join(path.with_suffix("").parts), [str(path)], [], extra_link_args=flags)
+    for package in ("remoting", "broker")
+    for path in Path(package).rglob("*.pyx")
 ]
-directives = {
-    "language_level": 3,
-    "cdivision": True,
-    **dict.fromkeys(("boundscheck", "wraparound", "initializedcheck"), CHECKS),
-}
-setup(ext_modules=cythonize(extensions, build_dir="build", compiler_directives=directives))
+
+with TemporaryDirectory() as build:  # one that stays would hold modules that are gone
+    modules = cythonize(
+        core, build_dir=build, compiler_directives={**directives, "cdivision": True}
+    )
+    for module in modules:
+        module.extra_compile_args = flags
+        module.optional = not required
+    setup(ext_modules=modules, options={"build": {"build_base": build}})

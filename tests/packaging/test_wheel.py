@@ -134,18 +134,20 @@ def test_the_source_archive_holds_no_tests(built: Path) -> None:
     assert not tops & {"tests", "benchmarks", "docs", ".venv"}
 
 
-def build_without_a_compiler(target: Path, *, required: bool) -> subprocess.CompletedProcess[str]:
-    sources = target / "sources"
-    tracked = run(["git", "ls-files"], HOME).stdout.split()
-    for name in tracked:
+def clone(target: Path) -> Path:
+    """The files that a wheel is built of, in a directory of their own."""
+    for name in run(["git", "ls-files"], HOME).stdout.split():
         if name.partition("/")[0] in PACKAGES | FOR_SPARK | BUILD_FILES:
-            (sources / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(HOME / name, sources / name)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(HOME / name, target / name)
+    return target
+
+
+def build_without_a_compiler(target: Path, *, required: bool) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "CC": "/nonexistent/cc", "POCKETMQ_REQUIRE_CORE": str(+required)}
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target)]
-    return subprocess.run(
-        [*command, str(sources)], env=environment, capture_output=True, text=True, check=False
-    )
+    command.append(str(clone(target / "sources")))
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_without_a_compiler_it_is_installed_without_the_core(tmp_path: Path) -> None:
@@ -185,10 +187,12 @@ def test_links_that_are_printed_lead_to_the_documentation_that_the_wheel_names(
 
 
 @pytest.mark.parametrize("what", [".", ".[spark]", ".[parquet]", ".[demo]", ".[all]"])
-def test_the_clone_can_be_installed_as_the_readme_says(environment: Environment, what: str) -> None:
+def test_the_clone_can_be_installed_as_the_readme_says(
+    environment: Environment, tmp_path: Path, what: str
+) -> None:
     # Without a network: what it needs is there.
     install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", what]
-    done = environment.run(*install, cwd=HOME)
+    done = environment.run(*install, cwd=clone(tmp_path))
     assert "Successfully installed pocketmq" in done.stdout
     assert "does not provide the extra" not in done.stderr
 

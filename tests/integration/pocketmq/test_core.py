@@ -50,6 +50,8 @@ def test_the_ready_line_the_log_the_metrics_and_the_doctor_say_it(
 
 def test_messages_go_in_and_out(server: ServerProcess) -> None:
     nameserver = server.addresses["nameserver"]
+    with blocking.Admin(nameserver) as admin:
+        admin.create_topic("orders", queues=1)
     with blocking.Producer(nameserver, group="g") as producer:
         queue = producer.send("orders", b"tea").queue
         for _ in range(99):
