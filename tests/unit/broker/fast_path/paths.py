@@ -11,6 +11,7 @@ from typing import Any
 from broker.fast_path.host import Host
 from broker.fast_path.read_pass import MAX_PLANS, ReadPass
 from broker.processors.pull import HeldPull
+from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head
 from remoting.protocol.limits import MAX_FRAME_BYTES
@@ -179,6 +180,6 @@ def _opaque(held: HeldPull) -> int:
     return held.command.opaque
 
 
-def frame(header: bytes, body: bytes = b"") -> bytes:
-    """A frame with a JSON header."""
-    return pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+def frame(header: bytes, body: bytes = b"", codec: SerializeType = SerializeType.JSON) -> bytes:
+    """A frame with a header as it is."""
+    return pack(">II", 4 + len(header) + len(body), codec << 24 | len(header)) + header + body

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from struct import pack
 from typing import Any
 
 from hypothesis import strategies as st
+from msgpack import packb
 
+from remoting.protocol.codes import SerializeType
+from remoting.protocol.headers.base import Header, wire_names_of
+from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import PullMessageRequestHeader
+from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.message import batch
 from tests.unit.broker.fast_path.paths import frame
 
@@ -169,6 +176,101 @@ def header(draw: st.DrawFn, code: int, fields: dict[str, str], opaque: int) -> b
     return text(top).encode()
 
 
+@st.composite
+def request(
+    draw: st.DrawFn, code: int, fields: dict[str, str], opaque: int, body: bytes = b""
+) -> bytes:
+    """A frame in any codec; ``fields`` are the ext fields, name and JSON value."""
+    codec = draw(st.sampled_from([*[SerializeType.JSON] * 3, *SerializeType]))
+    if codec is SerializeType.JSON:
+        return frame(draw(header(code, fields, opaque)), body)
+    flag = draw(st.sampled_from([0, 0, 0, 2, 1]))
+    texts = {name: as_text(value) for name, value in fields.items()}
+    if codec is SerializeType.ROCKETMQ:
+        return frame(draw(binary_header(code, texts, opaque, flag)), body, codec)
+    return frame(draw(msgpack_header(code, texts, opaque, flag)), body, codec)
+
+
+def as_text(value: str) -> str:
+    loaded = json.loads(value)
+    return loaded if isinstance(loaded, str) else value
+
+
+@st.composite
+def binary_header(
+    draw: st.DrawFn, code: int, fields: dict[str, str], opaque: int, flag: int
+) -> bytes:
+    """A header of RocketMQ's own codec, now and then a damaged one."""
+    pairs = [(name.encode(), value.encode()) for name, value in fields.items()]
+    oddity = draw(st.integers(0, 9))
+    if oddity == 0:
+        pairs = draw(st.permutations(pairs))
+    elif oddity == 1 and pairs:
+        pairs.append((draw(st.sampled_from(pairs))[0], draw(st.sampled_from([b"1", b"", b"\xff"]))))
+    elif oddity == 2:
+        pairs.append((draw(st.sampled_from([b"zz", b"bname", b"\xff", b""])), b"1"))
+    text = b"".join(pack(">H", len(k)) + k + pack(">I", len(v)) + v for k, v in pairs)
+    remark = draw(st.sampled_from([b"", b"", b"", b"r"]))
+    head = pack(">HBHii", code, draw(st.sampled_from([0, 1, 9, 99])), 407, opaque, flag)
+    whole = head + pack(">I", len(remark)) + remark + pack(">I", len(text)) + text
+    if oddity == 3:
+        at = draw(st.integers(0, len(whole) - 1))
+        whole = whole[:at] + draw(st.binary(min_size=1, max_size=1)) + whole[at + 1 :]
+    elif oddity == 4:
+        whole = whole[: draw(st.integers(0, len(whole)))]
+    return whole
+
+
+HEADERS: dict[int, type[Header]] = {
+    10: SendMessageRequestHeader,
+    310: SendMessageRequestHeaderV2,
+    320: SendMessageRequestHeaderV2,
+    11: PullMessageRequestHeader,
+    361: PullMessageRequestHeader,
+    15: UpdateConsumerOffsetRequestHeader,
+}
+
+
+@st.composite
+def msgpack_header(
+    draw: st.DrawFn, code: int, fields: dict[str, str], opaque: int, flag: int
+) -> bytes:
+    """A header of our own codec, now and then with values of other types, or damaged."""
+    values: list[Any] = []
+    for name in wire_names_of(HEADERS[code]):
+        text = fields.get(name)
+        if text is None or name in TEXTS:
+            values.append(text)
+        elif name in {"k", "m", "unitMode", "batch"}:
+            values.append(text.lower() == "true")
+        elif text.isascii() and text.removeprefix("-").isdigit() and len(text) < 12:
+            values.append(int(text))
+        else:
+            values.append(text)
+    while values and values[-1] is None:
+        values.pop()
+    oddity = draw(st.integers(0, 9))
+    if oddity == 0 and values:
+        at = draw(st.integers(0, len(values) - 1))
+        values[at] = draw(st.sampled_from([None, True, 1.5, "1", 1 << 63, -1, "ü", b"\xff"]))
+    elif oddity == 1:
+        values += [1, "x"]
+    extra = draw(st.sampled_from([None, None, None, {"zz": "1"}, {}]))
+    whole = bytes(packb([code, flag, opaque, 3, 407, None, values, extra]))
+    if oddity == 2:
+        at = draw(st.integers(0, len(whole) - 1))
+        whole = whole[:at] + draw(st.binary(min_size=1, max_size=1)) + whole[at + 1 :]
+    elif oddity == 3:
+        whole += b"\xc0"
+    return whole
+
+
+TEXTS = {
+    *("a", "b", "c", "i", "n", "producerGroup", "topic", "defaultTopic", "properties", "bname"),
+    *("consumerGroup", "subscription", "expressionType", "proxyFrowardClientId"),
+}
+
+
 bodies = st.one_of(
     st.binary(max_size=40),
     st.sampled_from([b"x" * 1024, b"y" * 3000, b"z" * 200_000]),
@@ -181,7 +283,7 @@ def sends(draw: st.DrawFn, opaque: int) -> bytes:
     code = draw(st.sampled_from([310, 310, 310, 10]))
     if code == 10 or draw(st.integers(0, 30)) == 0:
         fields = {LONG_NAMES[name]: value for name, value in fields.items()}
-    return frame(draw(header(code, fields, opaque)), draw(bodies))
+    return draw(request(code, fields, opaque, draw(bodies)))
 
 
 @st.composite
@@ -258,7 +360,7 @@ def batches(draw: st.DrawFn, opaque: int) -> bytes:
     elif damage == 1 and body:
         at = draw(st.integers(0, len(body) - 1))
         body = body[:at] + draw(st.binary(min_size=1, max_size=1)) + body[at + 1 :]
-    return frame(draw(header(320, fields, opaque)), body)
+    return draw(request(320, fields, opaque, body))
 
 
 @st.composite
@@ -284,7 +386,7 @@ def pulls(draw: st.DrawFn, opaque: int) -> bytes:
     if draw(st.integers(0, 5)) == 0:
         fields.pop(draw(st.sampled_from(sorted(fields))))
     code = draw(st.sampled_from([11, 11, 361]))
-    return frame(draw(header(code, fields, opaque)))
+    return draw(request(code, fields, opaque))
 
 
 @st.composite
@@ -298,7 +400,7 @@ def commits(draw: st.DrawFn, opaque: int) -> bytes:
     if draw(st.integers(0, 5)) == 0:
         name = draw(st.sampled_from(sorted(fields)))
         fields[name] = draw(st.one_of(odd_numbers.map(quoted), odd_values))
-    return frame(draw(header(15, fields, opaque)))
+    return draw(request(15, fields, opaque))
 
 
 @st.composite
