@@ -246,6 +246,10 @@ class Host:
             header.topic, header.queue_id, header.queue_offset, plan.max_count
         )
 
+    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
+        return self._store.may_take(window, scanned, begin, end)
+
     def pulled(self, pulls: int, messages: int, size: int) -> None:
         """So many pulls have been answered from windows."""
         counters = self._state.counters

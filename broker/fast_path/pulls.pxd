@@ -19,7 +19,7 @@ cdef class Pulls:
     cdef list _found
     cdef Buffer _runs
     cdef Py_ssize_t _pulls, _messages
-    cdef int64_t _bytes
+    cdef int64_t _bytes, _matched
     cdef int forget(self) except -1
     cdef int serve(
         self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection

@@ -113,9 +113,22 @@ cdef class Pulls:
         """Answer a pull from a window; False: the general get has to look at it."""
         cdef int64_t total = 0
         cdef int64_t scanned = self._choose(plan, window, len(window.log), &total)
+        cdef const int64_t *run = <const int64_t *>self._runs.data
+        cdef int64_t begin, end
+        cdef Py_ssize_t index
         if scanned == 0:
             return False
+        if window.is_old:
+            begin, end = run[0], run[1]
+            for index in range(2, self._runs.length // 8, 2):
+                end = max(end, run[index + 1])
+            begin, end = begin + <int64_t>window.base, end + <int64_t>window.base
+            if not self._host.may_take(window, scanned, begin, end):
+                return False
         self._answer(header, window, offset + scanned, total)
+        self._pulls += 1
+        self._messages += self._matched
+        self._bytes += total
         return True
 
     cdef int64_t _choose(self, Plan plan, window, Py_ssize_t log_bytes, int64_t *total) except -1:
@@ -156,10 +169,7 @@ cdef class Pulls:
                 entry += ENTRY_BYTES
         finally:
             PyBuffer_Release(&view)
-        if matched:
-            self._pulls += 1
-            self._messages += matched
-            self._bytes += total[0]
+        self._matched = matched
         return scanned if matched else 0
 
     cdef int _answer(

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
-    HOT_QUEUE_ENTRIES,
     MAX_PULL_BYTES,
     MAX_PULL_MESSAGES,
     MAX_SPAN_BYTES,
@@ -61,13 +60,16 @@ def _places(entries: memoryview, count: int) -> tuple[int, ...]:
 
 
 class Window(NamedTuple):
-    """Where messages lie that were appended not long ago.
+    """Where messages lie, for a caller that looks at the entries itself.
 
     Attributes:
         entries: of the queue, from the first message on.
-        log: of the log's file, up to the last record.
+        log: of the log's file in which the first message lies, up to the last record.
         base: physical offset of the first byte of ``log``.
         low, high: the queue's bounds.
+        queue: whose messages they are.
+        offset: the number of the first message.
+        is_old: ``Reader.may_take`` has to be asked about what is chosen.
     """
 
     entries: memoryview
@@ -75,36 +77,60 @@ class Window(NamedTuple):
     base: int
     low: int
     high: int
+    queue: ConsumeQueue
+    offset: int
+    is_old: bool
 
 
 class Reader(Lookups):
     """Reads a store; only the loop's thread comes here."""
 
     def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> Window | None:
-        """What ``get`` would look at, for a caller that checks the entries itself.
+        """What ``get`` would look at; None where only ``get`` knows what to do.
 
-        Returns:
-            None unless there are messages, all in memory and known to be as they were stored; and
-            never more than one file of the log.
+        So it is if there are no messages from ``offset`` on, or the entries may have left memory.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return None
         low, high = queue.min_offset, queue.max_offset
-        if not max(low, queue.opened_offset, high - HOT_QUEUE_ENTRIES) <= offset < high:
+        if not low <= offset < high:
             return None
-        entries = queue.entries(offset, _window_bytes(max_count))
+        longest = _window_bytes(max_count)
+        if self._cold_entries(queue, offset, longest):
+            return None
+        entries = queue.entries(offset, longest)
         if entries is None:
             return None
         first = ENTRY.unpack_from(entries)[0]
         file = self._log.file_at(first)
-        if first < self._hot_from or file is None:
+        if file is None:
             return None
         try:
             view = file.view
         except OSError:
             return None
-        return Window(entries, view[: self._log.end - file.start], file.start, low, high)
+        is_old = first < self._hot_from or offset < queue.opened_offset
+        log = view[: self._log.end - file.start]
+        return Window(entries, log, file.start, low, high, queue, offset, is_old)
+
+    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+        """Whether old messages are in memory and as they were stored, for all that is known.
+
+        Args:
+            window: where they lie.
+            scanned: how many of its entries were looked at.
+            begin, end: all their records lie between these physical offsets.
+        """
+        if end - begin > MAX_SPAN_BYTES:
+            return False
+        file = self._log.file_at(begin)
+        if file is None or not self._warmth.is_warm(file, begin - file.start, end - file.start):
+            return False
+        queue, offset = window.queue, window.offset
+        return not self._is_doubtful(queue, offset, begin) or self._soundness.is_known(
+            queue, offset, offset + scanned
+        )
 
     def took(self, gets: int, messages: int, size: int) -> None:
         """So many messages have been taken from windows."""

@@ -68,6 +68,10 @@ class StoreReads(ABC):
         """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
         return self._opened().reader.window(topic, queue_id, offset, max_count)
 
+    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
+        return self._opened().reader.may_take(window, scanned, begin, end)
+
     def took(self, gets: int, messages: int, size: int) -> None:
         """So many messages have been taken from windows; for the counters."""
         self._opened().reader.took(gets, messages, size)
