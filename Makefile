@@ -68,8 +68,8 @@ check: setup              ## format, lint, types, import contracts
 cover:                    ## the tests as CI runs them: with branch coverage, and a skip fails
 	$(MAKE) test CI=true
 
-plain: setup              ## the suite without uvloop, orjson and isal
-	PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
+plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
+	POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
 	    --ignore=tests/chaos --ignore=tests/integration/benchmarks
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/

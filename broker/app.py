@@ -37,7 +37,6 @@ from broker.store.message_store import MessageStore
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
-from remoting.busy_poll import BusyPoll, can_poll
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -102,8 +101,6 @@ class Broker:
         self._room = room or connection_room()
         self._clock = clock or SystemClock()
         self._host = config.advertised_host
-        may_poll = config.busy_poll and clock is None and can_poll()
-        self._busy_poll = BusyPoll(self._clock.monotonic) if may_poll else None
         self._server = self._make_server(config.listen_port)
         self._vip: Server | None = None
         self._tables: SavedTables
@@ -210,7 +207,6 @@ class Broker:
             on_close=self._connection_closed,
             counters=self.counters,
             clock=self._clock,
-            busy_poll=self._busy_poll,
             room=self._room,
             name="broker",
         )

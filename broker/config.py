@@ -220,9 +220,6 @@ class BrokerConfig(Settings):
         "pocketmqPullMaxBytes", integer(4096, MAX_FRAME_BYTES // 2), 4 * 1024 * 1024
     )
 
-    busy_poll: bool = setting("pocketmqBusyPoll", boolean, True)
-    """Whether it may look for the next request without sleeping; see ``remoting.busy_poll``."""
-
     def check(self) -> None:
         """Check what no single value can tell.
 

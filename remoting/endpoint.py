@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from remoting.alarms import Alarms
-from remoting.busy_poll import BusyPoll
 from remoting.clock import Clock, SystemClock
 from remoting.complaints import Complaints
 from remoting.counters import Counters
@@ -62,8 +61,6 @@ class Endpoint:
     max_connections: int = sys.maxsize
     room: ConnectionRoom | None = None
     """Shared with the other servers of the process; None: descriptors are not looked at."""
-    busy_poll: BusyPoll | None = None
-    """Keeps the loop from sleeping; told of each read that was worked."""
     connections: set[Connection] = field(default_factory=set)
     rooms: Rooms = field(default_factory=Rooms)
     """Where large frames land."""

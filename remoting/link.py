@@ -36,7 +36,6 @@ class Link(asyncio.Protocol, ABC):
         "__weakref__",
         "_alarm",
         "_alarm_at",
-        "_busy_poll",
         "_clock_now",
         "_continuing",
         "_counters",
@@ -72,7 +71,6 @@ class Link(asyncio.Protocol, ABC):
         self._loop = asyncio.get_running_loop()
         self._clock_now = endpoint.clock.monotonic
         self._counters = endpoint.counters
-        self._busy_poll = endpoint.busy_poll
         self._watch = Watch(endpoint.limits, self._clock_now())
         self._alarm = Alarm(self._ring)
         self._alarm_at = inf
@@ -224,9 +222,6 @@ class Link(asyncio.Protocol, ABC):
                 self._in_turn = False
             self._watch.frame_since = inf
             self.flush()
-            if self._busy_poll is not None:
-                watch = self._watch
-                self._busy_poll.worked(watch.last_in, watch.last_out, self._counters.frames_in)
         self._go_on()
 
     def _go_on(self) -> None:

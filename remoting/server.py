@@ -16,7 +16,6 @@ import weakref
 from typing import TYPE_CHECKING, Final, Self
 
 from remoting.addresses import address_text
-from remoting.busy_poll import BusyPoll
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -54,7 +53,6 @@ class Server:
         feed_factory: gives each connection a feed of its own instead of the ordinary one.
         on_connect, on_close: told of each connection that was admitted; may raise without harm.
         accept_msgpack: agree when a client offers our own header codec.
-        busy_poll: keeps the loop from sleeping while single requests follow each other closely.
         room: how many connections the process has descriptors for; shared by its servers.
         name: in the names of tasks and in the log.
     """
@@ -72,7 +70,6 @@ class Server:
         counters: Counters | None = None,
         clock: Clock | None = None,
         accept_msgpack: bool = True,
-        busy_poll: BusyPoll | None = None,
         room: ConnectionRoom | None = None,
         name: str = "server",
     ) -> None:
@@ -93,7 +90,6 @@ class Server:
             on_connect=on_connect,
             on_close=on_close,
             max_connections=limits.max_connections,
-            busy_poll=busy_poll,
             room=room,
         )
 

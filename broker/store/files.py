@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from broker.store.kernel_sync import KernelSync
 from broker.store.limits import SMALL_FILE_BYTES
 from broker.store.regions import OsRegion, SmallRegion, datasync
 
@@ -89,14 +88,6 @@ class Region(Protocol):
         Raises:
             OSError: it is not, or nobody would find it: the file was removed or shortened.
         """
-        ...
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        """Have the kernel sync it without waiting; False: it doesn't, ``sync`` has to."""
-        ...
-
-    def end_sync(self, result: int) -> None:
-        """See what that has come to: an errno, or 0. Raises ``OSError`` as ``sync``."""
         ...
 
     def is_whole(self) -> bool:

@@ -95,10 +95,6 @@ MAX_NOTES: Final = 20
 MAX_CLOCK_STEP_BACK_MS: Final = 10_000
 """Store times never go back unless the clock was set back by more than this."""
 
-LOOP_SYNC_BYTES: Final = 16 * 1024
-"""Syncs of so few bytes are begun by the event loop, and made on its core by the kernel. With those
-of a quarter of a megabyte made so, too, sends at 4 x 64 had 0.83 times the rate."""
-
 CLOSE_SECONDS: Final = 30.0
 """How long a closing store waits for each of its threads, which may sit in a slow fdatasync."""
 

@@ -2,7 +2,6 @@
 
 ``LogFlusher`` owns how far the log is there. Its thread syncs on request and, in ASYNC mode, by
 interval; all who ask while a sync runs share the next one, without any timer: that is group commit.
-What is little the kernel may sync instead, without a thread of ours: see ``loop_sync``.
 Only ``fdatasync`` is used, which releases the GIL.
 
 A sync that failed is never tried again, and nothing is stored any more: see ``disk_state``.
@@ -12,27 +11,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
-from broker.store.files import Region, is_no_space
-from broker.store.kernel_sync import KernelSync
+from broker.store.files import is_no_space
 from broker.store.mapped_file import MappedFile
 from broker.store.stats import StoreStats
 from broker.store.threads import Worker
 from remoting.clock import Clock
-
-
-class Begun(NamedTuple):
-    """A sync that the kernel makes: of what, up to where, as of which time, and since when."""
-
-    file: MappedFile
-    region: Region
-    end: int
-    store_ms: int
-    at: float
 
 
 class LogFlusher:
@@ -98,38 +85,6 @@ class LogFlusher:
                 return False
             self._reached(end, store_ms)
             return True
-
-    def begin(self, kernel: KernelSync, most: int) -> Begun | None:
-        """Have the kernel sync what little was appended; ``finish`` must follow.
-
-        None: it can't, for another sync runs, there are more than ``most`` bytes, or it is no usual
-        one.
-        """
-        if not self._syncing.acquire(blocking=False):
-            return None
-        store_ms = self._store_ms()
-        end = self._log.end
-        usual = self.flushed >= self._found_end and 0 < end - self.flushed <= most
-        file = self._log.file_at(self.flushed) if usual and not self._disk.final else None
-        if file is not None and end <= file.start + file.size:
-            region = file.begin_sync(kernel)
-            if region is not None:
-                return Begun(file, region, end, store_ms, self._clock.monotonic())
-        self._syncing.release()
-        return None
-
-    def finish(self, begun: Begun, result: int) -> None:
-        """What was begun has ended, with an errno or 0."""
-        try:
-            begun.file.end_sync(begun.region, result)
-        except OSError as error:
-            self._disk.sync_failed(begun.file.path, error)
-        else:
-            self._stats.count_sync(self._clock.monotonic() - begun.at)
-            self._reached(begun.end, begun.store_ms)
-            self.after_sync()
-        finally:
-            self._syncing.release()
 
     def _reached(self, end: int, store_ms: int) -> None:
         if end > self.flushed:

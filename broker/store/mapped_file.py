@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.files import Files, Region
-from broker.store.kernel_sync import KernelSync
 from broker.store.limits import RUN_AHEAD_STEP_BYTES
 from broker.store.regions import shortened
 
@@ -287,25 +286,6 @@ class MappedFile:
             if not self._name_synced:
                 self._files.sync_directory(self.path.parent)
                 self._name_synced = True
-        except FileNotFoundError:
-            if not self.removed:
-                raise
-
-    def begin_sync(self, kernel: KernelSync) -> Region | None:
-        """Have the kernel do that; ``end_sync`` of what is returned follows. None: use ``sync``."""
-        region = self._region
-        if region is None or not self._name_synced:
-            return None
-        try:
-            return region if region.begin_sync(kernel) else None
-        except OSError:
-            # What ails it, ``sync`` will tell.
-            return None
-
-    def end_sync(self, region: Region, result: int) -> None:
-        """See what that has come to. Raises ``OSError`` as ``sync``."""
-        try:
-            region.end_sync(result)
         except FileNotFoundError:
             if not self.removed:
                 raise

@@ -25,9 +25,7 @@ from broker.store.errors import StoreError
 from broker.store.files import DiskUse, Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
-from broker.store.kernel_sync import KernelSync
-from broker.store.limits import CLOSE_SECONDS, NO_SPACE_RETRY_SECONDS
-from broker.store.loop_sync import LoopSync
+from broker.store.limits import NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
@@ -91,7 +89,6 @@ class MessageStore(StoreReads):
         self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
-        self._loop_sync: LoopSync | None = None
 
     # --- life
 
@@ -135,12 +132,8 @@ class MessageStore(StoreReads):
         parts = self._opened()
         self._loop = loop
         if self.sync_flush:
-            kernel = KernelSync.open()
-            request = parts.log_flusher.request
-            if kernel is not None:
-                self._loop_sync = LoopSync(loop, kernel, parts.log_flusher, self._flushed)
-                request = self._loop_sync.request
             timeout_ms = self.config.sync_flush_timeout_ms
+            request = parts.log_flusher.request
             self._commit = GroupCommit(loop, request, timeout_ms, self.stats)
         parts.log_flusher.start(self._flushed_in_thread)
         parts.queue_flusher.start(loop.call_soon_threadsafe)
@@ -162,8 +155,7 @@ class MessageStore(StoreReads):
             *(parts.retention, parts.index, parts.run_ahead),
             *(parts.log_flusher, parts.queue_flusher),
         )
-        ended = [self._loop_sync is None or self._loop_sync.close(CLOSE_SECONDS)]
-        ended += [worker.stop() for worker in workers]
+        ended = [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
                 parts.index.finish()
@@ -178,7 +170,6 @@ class MessageStore(StoreReads):
             if self._commit is not None:
                 self._commit.fail()
                 self._commit = None
-            self._loop_sync = None
             self._dispatcher.clear()
             self._parts = None
             self._loop = None
@@ -287,8 +278,6 @@ class MessageStore(StoreReads):
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
         parts = self._opened()
-        if self._loop_sync is not None and not self._loop_sync.finish(CLOSE_SECONDS):
-            return False
         done = parts.log_flusher.sync()
         self._flushed(parts.log_flusher.flushed)
         if done:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from broker.store import page_cache
-from broker.store.file_facts import links_and_size
-from broker.store.kernel_sync import KernelSync
 
 # fdatasync is not to be had everywhere (macOS); fsync does the same and more.
 datasync = getattr(os, "fdatasync", os.fsync)
@@ -88,22 +86,12 @@ class OsRegion:
         datasync(self._descriptor)
         self._check_kept()
 
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        """Have the kernel sync it."""
-        return kernel.begin(self._descriptor)
-
-    def end_sync(self, result: int) -> None:
-        """See what that has come to."""
-        if result:
-            raise OSError(result, os.strerror(result))
-        self._check_kept()
-
     def _check_kept(self) -> None:
-        links, size = links_and_size(self._descriptor)
-        if not links:
+        status = os.fstat(self._descriptor)
+        if not status.st_nlink:
             raise _removed()
-        if size < self._size:
-            raise shortened(size, self._size)
+        if status.st_size < self._size:
+            raise shortened(status.st_size, self._size)
 
     def inode(self) -> int:
         """The file's number."""
@@ -173,14 +161,6 @@ class SmallRegion:
     def sync(self) -> None:
         """Wait for the disk."""
         self._opened().sync()
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        """Have the kernel sync it."""
-        return self._opened().begin_sync(kernel)
-
-    def end_sync(self, result: int) -> None:
-        """See what that has come to."""
-        self._opened().end_sync(result)
 
     def is_whole(self) -> bool:
         """Ask for the length."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +10,6 @@ from structlog.testing import capture_logs
 from broker.delivery.long_poll import LongPolls
 from broker.errors import BrokerError
 from broker.store.errors import StoreError
-from remoting.busy_poll import ENOUGH, BusyPoll
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed
 from remoting.protocol.queue import MessageQueue
@@ -133,22 +131,6 @@ async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
     assert broker.state.producers.groups == {}
     assert len(broker.state.locks) == 0
     await asyncio.wait_for(client.connection.wait_closed(), TIMEOUT)
-
-
-@pytest.mark.parametrize(("allowed", "cores"), [(True, 2), (True, 1), (False, 2)])
-async def test_it_polls_if_it_may_and_has_a_core_for_that(
-    make_broker, connect, monkeypatch, allowed, cores
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    monkeypatch.setattr("remoting.busy_poll.POLL_SECONDS", TIMEOUT)
-    began = asyncio.Event()
-    monkeypatch.setattr(BusyPoll, "_poll", lambda _: began.set())
-    broker = make_broker(busy_poll=allowed)
-    await broker.start()
-    client = await connect(broker)
-    for _ in range(2 * ENOUGH):
-        await client.send()
-    assert began.is_set() == (allowed and cores > 1)
 
 
 async def test_rates_are_sampled_from_the_counters(broker, connect):

@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from remoting.busy_poll import ENOUGH, POLL_SECONDS, BusyPoll
-from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.descriptors import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.errors import BindFailed, ConnectionLost, RequestTimeout
@@ -306,19 +304,3 @@ async def test_a_cancelled_stop_cuts_the_connections_off() -> None:
             await stopping
         assert await ended(reader)
     await server.stop(drain_timeout=0)
-
-
-async def test_the_loop_does_not_sleep_while_one_request_follows_the_other() -> None:
-    clock = ManualClock()
-    poll = BusyPoll(clock.monotonic)
-    async with (
-        Server(Services(), clock=clock, busy_poll=poll) as server,
-        ConnectionPool() as pool,
-    ):
-        for _ in range(ENOUGH):
-            await pool.request(server.address, Command.request(ECHO), timeout=10)
-        assert not poll.polling
-        await pool.request(server.address, Command.request(ECHO), timeout=10)
-        await until(lambda: poll.polling)
-        clock.advance(POLL_SECONDS)
-        await until(lambda: not poll.polling)

@@ -23,7 +23,6 @@ from random import Random
 from zlib import crc32
 
 from broker.store.files import DiskUse, Lock, Region, Stamp
-from broker.store.kernel_sync import KernelSync
 
 SECTOR = 512
 PAGE = 4096
@@ -145,12 +144,6 @@ class SimulatedRegion:
 
     def sync(self) -> None:
         self._disk.sync(self._inode, self._path)
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        return False
-
-    def end_sync(self, result: int) -> None:
-        raise AssertionError
 
     def is_whole(self) -> bool:
         return len(self._inode.content) == len(self.view)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.files import OsFiles, Region
-from broker.store.kernel_sync import KernelSync
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from remoting.clock import Clock
 from remoting.protocol.message.tags import tags_code
@@ -118,12 +117,6 @@ class FailingRegion:
         if next(self._region.extents(0), None) is not None:
             self._disk.before_sync(self._path)
         self._region.sync()
-
-    def begin_sync(self, kernel: KernelSync) -> bool:
-        return False
-
-    def end_sync(self, result: int) -> None:
-        raise AssertionError
 
     def is_whole(self) -> bool:
         return self._region.is_whole()
