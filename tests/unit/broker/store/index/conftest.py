@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.index import batch
 from broker.store.index import builder as builders
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
@@ -27,9 +28,9 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
     store.close()
 
 
-@pytest.fixture(params=["plain", "numpy"])
+@pytest.fixture(params=["python", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of taking keys from the log."""
-    if request.param == "numpy":
-        monkeypatch.setattr(builders, "WORTH_NUMPY_BYTES", 0)
+    if request.param == "python":
+        monkeypatch.setattr(builders, "best_walk", lambda: batch.walk)
     return str(request.param)
