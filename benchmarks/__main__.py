@@ -94,7 +94,7 @@ def measure(scenario: Scenario, plan: Plan) -> Outcome:
 def _prepare(scenario: Scenario, brokers: Pair, plan: Plan) -> None:
     if scenario.mode in {"pull", "push"}:
         for target in (brokers.ours, brokers.theirs):
-            fill(target, scenario.name, PREFILL)
+            fill(target, scenario.name, PREFILL, vary="vary" in scenario.options)
     load(scenario, brokers.theirs, seconds=plan.warm_up, warm=0.1)
     load(scenario, brokers.ours, seconds=plan.settle, warm=0.1)
 

@@ -206,7 +206,7 @@ def order(pair: int, life: int) -> tuple[str, str]:
 
 def _prepare(scenario: Scenario, target: Target, plan: Plan) -> None:
     if scenario.mode in {"pull", "push"}:
-        fill(target, scenario.name, plan.prefill)
+        fill(target, scenario.name, plan.prefill, vary="vary" in scenario.options)
     load(scenario, target, seconds=plan.warm_up, warm=0.0)
     resting.rest(target.pid, resting.REST_SECONDS)
 
