@@ -81,9 +81,7 @@ def java(program: str) -> list[str]:
     return ["java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", path, program]
 
 
-def fill(
-    target: Target, topic: str, messages: int, *, queues: int = 4, vary: bool = False
-) -> None:
+def fill(target: Target, topic: str, messages: int, *, queues: int = 4, vary: bool = False) -> None:
     """Send so many messages of 1 KiB one by one to a topic, as applications do.
 
     Args:

@@ -54,10 +54,9 @@ async def test_a_broker_reads_the_headers_of_four_clients_as_they_are_meant(
     target: Target,
 ) -> None:
     load(BY_NAME["send-mixed"], target, seconds=0.2, warm=0.0)
-    async with client.Consumer(
-        target.nameserver, topics=["send-mixed"], group="reader", start="earliest"
-    ) as consumer:
-        async for message in consumer:
+    async with client.PullConsumer(target.nameserver, group="reader") as consumer:
+        await consumer.subscribe("send-mixed")
+        for message in await consumer.get_many(10, timeout=5.0):
             assert 256 <= len(message.body) <= 1792
             assert message.tag in {"paid", "open", "cancelled", "refund", "in_transit"}
             assert {"KEYS", "UNIQ_KEY", "trace"} <= set(message.properties)
