@@ -7,8 +7,9 @@
 REV is checked out into a temporary git worktree; ``--after`` takes the place of the working tree,
 and twice the same commit shows how far chance alone moves the ratios. Each side's wheel is
 installed with its plain dependencies in an environment of its own; both have to run the same core.
-A pair is two runs that followed each other, in the order A B B A. Both brokers live for two pairs, with a fresh store each time: what only one process has
-(where its objects lie, how its strings hash) is not to pass for a difference between commits.
+A pair is two runs that followed each other, in the order A B B A. Both brokers live for two pairs,
+with a fresh store each time: what only one process has (where its objects lie, how its strings
+hash) is not to pass for a difference between commits.
 
 CPU time counts until the broker has come to rest, see ``resting``; the bars go by that. What it
 took while the load ran, as ``make bench`` counts Apache's, stands beside it.

@@ -74,7 +74,7 @@ def plain() -> dict[str, str]:
 
 def content(tree: Path) -> str:
     """A short hash of what a tree holds: its commit and everything that is not committed."""
-    git = ("git", "-C", tree)
+    git: tuple[str | Path, ...] = ("git", "-C", tree)
     digest = hashlib.sha256(run([*git, "rev-parse", "HEAD"]).encode())
     digest.update(run([*git, "diff", "--binary", "HEAD"]).encode())
     for name in run([*git, "ls-files", "--others", "--exclude-standard"]).splitlines():
@@ -120,7 +120,14 @@ def _make(tree: Path, home: Path) -> None:
                 shutil.copy2(tree / name, source / name)
         run([sys.executable, "-m", "build", "--wheel", "--outdir", made, source])
         wheel = next(Path(made).glob("*.whl"))
-        install = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+        install: list[str | Path] = [
+            home / "bin" / "python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+        ]
         run([*install, "--require-hashes", "-r", tree / "requirements-runtime.lock"], home)
         run([*install, wheel], home)
 
@@ -133,10 +140,10 @@ def core_of(python: Path, *, pure: bool = False) -> str:
     """
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "log"
-        command = [python, "-P", "-m", "pocketmq", "broker", f"--port={free_ports(3)}", "--json"]
+        command = [str(python), "-P", "-m", "pocketmq", "broker", "--json"]
         with log.open("wb") as output:
             running = subprocess.Popen(
-                [*command, f"--store={home}/store"],
+                [*command, f"--port={free_ports(3)}", f"--store={home}/store"],
                 cwd=home,
                 env=plain() | (PURE if pure else {}),
                 stdout=output,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import client
+from benchmarks import queues
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
 from pocketmq import testing
@@ -54,13 +55,16 @@ async def test_a_broker_reads_the_headers_of_four_clients_as_they_are_meant(
     target: Target,
 ) -> None:
     load(BY_NAME["send-mixed"], target, seconds=0.2, warm=0.0)
+    async with client.Admin(target.nameserver) as admin:
+        found = await admin.topic_stats("send-mixed")
     async with client.PullConsumer(target.nameserver, group="reader") as consumer:
-        await consumer.subscribe("send-mixed")
+        consumer.assign(found)
+        for queue in found:
+            await consumer.seek(queue, client.BEGIN)
         for message in await consumer.get_many(10, timeout=5.0):
             assert 256 <= len(message.body) <= 1792
             assert message.tag in {"paid", "open", "cancelled", "refund", "in_transit"}
             assert {"KEYS", "UNIQ_KEY", "trace"} <= set(message.properties)
-            break
 
 
 @pytest.mark.interop
@@ -68,6 +72,13 @@ def test_java_clients_send_pull_and_commit_at_once(target: Target) -> None:
     figures = load(BY_NAME["mixed-all"], target, seconds=1.0, warm=1.0)
     assert figures["n"] > 0
     assert figures["errs"] == 0
+
+
+def test_many_queues_are_measured_beside_few() -> None:
+    made = queues.measure(1, 0.3, None, many=64)
+    assert made.few[0]["n"] > 0
+    assert made.many[0]["n"] > 0
+    assert "times the rate" in made.text()
 
 
 async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:
