@@ -4,6 +4,9 @@ import java.util.Arrays;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -13,9 +16,10 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Load through the unmodified producer of rocketmq-client.
  *
- * <pre>java JavaLoad sync|async NAMESERVER TOPIC THREADS|IN_FLIGHT SIZE SECONDS WARM_SECONDS PID</pre>
+ * <pre>java JavaLoad sync|async|mixed NAMESERVER TOPIC THREADS|IN_FLIGHT SIZE SECONDS WARM_SECONDS PID</pre>
  *
- * PID is the broker's process, whose CPU time is read while the sends count. It prints one line of
+ * mixed: async, and three groups of push consumers that commit ten times a second; what they get
+ * counts as messages too, latencies are those of the sends. PID is the broker's process, whose CPU time is read while the sends count. It prints one line of
  * key=value, as loadgen does.
  */
 public class JavaLoad {
@@ -29,6 +33,7 @@ public class JavaLoad {
     private final int parallel;
     private final long[] latencies = new long[MAX_LATENCIES];
     private final AtomicInteger count = new AtomicInteger();
+    private final AtomicLong delivered = new AtomicLong();
     private final AtomicLong errors = new AtomicLong();
 
     private JavaLoad(String[] arguments) throws Exception {
@@ -126,6 +131,27 @@ public class JavaLoad {
         free.acquire(parallel);
     }
 
+    /** Three groups read what is sent from now on. */
+    private void consume(String nameserver) throws Exception {
+        for (int group = 0; group < 3; group++) {
+            DefaultMQPushConsumer consumer =
+                    new DefaultMQPushConsumer("bench_" + group + "_" + System.nanoTime());
+            consumer.setNamesrvAddr(nameserver);
+            consumer.setPullBatchSize(32);
+            consumer.setConsumeMessageBatchMaxSize(32);
+            consumer.setPersistConsumerOffsetInterval(100);
+            consumer.subscribe(message.getTopic(), "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                long now = System.nanoTime();
+                if (begins <= now && now < ends) {
+                    delivered.addAndGet(messages.size());
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+        }
+    }
+
     private static double cpuSeconds(String pid) {
         try {
             String stat = new String(Files.readAllBytes(Path.of("/proc", pid, "stat")));
@@ -138,14 +164,15 @@ public class JavaLoad {
 
     private void report(String mode, double cpu) {
         int kept = Math.min(count.get(), MAX_LATENCIES);
+        long all = count.get() + delivered.get();
         double seconds = (ends - begins) / 1e9;
         Arrays.sort(latencies, 0, kept);
         System.out.printf(
                 "mode=java-%s n=%d secs=%.3f per_s=%.1f p50_us=%.1f p99_us=%.1f p999_us=%.1f errs=%d"
                         + " cpu_us_per=%.3f cpu_cores=%.3f%n",
-                mode, count.get(), seconds, count.get() / seconds, quantile(kept, .5),
+                mode, all, seconds, all / seconds, quantile(kept, .5),
                 quantile(kept, .99), quantile(kept, .999), errors.get(),
-                count.get() == 0 ? 0 : cpu / count.get() * 1e6, cpu / seconds);
+                all == 0 ? 0 : cpu / all * 1e6, cpu / seconds);
     }
 
     private double quantile(int kept, double share) {
@@ -164,6 +191,9 @@ public class JavaLoad {
             cpu[0] = cpuSeconds(arguments[7]);
         });
         watch.start();
+        if (arguments[0].equals("mixed")) {
+            load.consume(arguments[1]);
+        }
         if (arguments[0].equals("sync")) {
             load.sync();
         } else {

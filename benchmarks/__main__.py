@@ -8,8 +8,8 @@ Needs cc, a JDK and Maven. Both brokers run on loopback with default settings (A
 of 1 GiB); Java warms up for ten seconds at each load before anything counts. Rounds go A B B A, and
 a ratio is made of two runs that followed each other, so that a machine that is slow for a minute is
 slow for both. CPU time of PocketMQ counts until it has come to rest (its index is made behind the
-messages' back), Apache's while the load runs. The interpreter measured is the one that runs this
-program.
+messages' back), Apache's while the load runs. PocketMQ runs in an environment of its own, with the
+wheel of this tree and its plain dependencies, made with the interpreter that runs this program.
 """
 
 from __future__ import annotations
@@ -19,21 +19,34 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chart, lives, machine, push, report, resting, workers
+from benchmarks import (
+    chart,
+    environments,
+    lives,
+    machine,
+    push,
+    queues,
+    report,
+    resting,
+    workers,
+)
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
-from benchmarks.servers import Pair, pair
+from benchmarks.servers import HERE, Pair, pair
 from benchmarks.tools import BenchmarkError, check, fill, load
 from pocketmq.memory import private_megabytes
 
-Other = lives.Lives | workers.Workers | push.Result
-SAID = {"ours": "PocketMQ", "theirs": "Apache"}
-START, RECOVERY, WORKERS = "start", "recovery", "workers"
-NAMES = (*(scenario.name for scenario in SCENARIOS), START, RECOVERY, WORKERS, *push.NAMES)
+Other = lives.Lives | queues.Queues | workers.Workers | push.Result
+SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}
+QUEUES, START, RECOVERY, WORKERS = "send-queues", "start", "recovery", "workers"
+NAMES = (
+    *(scenario.name for scenario in SCENARIOS),
+    *(QUEUES, START, RECOVERY, WORKERS, *push.NAMES),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +56,8 @@ class Plan:
     Attributes:
         warm_up: Java's, before the first round.
         settle: at the start of each run, not counted.
+        python: the interpreter of the environment in which PocketMQ runs.
+        pure: measure PocketMQ's Python path too.
         client_warm_up: the same for runs of the Java producer, which is a new process each time.
     """
 
@@ -54,6 +69,8 @@ class Plan:
     recovery_messages: int = lives.RECOVERY_MESSAGES
     push: push.Amounts = push.FULL
     where: Path | None = None
+    python: Path = HERE
+    pure: bool = False
 
 
 FULL = Plan(rounds=7, seconds=4.0, warm_up=10.0)
@@ -71,16 +88,18 @@ QUICK = Plan(
 def measure(scenario: Scenario, plan: Plan) -> Outcome:
     """All rounds of a scenario, with brokers of its own."""
     outcome = Outcome(scenario)
-    with pair(plan.where, sync_flush=scenario.sync_flush) as brokers:
+    with pair(
+        plan.where, sync_flush=scenario.sync_flush, python=plan.python, pure=plan.pure
+    ) as brokers:
         _prepare(scenario, brokers, plan)
         warm = plan.client_warm_up if scenario.by_java_client else plan.settle
         for number in range(plan.rounds):
-            order = ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours")
-            for whose in order:
+            order = ("pure", "ours", "theirs") if number % 2 == 0 else ("theirs", "ours", "pure")
+            for whose in order[not plan.pure :] if number % 2 == 0 else order[: 2 + plan.pure]:
                 target = getattr(brokers, whose)
                 try:
                     # What ours puts off would be done at Apache's expense, and pass for free.
-                    run_one = resting.load if whose == "ours" else load
+                    run_one = load if whose == "theirs" else resting.load
                     figures = run_one(scenario, target, seconds=plan.seconds, warm=warm)
                 except BenchmarkError as problem:
                     raise BenchmarkError(f"{SAID[whose]}: {problem}") from problem
@@ -92,11 +111,13 @@ def measure(scenario: Scenario, plan: Plan) -> Outcome:
 
 
 def _prepare(scenario: Scenario, brokers: Pair, plan: Plan) -> None:
+    ours = [target for target in (brokers.ours, brokers.pure) if target is not None]
     if scenario.mode in {"pull", "push"}:
-        for target in (brokers.ours, brokers.theirs):
-            fill(target, scenario.name, PREFILL)
+        for target in (*ours, brokers.theirs):
+            fill(target, scenario.name, PREFILL, vary="vary" in scenario.options)
     load(scenario, brokers.theirs, seconds=plan.warm_up, warm=0.1)
-    load(scenario, brokers.ours, seconds=plan.settle, warm=0.1)
+    for target in ours:
+        load(scenario, target, seconds=plan.settle, warm=0.1)
 
 
 def _last(outcome: Outcome) -> str:
@@ -114,7 +135,9 @@ def say(text: str) -> None:
 
 def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
     """Measure, print, write the files; whether all that was asked for could be measured."""
-    facts = machine.facts()
+    environment = environments.of()
+    plan = replace(plan, python=environment.python)
+    facts = machine.facts() | {"environment": environment.text(), "core": environment.core}
     say(report.heading(facts))
     calibrations = [machine.calibration_ms()]
     outcomes: list[Outcome] = []
@@ -153,17 +176,20 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
 
 def _others(names: Sequence[str], plan: Plan) -> list[Other]:
     made: list[Other] = []
+    if QUEUES in names:
+        say("  send-queues")
+        made.append(queues.measure(plan.rounds, plan.seconds, plan.where, plan.python))
     if START in names:
         say("  start")
-        made.append(lives.starts(plan.rounds, plan.where))
+        made.append(lives.starts(plan.rounds, plan.where, plan.python))
     if RECOVERY in names:
         say("  recovery")
         rounds = max(plan.rounds // 2, 1)
-        made.append(lives.recoveries(rounds, plan.where, plan.recovery_messages))
+        made.append(lives.recoveries(rounds, plan.where, plan.python, plan.recovery_messages))
     if WORKERS in names:
         say("  workers")
-        made.append(workers.measure(plan.rounds, plan.seconds, plan.where))
-    made += push.measure(names, plan.rounds, plan.push, plan.where, say)
+        made.append(workers.measure(plan.rounds, plan.seconds, plan.where, plan.python))
+    made += push.measure(names, plan.rounds, plan.push, plan.where, say, plan.python)
     return made
 
 
@@ -195,6 +221,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"of each scenario [{FULL.rounds}]")
     parser.add_argument("--seconds", type=float, help=f"of each run [{FULL.seconds:g}]")
     parser.add_argument("--quick", action="store_true", help="see that it works")
+    parser.add_argument("--pure", action="store_true", help="PocketMQ's Python path too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every round")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="an SVG")
     parser.add_argument(
@@ -217,6 +244,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         recovery_messages=base.recovery_messages,
         push=base.push,
         where=options.dir,
+        pure=options.pure,
     )
 
 

@@ -1,13 +1,15 @@
 """Our broker of an earlier commit beside the working tree's, in turns, at ``make bench``'s loads.
 
     python -m benchmarks.before_after --before REV
-        [--after REV] [--pairs 10] [--only send-4x64 ...] [--seconds 3] [--dir DIR] [--json FILE]
+        [--after REV] [--different-cores] [--pairs 10] [--only send-4x64 ...] [--seconds 3]
+        [--dir DIR] [--json FILE]
 
 REV is checked out into a temporary git worktree; ``--after`` takes the place of the working tree,
-and twice the same commit shows how far chance alone moves the ratios. The same interpreter runs
-both, told by ``PYTHONPATH`` which code. A pair is two runs that followed each other, in the order
-A B B A. Both brokers live for two pairs, with a fresh store each time: what only one process has
-(where its objects lie, how its strings hash) is not to pass for a difference between commits.
+and twice the same commit shows how far chance alone moves the ratios. Each side's wheel is
+installed with its plain dependencies in an environment of its own; both have to run the same core.
+A pair is two runs that followed each other, in the order A B B A. Both brokers live for two pairs,
+with a fresh store each time: what only one process has (where its objects lie, how its strings
+hash) is not to pass for a difference between commits.
 
 CPU time counts until the broker has come to rest, see ``resting``; the bars go by that. What it
 took while the load ran, as ``make bench`` counts Apache's, stands beside it.
@@ -28,7 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine, report, resting
+from benchmarks import environments, machine, report, resting
+from benchmarks.environments import Environment
 from benchmarks.figures import RATIOS, Figures, Spread, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
@@ -36,6 +39,7 @@ from benchmarks.tools import BenchmarkError, Target, fill, load, loadgen
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT_LOADS: Final = (
+    *("send-mixed", "send-topics", "pull-mixed"),
     *("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64", "batch", "sync-4x64"),
     *("pull-1", "pull-4", "long-poll"),
 )
@@ -159,25 +163,23 @@ def name_of(tree: Path) -> str:
     return git("describe", "--always", "--dirty", "--exclude=*", tree=tree)
 
 
-def check_source(tree: Path) -> None:
-    """See that a process that is told to take its modules from a tree does so.
+def check_cores(sides: Mapping[str, Environment], *, allowed: bool) -> None:
+    """See that both sides run the same core.
 
     Raises:
-        BenchmarkError: it takes them from elsewhere.
+        BenchmarkError: they don't, and that is not allowed.
     """
-    asked = [sys.executable, "-P", "-c", "import broker; print(broker.__file__)"]
-    done = subprocess.run(
-        asked, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False
-    )
-    if not Path(done.stdout.strip() or "/").is_relative_to(tree):
-        told = done.stdout.strip() or done.stderr.strip()
-        raise BenchmarkError(f"{sys.executable} does not take the broker from {tree}: {told}")
+    before, after = sides["before"].core, sides["after"].core
+    if before != after and not allowed:
+        raise BenchmarkError(
+            f"before runs the core {before!r}, after {after!r}: --different-cores allows that"
+        )
 
 
 # --- measuring
 
 
-def compare(scenario: Scenario, trees: Mapping[str, Path], plan: Plan) -> Comparison:
+def compare(scenario: Scenario, pythons: Mapping[str, Path], plan: Plan) -> Comparison:
     """All pairs of a load."""
     made = Comparison(scenario)
     for life, first in enumerate(range(0, plan.pairs, PAIRS_OF_A_LIFE)):
@@ -185,9 +187,9 @@ def compare(scenario: Scenario, trees: Mapping[str, Path], plan: Plan) -> Compar
             home = stack.enter_context(directory(plan.where))
             targets = {
                 side: stack.enter_context(
-                    ours(home / side, sync_flush=scenario.sync_flush, source=tree)
+                    ours(home / side, sync_flush=scenario.sync_flush, python=python)
                 )
-                for side, tree in trees.items()
+                for side, python in pythons.items()
             }
             for target in targets.values():
                 _prepare(scenario, target, plan)
@@ -206,7 +208,7 @@ def order(pair: int, life: int) -> tuple[str, str]:
 
 def _prepare(scenario: Scenario, target: Target, plan: Plan) -> None:
     if scenario.mode in {"pull", "push"}:
-        fill(target, scenario.name, plan.prefill)
+        fill(target, scenario.name, plan.prefill, vary="vary" in scenario.options)
     load(scenario, target, seconds=plan.warm_up, warm=0.0)
     resting.rest(target.pid, resting.REST_SECONDS)
 
@@ -272,6 +274,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--before", required=True, metavar="REV", help="a commit")
     parser.add_argument("--after", metavar="REV", help="a commit [the working tree]")
     parser.add_argument(
+        "--different-cores", action="store_true", help="compare a compiled core with Python's"
+    )
+    parser.add_argument(
         "--only", action="append", choices=LOADS, metavar="LOAD", help=" ".join(LOADS)
     )
     parser.add_argument("--pairs", type=int, default=FULL.pairs, help=f"[{FULL.pairs}]")
@@ -302,20 +307,22 @@ def run(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
             "before": stack.enter_context(checked_out(options.before)),
             "after": stack.enter_context(checked_out(after)) if after else ROOT,
         }
-        for source in trees.values():
-            check_source(source)
+        sides = {side: environments.of(tree) for side, tree in trees.items()}
+        check_cores(sides, allowed=options.different_cores)
+        pythons = {side: made.python for side, made in sides.items()}
         for name in options.only or DEFAULT_LOADS:
-            comparisons.append(compare(LOADS[name], trees, plan))
+            comparisons.append(compare(LOADS[name], pythons, plan))
             calibrations.append(machine.calibration_ms())
         names = {side: name_of(tree) for side, tree in trees.items()}
     quiet = spread(calibrations)
-    print(", ".join(f"{side}: {name}" for side, name in names.items()))
+    print(", ".join(f"{side}: {name}, core {sides[side].core}" for side, name in names.items()))
     print(LEGEND)
     print(f"Calibration loop: {quiet.median:.2f} ms ({quiet.low:.2f}-{quiet.high:.2f})\n")
     print(table(comparisons))
     return {
         "machine": machine.facts(),
         **names,
+        "cores": {side: made.core for side, made in sides.items()},
         "seconds": plan.seconds,
         "calibration_ms": calibrations,
         "loads": [made.as_json() for made in comparisons],

@@ -40,13 +40,17 @@ class Outcome:
     scenario: Scenario
     ours: list[Figures] = field(default_factory=list)
     theirs: list[Figures] = field(default_factory=list)
+    pure: list[Figures] = field(default_factory=list)
+    """Ours on its Python path; empty where that is not measured."""
+
     memory: dict[str, float] = field(default_factory=dict)
     """Private megabytes after the load: ``ours`` and ``theirs``."""
 
-    def ratio(self, name: str) -> Spread:
-        """The ratios of the rounds: more than 1 is better for PocketMQ."""
+    def ratio(self, name: str, whose: str = "ours") -> Spread:
+        """The ratios of the rounds of ``ours`` or ``pure``: more than 1 is better for PocketMQ."""
+        runs: list[Figures] = getattr(self, whose)
         figure, more_is_better = RATIOS[name]
-        pairs = [(a[figure], b[figure]) for a, b in zip(self.ours, self.theirs, strict=True)]
+        pairs = [(a[figure], b[figure]) for a, b in zip(runs, self.theirs, strict=True)]
         if not more_is_better:
             pairs = [(b, a) for a, b in pairs]
         return spread([a / b if b else 0.0 for a, b in pairs])
@@ -80,5 +84,6 @@ class Outcome:
             "below": self.below,
             "private_megabytes": self.memory,
             "pocketmq": [dict(figures) for figures in self.ours],
+            "pure": [dict(figures) for figures in self.pure],
             "apache": [dict(figures) for figures in self.theirs],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,11 @@ RECOVERY_MESSAGES: Final = 900_000
 """Messages of 1 KiB: a commit log of about 1 GiB."""
 
 Command = Callable[[int, Path], list[str]]
-MAKERS: Final[dict[str, Command]] = {"ours": startup.ours, "theirs": startup.theirs}
+SIDES: Final = ("ours", "theirs")
+
+
+def _makers(python: Path) -> dict[str, Command]:
+    return {"ours": partial(startup.ours, python=python), "theirs": startup.theirs}
 
 
 @dataclass(slots=True)
@@ -35,8 +40,8 @@ class Lives:
 
     def text(self) -> str:
         """A line for the report."""
-        ours, theirs = (spread(self.seconds[whose]) for whose in MAKERS)
-        memory = [spread(self.megabytes[whose]).median for whose in MAKERS]
+        ours, theirs = (spread(self.seconds[whose]) for whose in SIDES)
+        memory = [spread(self.megabytes[whose]).median for whose in SIDES]
         ratio = spread(
             [b / a for a, b in zip(self.seconds["ours"], self.seconds["theirs"], strict=True)]
         )
@@ -51,22 +56,22 @@ class Lives:
         return {"name": self.name, "seconds": self.seconds, "private_megabytes": self.megabytes}
 
 
-def starts(rounds: int, where: Path | None) -> Lives:
+def starts(rounds: int, where: Path | None, python: Path) -> Lives:
     """Start each broker with an empty store."""
     lives = Lives("start to first acknowledged send")
     for _ in range(rounds):
-        for whose, make in MAKERS.items():
+        for whose, make in _makers(python).items():
             with directory(where) as home:
                 port = free_ports(3)
                 lives.add(whose, startup.start_once(make(port, home), port))
     return lives
 
 
-def recoveries(rounds: int, where: Path | None, messages: int) -> Lives:
+def recoveries(rounds: int, where: Path | None, python: Path, messages: int) -> Lives:
     """Fill each broker's log, kill it, start it again."""
     lives = Lives(f"start after kill -9 with {messages:,} messages of 1 KiB")
     for _ in range(rounds):
-        for whose, make in MAKERS.items():
+        for whose, make in _makers(python).items():
             with directory(where) as home:
                 port = free_ports(3)
                 command = make(port, home)

@@ -7,14 +7,16 @@
  *   loadgen push  --addr H:P --topic T --rate R --size S --secs N    from send to delivery
  *
  * All: --queues Q, --warm W (seconds at the start that don't count), --count N (stop after so many
- * messages), --pid P (may be repeated: the CPU time of that process while it counts). One thread
- * and epoll: it takes a tenth of a core where a generator in Python would be the limit. It prints
- * one line of key=value. Frames are those of the Java client with its default header codec, JSON.
+ * messages), --pid P (may be repeated: the CPU time of that process while it counts), --topics T
+ * (by chance), --vary 1 (bodies of S/4 to 7S/4 bytes and five properties; pulls keep one tag of
+ * five), --forms 1 (the connections write headers as Java's JSON, Java's ROCKETMQ, Go and C++ do,
+ * in turns; otherwise Java's JSON). One thread and epoll: it takes a tenth of a core where a
+ * generator in Python would be the limit. It prints one line of key=value.
  * Exit code 3: the broker closed the connection. */
 
 #include "loadgen.h"
 
-enum { SEND_V2 = 310, SEND_BATCH = 320, PULL = 11, MAX_OFFSET = 30 };
+enum { SEND = 10, SEND_V2 = 310, SEND_BATCH = 320, PULL = 11, MAX_OFFSET = 30 };
 enum { FOUND = 0, PULL_NOT_FOUND = 19, PULL_RETRY = 20, PULL_MOVED = 21 };
 enum { MAX_QUEUES = 256, RING = 1 << 20, BODY_AT = 88, SUSPEND_MS = 15000 };
 
@@ -43,15 +45,109 @@ static int request(int code, uint32_t opaque, const char *fields, const void *wi
   return 8 + header + length;
 }
 
-static int send_request(uint32_t opaque, int queue, bool batch) {
-  char fields[1024], properties[96] = "";
-  if (!batch)
-    sprintf(properties, "UNIQ_KEY\\u0001%s%08X\\u0002WAIT\\u0001true", id_base, id_count++);
-  snprintf(fields, sizeof fields,
-           "\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\","
-           "\"g\":\"%lld\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\"",
-           opt.topic, opt.queues, queue, wall_ms(), properties, batch ? "true" : "false");
-  return request(batch ? SEND_BATCH : SEND_V2, opaque, fields, body, body_length);
+/* A send as four clients write it; --forms gives them to the connections in turns. The Java client
+ * writes SEND_MESSAGE_V2 with its fields by letter. Go and C++ write SEND_MESSAGE with its fields by
+ * name: Go with `extFields` last, C++ with bare numbers and a line feed at the end. */
+enum form { JAVA_JSON, JAVA_BINARY, GO, CPP, FORMS };
+enum { GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE, SYS_FLAG, BORN, FLAG, PROPERTIES,
+       RECONSUMED, UNIT_MODE, BATCH, FIELDS };
+
+static const char *const LETTERS = "abcdefghijkm";
+static const char *const NAMES[FIELDS] = {
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
+    "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "batch"};
+static const char BY_NAME[FIELDS] = {BATCH, BORN, DEFAULT_TOPIC, DEFAULT_QUEUES, FLAG, GROUP,
+                                     PROPERTIES, QUEUE, RECONSUMED, SYS_FLAG, TOPIC, UNIT_MODE};
+static const char *const TAGS[] = {"paid", "open", "cancelled", "refund", "in_transit"};
+
+static int tell_properties(char *to) {
+  uint32_t id = id_count++;
+  if (!opt.vary) return sprintf(to, "UNIQ_KEY\001%s%08X\002WAIT\001true", id_base, id);
+  return sprintf(to, "TAGS\001%s\002KEYS\001order-%u\002UNIQ_KEY\001%s%08X\002WAIT\001true\002"
+                     "trace\001%08x",
+                 TAGS[rand() % 5], (unsigned)rand() % 5000000, id_base, id, id * 2654435761u);
+}
+
+static char *json_text(char *to, const char *text) {
+  for (; *text; text++)
+    if ((unsigned char)*text < 32) to += sprintf(to, "\\u%04x", *text);
+    else *to++ = *text;
+  return to;
+}
+
+static char *json_fields(char *to, enum form form, char values[][256]) {
+  for (int i = 0; i < FIELDS; i++) {
+    int field = form == JAVA_JSON ? i : BY_NAME[i];
+    bool number = form == CPP && (field == DEFAULT_QUEUES || field == QUEUE ||
+                                  field == SYS_FLAG || field == FLAG);
+    const char *quote = number ? "" : "\"";
+    if (form == JAVA_JSON) to += sprintf(to, "%s\"%c\":\"", i ? "," : "", LETTERS[field]);
+    else to += sprintf(to, "%s\"%s\":%s", i ? "," : "", NAMES[field], quote);
+    to = json_text(to, values[field]);
+    to += sprintf(to, "%s", quote);
+  }
+  return to;
+}
+
+static int json_header(char *to, enum form form, int code, uint32_t opaque, char values[][256]) {
+  char *at = to;
+  if (form == GO) {
+    at += sprintf(at, "{\"code\":%d,\"language\":\"GO\",\"version\":317,\"opaque\":%u,\"flag\":0,"
+                      "\"remark\":\"\",\"extFields\":{", code, opaque);
+    at = json_fields(at, form, values);
+    return at + sprintf(at, "}}") - to;
+  }
+  at += sprintf(at, "{\"code\":%d,\"extFields\":{", code);
+  at = json_fields(at, form, values);
+  if (form == CPP)
+    at += sprintf(at, "},\"flag\":0,\"language\":\"CPP\",\"opaque\":%u,\"version\":291}\n", opaque);
+  else
+    at += sprintf(at, "},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,"
+                      "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}", opaque);
+  return at - to;
+}
+
+static int binary_header(unsigned char *to, int code, uint32_t opaque, char values[][256]) {
+  unsigned char *at = to + 21;
+  for (int field = 0; field < FIELDS; field++) {
+    int length = strlen(values[field]);
+    *at++ = 0;
+    *at++ = 1;
+    *at++ = LETTERS[field];
+    put32(at, length);
+    memcpy(at + 4, values[field], length);
+    at += 4 + length;
+  }
+  memset(to, 0, 21);
+  to[0] = code >> 8;
+  to[1] = code;
+  to[3] = 407 >> 8;
+  to[4] = 407 & 255;
+  put32(to + 5, opaque);
+  put32(to + 17, at - to - 21);
+  return at - to;
+}
+
+static int send_request(enum form form, uint32_t opaque, int queue, bool batch) {
+  static char values[FIELDS][256] = {[GROUP] = "bench", [DEFAULT_TOPIC] = "TBW102",
+                                     [SYS_FLAG] = "0", [FLAG] = "0", [RECONSUMED] = "0",
+                                     [UNIT_MODE] = "false"};
+  int code = batch ? SEND_BATCH : form == GO || form == CPP ? SEND : SEND_V2, header;
+  int length = batch || !opt.vary ? body_length : opt.size / 4 + rand() % (opt.size * 3 / 2 + 1);
+  if (opt.topics > 1) snprintf(values[TOPIC], 256, "%s_%d", opt.topic, rand() % opt.topics);
+  else snprintf(values[TOPIC], 256, "%s", opt.topic);
+  sprintf(values[DEFAULT_QUEUES], "%d", opt.queues);
+  sprintf(values[QUEUE], "%d", queue);
+  sprintf(values[BORN], "%lld", wall_ms());
+  sprintf(values[BATCH], "%s", batch ? "true" : "false");
+  values[PROPERTIES][0] = 0;
+  if (!batch) tell_properties(values[PROPERTIES]);
+  if (form == JAVA_BINARY) header = binary_header(frame + 8, code, opaque, values);
+  else header = json_header((char *)frame + 8, form, code, opaque, values);
+  put32(frame, 4 + header + length);
+  put32(frame + 4, header | (form == JAVA_BINARY ? 1 << 24 : 0));
+  memcpy(frame + 8 + header, body, length);
+  return 8 + header + length;
 }
 
 static void ask_pull(struct connection *c, int queue, bool suspend) {
@@ -60,9 +156,10 @@ static void ask_pull(struct connection *c, int queue, bool suspend) {
   snprintf(fields, sizeof fields,
            "\"commitOffset\":\"0\",\"consumerGroup\":\"bench_c\",\"expressionType\":\"TAG\","
            "\"maxMsgNums\":\"%d\",\"queueId\":\"%d\",\"queueOffset\":\"%ld\",\"subVersion\":\"0\","
-           "\"subscription\":\"*\",\"suspendTimeoutMillis\":\"%d\",\"sysFlag\":\"%d\","
+           "\"subscription\":\"%s\",\"suspendTimeoutMillis\":\"%d\",\"sysFlag\":\"%d\","
            "\"topic\":\"%s\"",
-           opt.max, queue, offsets[queue], suspend ? SUSPEND_MS : 0, suspend ? 6 : 4, opt.topic);
+           opt.max, queue, offsets[queue], opt.vary ? TAGS[0] : "*", suspend ? SUSPEND_MS : 0,
+           suspend ? 6 : 4, opt.topic);
   sent_at[opaque & (RING - 1)] = now_ns();
   queue_frame(c, request(PULL, opaque, fields, "", 0));
 }
@@ -121,7 +218,8 @@ static bool batches;
 
 static void send_one(struct connection *c) {
   uint32_t opaque = next_opaque++ & 0x7fffffff;
-  int length = send_request(opaque, opaque % opt.queues, batches);
+  enum form form = opt.forms ? (c - connections) % FORMS : JAVA_JSON;
+  int length = send_request(form, opaque, opaque % opt.queues, batches);
   sent_at[opaque & (RING - 1)] = now_ns();
   queue_frame(c, length);
 }
@@ -132,7 +230,7 @@ static void on_sent(struct connection *c, const struct answer *a) {
   } else if (counting) {
     note_latency(now_ns() - sent_at[a->opaque & (RING - 1)]);
     messages += batches ? opt.batch : 1;
-    bytes += body_length;
+    bytes += body_length; /* the mean, with --vary */
   }
   send_one(c);
 }
@@ -142,7 +240,7 @@ static void mode_send(void) {
     fill_batch();
   } else {
     body_length = opt.size;
-    for (int i = 0; i < body_length; i++) body[i] = 'a' + i % 26;
+    for (int i = 0; i < 2 * body_length; i++) body[i] = 'a' + i % 26;
   }
   open_connections(opt.conns);
   set_times();
@@ -174,7 +272,8 @@ static void on_pulled(struct connection *c, const struct answer *a) {
   int queue = a->opaque & (MAX_QUEUES - 1);
   if (a->code == FOUND) {
     int count = each_record(a, NULL);
-    offsets[queue] += count;
+    offsets[queue] =
+        number_after(a->header, a->header_length, "\"nextBeginOffset\":", offsets[queue] + count);
     if (counting) {
       note_latency(now_ns() - sent_at[a->opaque & (RING - 1)]);
       messages += count;
@@ -182,7 +281,8 @@ static void on_pulled(struct connection *c, const struct answer *a) {
     }
   } else {
     if (a->code < PULL_NOT_FOUND || a->code > PULL_MOVED) complain(a);
-    offsets[queue] = 0;
+    const char *next = a->code == PULL_RETRY ? "\"nextBeginOffset\":" : "\"none\":";
+    offsets[queue] = number_after(a->header, a->header_length, next, 0);
   }
   ask_pull(c, queue, false);
 }
@@ -254,7 +354,8 @@ static void mode_push(void) {
     uint64_t t = now_ns();
     if (t >= due) {
       memcpy(body, &t, sizeof t);
-      queue_frame(&connections[0], send_request(next_opaque++, id_count % opt.queues, false));
+      queue_frame(&connections[0], send_request(JAVA_JSON, next_opaque++, id_count % opt.queues,
+                                                false));
       flush(&connections[0]);
       due += (uint64_t)(1e9 / opt.rate);
     }
@@ -279,6 +380,9 @@ static void read_options(int count, char **words) {
     else if (!strcmp(name, "--warm")) opt.warm = atof(value);
     else if (!strcmp(name, "--count")) opt.count = atol(value);
     else if (!strcmp(name, "--rate")) opt.rate = atof(value);
+    else if (!strcmp(name, "--topics")) opt.topics = atoi(value);
+    else if (!strcmp(name, "--vary")) opt.vary = atoi(value);
+    else if (!strcmp(name, "--forms")) opt.forms = atoi(value);
     else if (!strcmp(name, "--pid") && opt.pid_count < MAX_PIDS)
       opt.pids[opt.pid_count++] = atoi(value);
     else {
@@ -286,7 +390,8 @@ static void read_options(int count, char **words) {
       exit(2);
     }
   }
-  if (opt.conns < 1 || opt.conns > MAX_CONNECTIONS || opt.queues < 1 || opt.queues > MAX_QUEUES ||
+  if (opt.conns < 1 || opt.conns > MAX_CONNECTIONS || opt.queues < 1 || opt.topics < 1 ||
+      (opt.queues > MAX_QUEUES && (!strcmp(opt.mode, "pull") || !strcmp(opt.mode, "push"))) ||
       (int64_t)(opt.size + 128) * opt.batch > FRAME_BYTES - 4096) {
     fprintf(stderr, "too many connections or queues, or too large messages\n");
     exit(2);

@@ -20,11 +20,11 @@ enum { FRAME_BYTES = 8 << 20 };
 
 static struct {
   const char *mode, *addr, *topic;
-  int conns, inflight, size, queues, batch, max, pids[MAX_PIDS], pid_count;
+  int conns, inflight, size, queues, batch, max, topics, vary, forms, pids[MAX_PIDS], pid_count;
   long count;
   double secs, warm, rate;
 } opt = {.addr = "127.0.0.1:10911", .topic = "bench", .conns = 1, .inflight = 1, .size = 1024,
-         .queues = 4, .batch = 100, .max = 32, .secs = 5, .warm = 1, .rate = 500};
+         .queues = 4, .batch = 100, .max = 32, .topics = 1, .secs = 5, .warm = 1, .rate = 500};
 
 struct connection {
   int fd;
@@ -179,8 +179,13 @@ static void take_answers(struct connection *c, handler handle) {
     a.header_length = get32(c->in + at + 4) & 0xffffff;
     a.body = c->in + at + 8 + a.header_length;
     a.body_length = length - 4 - a.header_length;
-    a.opaque = number_after(a.header, a.header_length, "\"opaque\":", 0);
-    a.code = number_after(a.header, a.header_length, "\"code\":", -1);
+    if (c->in[at + 4] == 1) { /* the binary header: code, language, version, opaque */
+      a.code = get32(c->in + at + 8) >> 16;
+      a.opaque = get32(c->in + at + 13);
+    } else {
+      a.opaque = number_after(a.header, a.header_length, "\"opaque\":", 0);
+      a.code = number_after(a.header, a.header_length, "\"code\":", -1);
+    }
     handle(c, &a);
     at += 4 + length;
   }

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import client
 from benchmarks.figures import Figures, Spread, spread
 from benchmarks.scenarios import KIB
-from benchmarks.servers import Pair, pair
+from benchmarks.servers import HERE, Pair, pair
 from benchmarks.tools import BenchmarkError, Target, fill, java, run
 
 QUEUES: Final = 8
@@ -246,6 +246,7 @@ def measure(
     amounts: Amounts,
     where: Path | None,
     say: Callable[[str], None],
+    python: Path = HERE,
 ) -> list[Result]:
     """Measure those of ``COMPARISONS`` that are named, on one pair of brokers.
 
@@ -255,6 +256,6 @@ def measure(
     wanted = [comparison for comparison in COMPARISONS if comparison.name in names]
     if not wanted:
         return []
-    with pair(where) as brokers:
+    with pair(where, python=python) as brokers:
         bench = _Bench(brokers, rounds, amounts)
         return [bench.measure(comparison, say) for comparison in wanted]

@@ -7,7 +7,10 @@ from typing import Any
 
 from benchmarks.figures import RATIOS, Outcome, Spread
 
-HEAD = ("scenario", "PocketMQ", "Apache", "rate", "p50", "p99", "CPU/msg", "MB private", "verdict")
+HEAD = (
+    *("scenario", "PocketMQ", "Apache", "rate", "p50", "p99", "CPU/msg", "MB private"),
+    *("Python path", "verdict"),
+)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -28,7 +31,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def _row(outcome: Outcome) -> tuple[str, ...]:
     bars = outcome.scenario.all_bars
     ratios = {name: _ratio(outcome.ratio(name), bars.get(name)) for name in RATIOS}
-    verdict = "below: " + ", ".join(outcome.below) if outcome.below else "reached"
+    verdict = "missed: " + ", ".join(outcome.below) if outcome.below else "met"
     for whose, name in (("ours", "PocketMQ"), ("theirs", "Apache")):
         if refused := outcome.refused(whose):
             verdict += f"; {name} refused {refused} requests"
@@ -37,8 +40,16 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         *(_absolute(outcome, whose) for whose in ("ours", "theirs")),
         *(ratios[name] for name in ("rate", "p50", "p99", "cpu")),
         f"{outcome.memory['ours']:.0f} / {outcome.memory['theirs']:.0f}",
+        _pure(outcome),
         verdict,
     )
+
+
+def _pure(outcome: Outcome) -> str:
+    if not outcome.pure:
+        return "-"
+    rate, p50, p99, cpu = (outcome.ratio(name, "pure").median for name in RATIOS)
+    return f"{rate:.2f}, {p50:.2f}/{p99:.2f}, CPU {cpu:.2f}"
 
 
 def _absolute(outcome: Outcome, whose: str) -> str:
@@ -58,6 +69,8 @@ def heading(facts: dict[str, Any]) -> str:
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB; "
         f"Python {facts['python']}, a {build} build ({facts['interpreter']}); {facts['java']}\n"
+        f"{facts['environment']}\n"
         "Ratios: median (range) of interleaved rounds; more than 1 is better for PocketMQ. "
-        "Beside a rate: p50/p99."
+        "Beside a rate: p50/p99. "
+        "Python path: rate, p50/p99 and CPU/msg with POCKETMQ_PURE=1, against Apache too."
     )

@@ -5,7 +5,6 @@ Apache's has a heap of 1 GiB. Both run at the same time; the one whose turn it i
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks import environments
 from benchmarks.tools import VERSION, BenchmarkError, Target
 from pocketmq.probe import NoAnswer, ask
 from remoting.protocol.bodies.route import ClusterInfo
@@ -26,33 +26,36 @@ from tests.ports import free_port, free_ports
 
 READY_WITHIN: Final = 60.0
 HEAP: Final = "1g"
+HERE: Final = Path(sys.executable)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both brokers."""
+    """Both brokers; ``pure`` is ours on its Python path, if that is measured too."""
 
     ours: Target
     theirs: Target
+    pure: Target | None = None
 
 
 @contextmanager
 def process(
-    command: Sequence[str], home: Path, log: Path, *, source: Path | None = None
+    command: Sequence[str], home: Path, log: Path, *, pure: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server process; killed at the end of the block, because its store goes too.
 
     Args:
-        source: the tree whose modules it takes, if not what is installed.
+        pure: ours takes its Python path.
     """
-    modules = {} if source is None else {"PYTHONPATH": str(source)}
+    path = environments.PURE if pure else {}
     with log.open("ab") as output:
         running = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **modules, "ROCKETMQ_HOME": str(home)},
+            cwd=home,
+            env={**environments.plain(), **path, "ROCKETMQ_HOME": str(home)},
         )
     try:
         yield running
@@ -85,25 +88,31 @@ def wait_until_registered(
 
 @contextmanager
 def ours(
-    home: Path, *, sync_flush: bool, source: Path | None = None, options: Sequence[str] = ()
+    home: Path,
+    *,
+    sync_flush: bool,
+    python: Path = HERE,
+    pure: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[Target]:
-    """PocketMQ's name server and broker, run by this interpreter.
+    """PocketMQ's name server and broker.
 
     Args:
-        source: the tree whose code they run, if not what is installed.
+        python: the interpreter of the environment they run in.
+        pure: they take their Python path.
         options: more words for the broker's command line.
     """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
     nameserver = f"127.0.0.1:{port}"
-    pocketmq = [sys.executable, "-P", "-m", "pocketmq"]
+    pocketmq = [str(python), "-P", "-m", "pocketmq"]
     flush = ["--set=flushDiskType=SYNC_FLUSH"] if sync_flush else []
     names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
     broker = [
         *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
         *(f"--store={home / 'store'}", *flush, *options),
     ]
-    yield from _serve(names, broker, home, nameserver, broker_port, source)
+    yield from _serve(names, broker, home, nameserver, broker_port, pure=pure)
 
 
 @contextmanager
@@ -126,12 +135,13 @@ def _serve(
     home: Path,
     nameserver: str,
     broker_port: int,
-    source: Path | None = None,
+    *,
+    pure: bool = False,
 ) -> Iterator[Target]:
     log = home / "broker.log"
     with (
-        process(names, home, home / "nameserver.log", source=source),
-        process(broker, home, log, source=source) as running,
+        process(names, home, home / "nameserver.log", pure=pure),
+        process(broker, home, log, pure=pure) as running,
     ):
         wait_until_registered(nameserver, running, log)
         yield Target(nameserver, f"127.0.0.1:{broker_port}", running.pid)
@@ -148,15 +158,24 @@ def directory(where: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def pair(where: Path | None, *, sync_flush: bool = False) -> Iterator[Pair]:
+def pair(
+    where: Path | None, *, sync_flush: bool = False, python: Path = HERE, pure: bool = False
+) -> Iterator[Pair]:
     """Both, ready to serve.
 
     Args:
         where: the directory in which their stores lie; None: the system's for temporary files.
+        python: the interpreter of the environment that ours runs in.
+        pure: a third one beside them is ours on its Python path.
     """
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))
         yield Pair(
-            stack.enter_context(ours(home / "pocketmq", sync_flush=sync_flush)),
+            stack.enter_context(ours(home / "pocketmq", sync_flush=sync_flush, python=python)),
             stack.enter_context(theirs(home / "apache", sync_flush=sync_flush)),
+            stack.enter_context(
+                ours(home / "pure", sync_flush=sync_flush, python=python, pure=True)
+            )
+            if pure
+            else None,
         )

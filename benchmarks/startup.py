@@ -82,10 +82,10 @@ def process(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], f
         running.wait()
 
 
-def ours(port: int, home: Path) -> list[str]:
+def ours(port: int, home: Path, python: Path = Path(sys.executable)) -> list[str]:
     """The command line of our broker with default settings."""
     return [
-        *(sys.executable, "-P", "-m", "pocketmq", "broker"),
+        *(str(python), "-P", "-m", "pocketmq", "broker"),
         *(f"--port={port}", f"--store={home}"),
     ]
 

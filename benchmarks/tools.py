@@ -81,15 +81,18 @@ def java(program: str) -> list[str]:
     return ["java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", path, program]
 
 
-def fill(target: Target, topic: str, messages: int, *, queues: int = 4) -> None:
+def fill(target: Target, topic: str, messages: int, *, queues: int = 4, vary: bool = False) -> None:
     """Send so many messages of 1 KiB one by one to a topic, as applications do.
+
+    Args:
+        vary: they have 256 to 1,792 bytes, a tag, a key and a property.
 
     A few more than were asked for may be stored: what was under way.
     """
     command = [
         *(str(loadgen()), "send", "--addr", target.broker, "--topic", topic),
         *("--conns", "4", "--inflight", "64", "--secs", str(FILL_TIMEOUT), "--warm", "0"),
-        *("--count", str(messages), "--queues", str(queues)),
+        *("--count", str(messages), "--queues", str(queues), "--vary", str(int(vary))),
     ]
     run(command, FILL_TIMEOUT)
 

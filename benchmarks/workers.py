@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.figures import Figures, spread
 from benchmarks.scenarios import KIB, Scenario
-from benchmarks.servers import directory, process, wait_until_registered
+from benchmarks.servers import HERE, directory, process, wait_until_registered
 from benchmarks.tools import Target, load
 from tests.ports import free_port, free_ports
 
@@ -62,14 +61,14 @@ def _pid(supervisor: int, number: int) -> int:
     return next(int(pid) for pid in children if name in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
-def measure(rounds: int, seconds: float, where: Path | None) -> Workers:
+def measure(rounds: int, seconds: float, where: Path | None, python: Path = HERE) -> Workers:
     """Load on the first worker alone and on both, in turns."""
     result = Workers()
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))
         port, broker_port = free_port(), free_ports(10 * WORKERS + 3)
         nameserver = f"127.0.0.1:{port}"
-        pocketmq = [sys.executable, "-P", "-m", "pocketmq"]
+        pocketmq = [str(python), "-P", "-m", "pocketmq"]
         names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
         broker = [
             *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),

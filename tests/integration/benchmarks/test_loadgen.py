@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import client
+from benchmarks import queues
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
 from pocketmq import testing
@@ -28,19 +29,56 @@ async def stored(target: Target, topic: str) -> int:
     return sum(offset.max_offset for offset in offsets)
 
 
-@pytest.mark.parametrize("name", ["send-4x64", "send-1x1", "send-128b-4x64", "batch"])
+@pytest.mark.parametrize("name", ["send-mixed", "send-4x64", "send-1x1", "send-128b-4x64", "batch"])
 async def test_what_it_counts_as_acknowledged_is_stored(name: str, target: Target) -> None:
     figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert 0 < figures["n"] <= await stored(target, name)
     assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"]
 
 
-@pytest.mark.parametrize("name", ["pull-1", "pull-4", "long-poll"])
+@pytest.mark.parametrize("name", ["pull-mixed", "pull-1", "pull-4", "long-poll"])
 def test_what_it_filled_is_pulled_or_delivered(name: str, target: Target) -> None:
-    fill(target, name, 2000)
+    fill(target, name, 2000, vary=name == "pull-mixed")
     figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert figures["n"] > 0
     assert figures["errs"] == 0
+
+
+async def test_sends_to_twenty_topics_reach_all_of_them(target: Target) -> None:
+    figures = load(BY_NAME["send-topics"], target, seconds=0.5, warm=0.2)
+    each = [await stored(target, f"send-topics_{number}") for number in range(20)]
+    assert all(each)
+    assert 0 < figures["n"] <= sum(each)
+
+
+async def test_a_broker_reads_the_headers_of_four_clients_as_they_are_meant(
+    target: Target,
+) -> None:
+    load(BY_NAME["send-mixed"], target, seconds=0.2, warm=0.0)
+    async with client.Admin(target.nameserver) as admin:
+        found = await admin.topic_stats("send-mixed")
+    async with client.PullConsumer(target.nameserver, group="reader") as consumer:
+        consumer.assign(found)
+        for queue in found:
+            await consumer.seek(queue, client.BEGIN)
+        for message in await consumer.get_many(10, timeout=5.0):
+            assert 256 <= len(message.body) <= 1792
+            assert message.tag in {"paid", "open", "cancelled", "refund", "in_transit"}
+            assert {"KEYS", "UNIQ_KEY", "trace"} <= set(message.properties)
+
+
+@pytest.mark.interop
+def test_java_clients_send_pull_and_commit_at_once(target: Target) -> None:
+    figures = load(BY_NAME["mixed-all"], target, seconds=1.0, warm=1.0)
+    assert figures["n"] > 0
+    assert figures["errs"] == 0
+
+
+def test_many_queues_are_measured_beside_few() -> None:
+    made = queues.measure(1, 0.3, None, many=64)
+    assert made.few[0]["n"] > 0
+    assert made.many[0]["n"] > 0
+    assert "times the rate" in made.text()
 
 
 async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import before_after, resting, store_scale, sync_floor
-from benchmarks.before_after import LOADS, ROOT, Plan
+from benchmarks.before_after import LOADS, Plan
+from benchmarks.servers import HERE
 
 pytestmark = pytest.mark.bench
 
@@ -26,7 +27,7 @@ def test_messages_that_wait_together_share_a_sync(
 def test_both_trees_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resting, "REST_SECONDS", 0.0)
     plan = Plan(pairs=1, seconds=0.3, warm_up=0.1, prefill=2000, where=tmp_path)
-    made = before_after.compare(LOADS["pull-1"], {"before": ROOT, "after": ROOT}, plan)
+    made = before_after.compare(LOADS["pull-1"], {"before": HERE, "after": HERE}, plan)
     assert len(made.before) == len(made.after) == 1
     assert made.ratio("rate").median > 0
     assert made.ratio("cpu").median > 0

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import before_after, resting
-from benchmarks.before_after import DEFAULT_LOADS, LOADS, ROOT, Comparison, bars, order
+from benchmarks.before_after import DEFAULT_LOADS, LOADS, Comparison, bars, order
+from benchmarks.environments import Environment
 from benchmarks.figures import Figures
 from benchmarks.tools import BenchmarkError
 
@@ -69,7 +70,12 @@ def test_cpu_time_is_that_of_the_process() -> None:
     assert before == pytest.approx(time.process_time(), abs=0.1)
 
 
-def test_code_of_elsewhere_is_told_in_a_sentence(tmp_path: Path) -> None:
-    before_after.check_source(ROOT)
-    with pytest.raises(BenchmarkError, match="does not take the broker from"):
-        before_after.check_source(tmp_path)
+def test_two_cores_are_compared_only_when_that_is_asked_for() -> None:
+    sides = {
+        side: Environment(Path("python"), (), core)
+        for side, core in (("before", "python"), ("after", "compiled"))
+    }
+    with pytest.raises(BenchmarkError, match="'python', after 'compiled': --different-cores"):
+        before_after.check_cores(sides, allowed=False)
+    before_after.check_cores(sides, allowed=True)
+    before_after.check_cores({**sides, "after": sides["before"]}, allowed=False)
