@@ -36,10 +36,18 @@ def test_it_prints_an_interpreter_and_says_which_ones_it_tried() -> None:
 
 
 def test_the_fastest_one_wins(tmp_path: Path) -> None:
-    interpreter(tmp_path / "fast", "echo 1 3.12.9 /somewhere/quick/python3.12")
-    interpreter(tmp_path / "slow", "echo 999999 3.12.9 /somewhere/slow/python3.12")
+    interpreter(tmp_path / "fast", "echo 0 1 3.12.9 /somewhere/quick/python3.12")
+    interpreter(tmp_path / "slow", "echo 0 999999 3.12.9 /somewhere/slow/python3.12")
     done = run(tmp_path / "slow", tmp_path / "fast")
     assert done.stdout == "/somewhere/quick/python3.12\n"
+
+
+def test_one_that_can_compile_the_core_comes_before_faster_ones(tmp_path: Path) -> None:
+    interpreter(tmp_path / "bare", "echo 1 1 3.12.9 /somewhere/bare/python3.12")
+    interpreter(tmp_path / "slow", "echo 0 999999 3.12.9 /somewhere/slow/python3.12")
+    done = run(tmp_path / "bare", tmp_path / "slow")
+    assert "bare" not in done.stdout
+    assert "/somewhere/bare/python3.12  (without Python.h)" in done.stderr
 
 
 def test_one_that_does_not_work_is_passed_over(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker import fast_path
 from pocketmq import probe
 from pocketmq.doctor import Case, Finding, Verdict, examine, machine
 from pocketmq.probe import NoAnswer
@@ -52,6 +53,12 @@ class Servers(dict[tuple[str, int], object]):
         if isinstance(answer, NoAnswer):
             raise answer
         return answer
+
+
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever core runs the tests, nothing is wrong with it."""
+    monkeypatch.setattr(fast_path, "WHY", "")
 
 
 @pytest.fixture
@@ -285,3 +292,20 @@ def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
     assert [f.check for f in found] == ["accelerator"] * 3 + ["file descriptors"]
     assert "only 1024" in found[-1].found
     assert "ulimit -Hn" in found[-1].remedy
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [("POCKETMQ_PURE is set", "unset it"), ("the modules were not built", "install a C compiler")],
+)
+def test_a_core_that_is_not_compiled_is_a_warning(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, why: str, remedy: str
+) -> None:
+    monkeypatch.setattr(fast_path, "WHY", why)
+    table = runtime().table | {"pocketmqCore": "python", "pocketmqWhyNotCompiled": why}
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = KVTable(table=table)
+    here, there = (one for one in findings() if one.check == "core")
+    for one in (here, there):
+        assert one.verdict is Verdict.WARNING
+        assert why in one.found
+        assert one.remedy.startswith(remedy)
