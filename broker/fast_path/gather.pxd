@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from remoting.protocol.core.answer cimport AnswerTemplate, Fill
 from remoting.protocol.core.buffer cimport Buffer
-from remoting.protocol.core.record cimport Head
+from remoting.protocol.core.build cimport Head
 
 cdef enum:
     # What became of a frame: left to the general path; done; done, and it took long, or its answer

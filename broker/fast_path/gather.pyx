@@ -15,7 +15,7 @@ from functools import partial
 
 from remoting.protocol.core.answer cimport AnswerTemplate, Fill
 from remoting.protocol.core.buffer cimport Buffer
-from remoting.protocol.core.record cimport Head, put_head
+from remoting.protocol.core.build cimport Head, put_head
 from remoting.protocol.core.octets cimport put16, put32, put64
 
 cdef extern from "Python.h":

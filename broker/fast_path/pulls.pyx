@@ -16,7 +16,7 @@ from remoting.flow import GATHER_BYTES
 from broker.fast_path.gather cimport COLD, HEAVY, Gathered
 from remoting.protocol.core.answer cimport AnswerTemplate, Fill
 from remoting.protocol.core.buffer cimport Buffer
-from remoting.protocol.core.record cimport FIXED_BYTES
+from remoting.protocol.core.build cimport FIXED_BYTES
 from remoting.protocol.core.header cimport (
     PULL_COMMIT_OFFSET, QUEUE_OFFSET, Header, key_of, number_of,
 )

@@ -3,7 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from broker.fast_path.gather cimport Gathered, Run
 from remoting.protocol.core.answer cimport AnswerTemplate, Fill
 from remoting.protocol.core.buffer cimport Buffer
-from remoting.protocol.core.record cimport Head, Properties
+from remoting.protocol.core.build cimport Head, Properties
 from remoting.protocol.core.header cimport Header
 
 

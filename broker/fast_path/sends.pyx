@@ -13,7 +13,7 @@ from remoting.protocol import limits
 from broker.fast_path.gather cimport COLD, HEAVY, LIGHT, Gathered, Run
 from remoting.protocol.core.answer cimport Fill
 from remoting.protocol.core.buffer cimport Buffer
-from remoting.protocol.core.record cimport (
+from remoting.protocol.core.build cimport (
     FIXED_BYTES, Head, Properties, body_crc, read_properties, read_tags, tags_code,
 )
 from remoting.protocol.core.header cimport (

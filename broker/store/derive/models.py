@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.store.derive.shapes import by_length, out_of_bounds
 from broker.store.index.batch import KEY_END, topic_prefix
+from broker.store.index.columns import by_length, out_of_bounds
 from broker.store.index.limits import MIN_ALIKE
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import java_hash

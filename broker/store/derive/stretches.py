@@ -14,7 +14,7 @@ import numpy as np
 
 from broker.store.derive.columns import ColumnGathering, Columns, before, look
 from broker.store.derive.runs import Stretch
-from broker.store.derive.shapes import find_starts
+from broker.store.index.columns import find_starts
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
 

@@ -26,11 +26,11 @@ from broker.store.index.limits import (
     MIN_SLICE_BYTES,
     PLAIN_SLICE_BYTES,
     SLICE_KEYS,
+    WORTH_NUMPY_BYTES,
 )
 from broker.store.index.log_reader import LogReader, Piece
 from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
-from remoting.protocol import core
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
 
@@ -83,7 +83,7 @@ class IndexBuilder:
         self._disk = files
         self._note = note
         self._safe_ms = safe_ms
-        self._walk = best_walk()
+        self._walk: Walk | None = None
         self.slice_bytes = MIN_SLICE_BYTES
         self.lock = threading.Lock()
         self.position = 0
@@ -142,17 +142,18 @@ class IndexBuilder:
             OSError: the disk refuses; what was indexed is.
         """
         self.load(end)
-        most = PLAIN_SLICE_BYTES if self._walk is batch.walk else self.slice_bytes
+        walk = self._walk_for(end - self.position)
+        most = PLAIN_SLICE_BYTES if walk is batch.walk else self.slice_bytes
         piece = self._log.read(self.position, end, most)
         if piece is None:
             self.position = max(self.position, end)
             return False
-        walked = self._walk(piece.data, piece.position)
+        walked = walk(piece.data, piece.position)
         if not walked.used:
             size = _record_size(piece.data)
             if len(piece.data) < size <= MAX_RECORD_BYTES:
                 piece = self._log.read(piece.position, end, size) or piece
-            walked = self._walk(piece.data, piece.position)
+            walked = batch.walk(piece.data, piece.position)
         self._row.add(walked.batch)
         self.slice_bytes = slice_for(walked)
         if walked.used:
@@ -170,6 +171,13 @@ class IndexBuilder:
             if following is not None and _record_size(following.data):
                 return following.position
         return min(piece.following, end)
+
+    def _walk_for(self, backlog: int) -> Walk:
+        if self._walk is None and backlog < WORTH_NUMPY_BYTES:
+            return batch.walk
+        if self._walk is None:
+            self._walk = fast_walk() or batch.walk
+        return self._walk
 
     def catch_up(self, end: int, go_on: Callable[[], bool]) -> bool:
         """Index up to ``end`` as long as ``go_on``; whether that is done. Takes the lock itself.
@@ -224,10 +232,10 @@ def _record_size(data: memoryview) -> int:
     return int(size) if magic in _MAGICS and size >= FIXED_BYTES_V4 else 0
 
 
-def best_walk() -> Walk:
-    """The compiled way, or the one for single records."""
-    if core.KIND == "python":
-        return batch.walk
-    from remoting.protocol.core import keys  # noqa: PLC0415 - compiled
-
-    return lambda data, base: batch.Walked(*keys.walk(data, base))
+def fast_walk() -> Walk | None:
+    """The way by numpy, if that can be had."""
+    try:
+        from broker.store.index import columns  # noqa: PLC0415 - only for a broker with much to do
+    except ImportError:
+        return None
+    return columns.walk

@@ -192,7 +192,7 @@ class LogPart:
     def _records_at(self, data: memoryview, position: int) -> int:
         """Where the records end that begin one behind the other at a position."""
         if self._fast is not None:
-            from broker.store.derive.shapes import find_starts  # noqa: PLC0415 - needs numpy
+            from broker.store.index.columns import find_starts  # noqa: PLC0415 - needs numpy
 
             starts, used = find_starts(data, position)
             if not used:

@@ -255,10 +255,9 @@ class IndexBuild(IndexMatch):
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Take columns."""
-        batch = PlainBatch()
-        batch.hashes, batch.offsets = hashes.tolist(), offsets.tolist()
-        batch.times_ms = times_ms.tolist()
-        self.row.add(batch)
+        from broker.store.index.column_batch import ColumnBatch  # noqa: PLC0415 - needs numpy
+
+        self.row.add(ColumnBatch(hashes, offsets, times_ms))
         return True
 
     def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index import batch
 from broker.store.index import builder as builders
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
@@ -28,9 +27,9 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
     store.close()
 
 
-@pytest.fixture(params=["python", "compiled"])
+@pytest.fixture(params=["plain", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of taking keys from the log."""
-    if request.param == "python":
-        monkeypatch.setattr(builders, "best_walk", lambda: batch.walk)
+    if request.param == "numpy":
+        monkeypatch.setattr(builders, "WORTH_NUMPY_BYTES", 0)
     return str(request.param)

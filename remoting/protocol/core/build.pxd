@@ -27,17 +27,6 @@ cdef struct Head:
     uint32_t body_length
 
 
-cdef struct Layout:
-    int32_t sys_flag
-    Py_ssize_t body_at
-    Py_ssize_t body_end
-    Py_ssize_t topic_at
-    Py_ssize_t topic_end
-    Py_ssize_t end
-
-
-cdef bint locate(const uint8_t *data, Py_ssize_t limit, Layout *layout) noexcept nogil
-cdef bint hash_ascii(const uint8_t *at, Py_ssize_t length, uint32_t *value) noexcept nogil
 cdef bint read_properties(
     uint8_t *text, Py_ssize_t length, bint keep_wait, Properties *properties
 ) noexcept nogil

@@ -1,18 +1,14 @@
-"""Stored records: where their parts lie, hashes, properties, and building them.
-
-See ``remoting.protocol.message.record`` for the layout; ``locate`` is the one place where the
-lengths that a record states are checked.
-"""
+"""Building the stored record of a message: properties, tags code, CRC and the fixed fields."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.message.tags import java_hash
 
-from remoting.protocol.core.octets cimport get16, get32, put32, put64
+from remoting.protocol.core.octets cimport put32, put64
 
 cdef extern from "Python.h":
     int PyBUF_READ
@@ -21,73 +17,9 @@ cdef enum:
     NAME_END = 1
     ENTRY_END = 2
     MAGIC_V1 = 0xDAA320A7
-    MAGIC_V2 = 0xDAA320AB
-    BORN_HOST_V6 = 1 << 4
-    STORE_HOST_V6 = 1 << 5
-    V6_EXTRA = 12
-    MAX_TOPIC_BYTES = 127
-    MAX_BYTES_16 = 32767
 
 cdef object _crc32 = crc32
 cdef object _java_hash = java_hash
-
-
-cdef bint locate(const uint8_t *data, Py_ssize_t limit, Layout *layout) noexcept nogil:
-    """Find the parts of the record that begins at ``data``, of which ``limit`` bytes are there.
-
-    Returns:
-        False: there is no whole record whose lengths agree.
-    """
-    cdef Py_ssize_t size, body_length, topic_length
-    cdef uint32_t magic
-    if limit < FIXED_BYTES:
-        return False
-    size = get32(data)
-    if size > limit:
-        return False
-    magic = get32(data + 4)
-    layout.sys_flag = <int32_t>get32(data + 36)
-    layout.body_at = 88
-    if layout.sys_flag & BORN_HOST_V6:
-        layout.body_at += V6_EXTRA
-    if layout.sys_flag & STORE_HOST_V6:
-        layout.body_at += V6_EXTRA
-    if layout.body_at > size:
-        return False
-    body_length = get32(data + layout.body_at - 4)
-    if body_length > size - layout.body_at - 3:
-        return False
-    layout.body_end = layout.body_at + body_length
-    if magic == <uint32_t>MAGIC_V1:
-        layout.topic_at = layout.body_end + 1
-        topic_length = data[layout.body_end]
-        if topic_length > MAX_TOPIC_BYTES:
-            return False
-    elif magic == <uint32_t>MAGIC_V2:
-        layout.topic_at = layout.body_end + 2
-        topic_length = get16(data + layout.body_end)
-        if topic_length > MAX_BYTES_16:
-            return False
-    else:
-        return False
-    if topic_length > size - layout.topic_at - 2:
-        return False
-    layout.topic_end = layout.topic_at + topic_length
-    layout.end = size
-    size -= layout.topic_end + 2
-    return get16(data + layout.topic_end) == size and size <= MAX_BYTES_16
-
-
-cdef bint hash_ascii(const uint8_t *at, Py_ssize_t length, uint32_t *value) noexcept nogil:
-    """Go on with Java's ``String.hashCode`` over a text; False if it is not ASCII."""
-    cdef Py_ssize_t index
-    cdef uint32_t hashed = value[0]
-    for index in range(length):
-        if at[index] >= 0x80:
-            return False
-        hashed = hashed * 31 + at[index]
-    value[0] = hashed
-    return True
 
 
 cdef bint read_properties(
@@ -180,10 +112,13 @@ cdef inline bint is_special(const uint8_t *name, Py_ssize_t length) noexcept nog
 cdef int64_t tags_code(const uint8_t *tag, Py_ssize_t length) except? -1:
     """Java's ``String.hashCode`` of a tag; 0 for none."""
     cdef uint32_t value = 0
-    if hash_ascii(tag, length, &value):
-        return <int32_t>value
-    text = PyBytes_FromStringAndSize(<const char *>tag, length)
-    return _java_hash(text.decode("utf-8", "replace"))
+    cdef Py_ssize_t index
+    for index in range(length):
+        if tag[index] >= 0x80:
+            text = PyBytes_FromStringAndSize(<const char *>tag, length)
+            return _java_hash(text.decode("utf-8", "replace"))
+        value = value * 31 + tag[index]
+    return <int>value
 
 
 cdef uint32_t body_crc(const uint8_t *body, Py_ssize_t length) except? 0:
