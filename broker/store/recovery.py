@@ -38,6 +38,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
+from remoting.protocol import core
 from remoting.protocol.disk.checkpoint import Checkpoint
 
 
@@ -101,13 +102,11 @@ class Recovery:
         )
 
     def _look_together(self) -> LookTogether | None:
-        """The way by numpy, if that can be had."""
-        if not self._check_crc:
+        """The compiled way, where that runs."""
+        if not self._check_crc or core.KIND != "compiled":
             return None
-        try:
-            from broker.store.derive import stretches  # noqa: PLC0415 - only for much to walk over
-        except ImportError:
-            return None
+        from broker.store.derive import stretches  # noqa: PLC0415 - only where the core runs
+
         return functools.partial(
             stretches.find_stretch,
             levels_ms=self._delay_levels_ms,

@@ -7,18 +7,15 @@ handed on are runs: messages of one queue whose numbers follow one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from broker.store.derive.rows import Row
 from broker.store.derive.runs import EntryRun, QueueKey
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 
-MAX_GATHERED: Final = 400_000
-"""Entries that wait: some 20 MiB as columns, and enough to make a visit to a queue pay."""
-
-MAX_GATHERED_PLAIN: Final = 50_000
-"""Likewise without numpy, where an entry takes more."""
+MAX_GATHERED: Final = 50_000
+"""Entries that wait: enough to make a visit to a queue pay."""
 
 
 class LogRow(NamedTuple):
@@ -29,20 +26,8 @@ class LogRow(NamedTuple):
     row: Row
 
 
-class Gathering(Protocol):
-    """Gathers entries."""
-
-    def full(self) -> bool:
-        """Whether they have to be taken."""
-        ...
-
-    def take(self) -> Iterator[EntryRun]:
-        """All of them; those of one queue in the log's order, one run after another."""
-        ...
-
-
-class PlainGathering:
-    """Entries as bytes, by queue."""
+class Gathering:
+    """Gathers entries as bytes, by queue."""
 
     def __init__(self) -> None:
         self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
@@ -51,22 +36,29 @@ class PlainGathering:
     def add(self, rows: Sequence[LogRow]) -> None:
         """Records in the log's order."""
         for position, size, row in rows:
-            if row.topic is None:
-                continue
-            entry = ENTRY.pack(position, size, row.tags_code)
-            runs = self._runs.setdefault((row.topic, row.queue_id), [])
-            if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == row.queue_offset:
-                runs[-1][1].extend(entry)
-            else:
-                runs.append((row.queue_offset, bytearray(entry)))
-            self._count += 1
+            if row.topic is not None:
+                entry = ENTRY.pack(position, size, row.tags_code)
+                self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
+
+    def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
+        """Runs of entries; those of one queue in the log's order."""
+        for key, first, entries in runs:
+            self._add(key, first, entries)
+
+    def _add(self, key: QueueKey, first: int, entries: bytearray) -> None:
+        runs = self._runs.setdefault(key, [])
+        if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == first:
+            runs[-1][1].extend(entries)
+        else:
+            runs.append((first, entries))
+        self._count += len(entries) // ENTRY.size
 
     def full(self) -> bool:
-        """See ``Gathering``."""
-        return self._count >= MAX_GATHERED_PLAIN
+        """Whether they have to be taken."""
+        return self._count >= MAX_GATHERED
 
     def take(self) -> Iterator[EntryRun]:
-        """See ``Gathering``."""
+        """All of them; those of one queue in the log's order, one run after another."""
         gathered, self._runs, self._count = self._runs, {}, 0
         for key in sorted(gathered):
             for first, entries in gathered[key]:

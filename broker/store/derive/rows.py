@@ -1,7 +1,7 @@
 """What a record of the log calls for elsewhere: an entry in its queue, and its keys in the index.
 
-This is the way of single records, and says what is right; ``columns`` does the same for many at
-once, and sends here what is not as usual.
+This is the way of single records, and says what is right. The compiled core does the same for many
+at once, and leaves to it what is not plainly good.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A batch has an entry for each key: its hash, and place and store time of its message. First comes
 the message's unique id, then each part of its KEYS (cf. IndexService.buildIndex). This is the way
-of single records; ``columns`` does the same for many at once.
+of single records; ``compiled`` does the same for many at once.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from broker.store.index.limits import (
     MIN_SLICE_BYTES,
     PLAIN_SLICE_BYTES,
     SLICE_KEYS,
-    WORTH_NUMPY_BYTES,
 )
 from broker.store.index.log_reader import LogReader, Piece
 from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
+from remoting.protocol import core
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
 
@@ -83,7 +83,7 @@ class IndexBuilder:
         self._disk = files
         self._note = note
         self._safe_ms = safe_ms
-        self._walk: Walk | None = None
+        self._walk = fast_walk() or batch.walk
         self.slice_bytes = MIN_SLICE_BYTES
         self.lock = threading.Lock()
         self.position = 0
@@ -142,7 +142,7 @@ class IndexBuilder:
             OSError: the disk refuses; what was indexed is.
         """
         self.load(end)
-        walk = self._walk_for(end - self.position)
+        walk = self._walk
         most = PLAIN_SLICE_BYTES if walk is batch.walk else self.slice_bytes
         piece = self._log.read(self.position, end, most)
         if piece is None:
@@ -171,13 +171,6 @@ class IndexBuilder:
             if following is not None and _record_size(following.data):
                 return following.position
         return min(piece.following, end)
-
-    def _walk_for(self, backlog: int) -> Walk:
-        if self._walk is None and backlog < WORTH_NUMPY_BYTES:
-            return batch.walk
-        if self._walk is None:
-            self._walk = fast_walk() or batch.walk
-        return self._walk
 
     def catch_up(self, end: int, go_on: Callable[[], bool]) -> bool:
         """Index up to ``end`` as long as ``go_on``; whether that is done. Takes the lock itself.
@@ -233,9 +226,9 @@ def _record_size(data: memoryview) -> int:
 
 
 def fast_walk() -> Walk | None:
-    """The way by numpy, if that can be had."""
-    try:
-        from broker.store.index import columns  # noqa: PLC0415 - only for a broker with much to do
-    except ImportError:
+    """The compiled way, where that runs."""
+    if core.KIND != "compiled":
         return None
-    return columns.walk
+    from broker.store.index import compiled  # noqa: PLC0415 - only where the core runs
+
+    return compiled.walk

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SLICE_KEYS: Final = 4096
-"""Keys that are indexed at once where numpy does it: some 0.8 ms, of which one alone would take a
-fifth."""
+"""Keys that are indexed at once where the compiled core does it."""
 
 MIN_SLICE_BYTES: Final = 512 * 1024
 """The least of the log that is read for so many keys, and what is read first."""
@@ -15,10 +14,7 @@ MAX_SLICE_BYTES: Final = 4 * 1024 * 1024
 """The most, however large messages are."""
 
 PLAIN_SLICE_BYTES: Final = 64 * 1024
-"""What is read at once without numpy: what takes longer keeps the loop from its thread."""
-
-WORTH_NUMPY_BYTES: Final = 1024 * 1024
-"""Log that has to wait before numpy is imported, which takes 20 MB and a tenth of a second."""
+"""What is read at once by the Python path: what takes longer keeps the loop from its thread."""
 
 PAUSE_SECONDS: Final = 0.001
 """Between two slices, so that the thread never competes with the loop for long."""
@@ -58,12 +54,6 @@ MAX_CANDIDATES: Final = 1024
 
 MAX_KEYS_OF_QUERY: Final = 64
 """Messages that one query finds, whatever it asks for (cf. maxMsgsNumBatch)."""
-
-MIN_ALIKE: Final = 8
-"""Records of one shape for which it pays to lay them out as a matrix."""
-
-MAX_MODELS: Final = 16
-"""Shapes of one length that are tried before the records left are taken one by one."""
 
 PAGE_BYTES: Final = 4096
 """Slots are given room in pages, as they come to be used."""

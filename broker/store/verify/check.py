@@ -48,7 +48,7 @@ class CheckOptions(NamedTuple):
         commit_log: ``storePathCommitLog`` if it is elsewhere.
         levels_ms: ``messageDelayLevel``.
         jobs: processes that walk the log.
-        plain: do without numpy.
+        plain: do without the compiled core.
         locked: who asks has the store's lock himself.
     """
 

@@ -1,23 +1,24 @@
-"""The way by numpy, where that can be had; the plain way finds the same."""
+"""The compiled way, where that runs; the Python path finds the same."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import NamedTuple
 
+from remoting.protocol import core
+
 
 class Fast(NamedTuple):
-    """The modules that need numpy: ``columns``, and ``index_columns`` as ``chains``."""
+    """The compiled modules for records, and for entries of the index."""
 
-    columns: ModuleType
+    records: ModuleType
     chains: ModuleType
 
 
 def load() -> Fast | None:
-    """Import them; None without numpy."""
-    try:
-        from broker.store.derive import columns  # noqa: PLC0415 - 20 MB, only where it is wanted
-        from broker.store.verify import index_columns  # noqa: PLC0415 - likewise
-    except ImportError:
+    """Import them; None where the compiled core does not run."""
+    if core.KIND != "compiled":
         return None
-    return Fast(columns, index_columns)
+    from remoting.protocol.core import index_entries, record  # noqa: PLC0415 - only where they run
+
+    return Fast(record, index_entries)

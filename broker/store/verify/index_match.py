@@ -96,7 +96,7 @@ class IndexMatch:
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Whether the next entries are those of some keys; then they are passed over.
 
-        Keys are columns of numpy; where they are not all as they should be, ``compare`` them.
+        Keys are columns; where they are not all as they should be, ``compare`` them.
         Raises ``StoreError``.
         """
         block = self._current()

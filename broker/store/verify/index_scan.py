@@ -180,7 +180,7 @@ class Scan:
     Args:
         findings: what is found.
         borders: physical offsets at which parts of the log begin, ascending.
-        fast: the way by numpy.
+        fast: the compiled way; None for the Python path.
 
     Attributes:
         places: of each border the first entry at or behind it.
@@ -219,7 +219,7 @@ class Scan:
     def _place(self, index: int, first: int, data: bytearray) -> None:
         """Of two entries behind a border the first is where it is: one alone may be damaged."""
         left = self._borders[len(self.places) :]
-        if not left or (self._fast is not None and not self._fast.reach(data, left[0])):
+        if not left or (self._fast is not None and not self._fast.reaches(data, left[0])):
             self._before = None
             return
         for number, offset in enumerate(offsets_of(data), first):
@@ -239,7 +239,7 @@ class Scan:
 
     def _chain(self, part: IndexPart, first: int, data: bytearray, newest: array[int]) -> None:
         slots = part.shape.slots
-        if self._fast is not None and self._fast.chain(data, first, newest, slots):
+        if self._fast is not None and self._fast.chain(data, first, newest):
             return
         for number, (hashed, _, _, before) in enumerate(ENTRY.iter_unpack(data), first):
             slot = hashed % slots

@@ -10,15 +10,16 @@ record is looked at whole: lengths, magic, its own place, CRC, its number.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from broker.store.derive.entries import LogRow, PlainGathering
+from broker.store.derive.entries import Gathering, LogRow
 from broker.store.derive.rows import row_of
 from broker.store.errors import StoreError
-from broker.store.verify import fast as by_numpy
+from broker.store.verify import fast as compiled
 from broker.store.verify.fast import Fast
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_match import Claims, IndexMatch, Key
@@ -67,7 +68,7 @@ class PartPlan(NamedTuple):
         index_parts: the index files, oldest first.
         index_begin, index_end: between which the entries of the part are; None for their end.
         claims: what of the log the index knows.
-        plain: do without numpy.
+        plain: do without the compiled core.
     """
 
     root: Path
@@ -127,11 +128,10 @@ class LogPart:
         self._plan = plan
         self._view = view
         self._tell = tell
-        self._fast: Fast | None = None if plan.plain else by_numpy.load()
+        self._fast: Fast | None = None if plan.plain else compiled.load()
         self._findings = Findings()
         self._queues = queues or QueueWalk(QueueReader(plan.root / "consumequeue"))
-        self._plain = PlainGathering()
-        self._columns: Any = None if self._fast is None else self._fast.columns.ColumnGathering()
+        self._gathering = Gathering()
         self._index = index or IndexMatch(
             plan.index_parts,
             plan.index_begin,
@@ -192,37 +192,32 @@ class LogPart:
     def _records_at(self, data: memoryview, position: int) -> int:
         """Where the records end that begin one behind the other at a position."""
         if self._fast is not None:
-            from broker.store.index.columns import find_starts  # noqa: PLC0415 - needs numpy
-
-            starts, used = find_starts(data, position)
-            if not used:
-                return position
-            return self._by_columns(data[:used], position, starts, used)
+            behind = self._together(data, position)
+            if behind > position or len(data) < _START.size:
+                return behind
+            # What is not plainly good is looked at by itself.
+            size, _ = _START.unpack_from(data)
+            data = data[:size]
         singly, used = chain(data, position, position + len(data))
         return self._singly(data[:used], position, singly, used) if used else position
 
-    def _by_columns(self, data: memoryview, base: int, starts: Any, end: int) -> int:
+    def _together(self, data: memoryview, base: int) -> int:
+        """Where the plainly good records end that begin at a position."""
         assert self._fast is not None
-        found = self._fast.columns.look(data, base, starts, end, self._plan.levels_ms)
-        for record, why in found.wrong:
-            at = base + int(found.starts[record])
-            self._bad_record(at, at + int(found.sizes[record]), why)
-        done = base + (end if found.bad is None else int(starts[found.bad]))
-        self._columns.add(found, base)
-        self._records += len(found.starts)
-        if len(found.stored_ms):
-            self._last_ms = max(self._last_ms, int(found.stored_ms.max()))
-        self._compare_keys(found, base, done)
+        used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = (
+            self._fast.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
+        )
+        if not used:
+            return base
+        end = base + int(used)
+        self._records += records
+        self._last_ms = max(self._last_ms, newest_ms)
+        self._gathering.add_runs(runs)
+        self._keys += len(hashes)
+        if not self._index.fits(hashes, offsets, times_ms):
+            self._index.compare(list(map(Key, hashes, offsets, times_ms)), end)
         self._gather()
-        return done if found.bad is None else self._bad_lengths(done)
-
-    def _compare_keys(self, found: Any, base: int, end: int) -> None:
-        self._keys += len(found.key_hashes)
-        offsets = base + found.starts[found.key_records]
-        times = found.stored_ms[found.key_records]
-        if not self._index.fits(found.key_hashes, offsets, times):
-            keys = map(Key, found.key_hashes.tolist(), offsets.tolist(), times.tolist())
-            self._index.compare(list(keys), end)
+        return end
 
     def _singly(self, data: memoryview, base: int, starts: Sequence[int], end: int) -> int:
         rows: list[LogRow] = []
@@ -242,15 +237,14 @@ class LogPart:
             rows.append(LogRow(base + at, behind - at, row))
             keys += [Key(hashed, base + at, row.store_ms) for hashed in row.hashes]
         self._keys += len(keys)
-        self._plain.add(rows)
+        self._gathering.add(rows)
         self._index.compare(keys, base + end)
         self._gather()
         return base + end if bad is None else self._bad_lengths(base + bad)
 
     def _gather(self, *, at_end: bool = False) -> None:
-        gathered = self._plain if self._columns is None else self._columns
-        if at_end or gathered.full():
-            for run in gathered.take():
+        if at_end or self._gathering.full():
+            for run in self._gathering.take():
                 self._queues.add(run)
         if at_end:
             self._queues.finish()

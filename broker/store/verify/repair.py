@@ -255,9 +255,9 @@ class IndexBuild(IndexMatch):
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Take columns."""
-        from broker.store.index.column_batch import ColumnBatch  # noqa: PLC0415 - needs numpy
+        from broker.store.index.compiled import CompiledBatch  # noqa: PLC0415 - where the core runs
 
-        self.row.add(ColumnBatch(hashes, offsets, times_ms))
+        self.row.add(CompiledBatch(hashes, offsets, times_ms))
         return True
 
     def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares

@@ -1,6 +1,6 @@
-"""Big-endian numbers in memory. Who calls has checked that the bytes are there."""
+"""Big-endian integers in bytes. Whoever calls has checked that the bytes are there."""
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef inline uint16_t get16(const uint8_t *at) noexcept nogil:
@@ -8,9 +8,7 @@ cdef inline uint16_t get16(const uint8_t *at) noexcept nogil:
 
 
 cdef inline uint32_t get32(const uint8_t *at) noexcept nogil:
-    return (
-        (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | <uint32_t>at[3]
-    )
+    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
 
 
 cdef inline uint64_t get64(const uint8_t *at) noexcept nogil:
@@ -18,15 +16,15 @@ cdef inline uint64_t get64(const uint8_t *at) noexcept nogil:
 
 
 cdef inline void put16(uint8_t *at, uint16_t value) noexcept nogil:
-    at[0] = value >> 8
-    at[1] = value & 0xFF
+    at[0] = <uint8_t>(value >> 8)
+    at[1] = <uint8_t>value
 
 
 cdef inline void put32(uint8_t *at, uint32_t value) noexcept nogil:
-    at[0] = value >> 24
-    at[1] = (value >> 16) & 0xFF
-    at[2] = (value >> 8) & 0xFF
-    at[3] = value & 0xFF
+    at[0] = <uint8_t>(value >> 24)
+    at[1] = <uint8_t>(value >> 16)
+    at[2] = <uint8_t>(value >> 8)
+    at[3] = <uint8_t>value
 
 
 cdef inline void put64(uint8_t *at, uint64_t value) noexcept nogil:

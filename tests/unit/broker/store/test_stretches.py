@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from broker.store import log_walk
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from broker.store.derive import stretches
 from broker.store.derive.runs import Stretch
 from broker.store.dispatch import entry_of
 from broker.store.files import OsFiles
 from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.message_store import MessageStore
+from remoting.protocol import core
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.disk.file_name import name_of
 from remoting.protocol.message.hosts import host_bytes
@@ -33,6 +33,11 @@ from remoting.protocol.message.sys_flag import (
 from tests.sizes import size
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import bodies, message, opened, small_config
+
+if core.KIND != "compiled":
+    pytest.skip(core.WHY, allow_module_level=True)
+
+from broker.store.derive import stretches
 
 FILE_BYTES = 32 * 1024
 HOST, HOST_V6 = host_bytes("10.9.8.7", 10911), host_bytes("fe80::1", 10911)
@@ -57,6 +62,13 @@ SHAPES: list[dict[str, Any]] = [
     {"properties": b"TAGS\x01" + bytes(600)},
     {"properties": bytes(20)},
     {"topic": "T\0picTest"},
+    {"topic": b"caf\xe9"},
+    {"topic": "t" * 200, "magic": MAGIC_V2},
+    {"store_host": HOST_V6},
+    {"properties": b"TAGS\x01caf\xe9\xff"},
+    {"properties": "TAGS\x01\U0001f600ü".encode()},
+    {"topic": "SCHEDULE_TOPIC_XXXX", "properties": b"DELAY\x01x"},
+    {"store_timestamp_ms": -1},
 ]
 
 

@@ -23,7 +23,7 @@ def said(report: Report, root: Path) -> list[Said]:
 
 
 def both(root: Path) -> Report:
-    """Check with numpy and without; either has to find the same."""
+    """Check with the compiled core and without; either has to find the same."""
     fast, plain = (check(root, CheckOptions(plain=plain)) for plain in (False, True))
     assert sorted(map(str, fast.findings.shown)) == sorted(map(str, plain.findings.shown))
     assert fast[1:9] == plain[1:9]

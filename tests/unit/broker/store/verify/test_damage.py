@@ -140,7 +140,7 @@ def test_damage_of_the_log_is_found_and_left_alone(
 @pytest.mark.parametrize(
     ("harm", "wanted"), [row[1:] for row in DERIVED], ids=[r[0] for r in DERIVED]
 )
-@pytest.mark.parametrize("plain", [False, True], ids=["numpy", "plain"])
+@pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
 def test_what_is_derived_is_found_and_healed(
     root: Path, harm: Harm, wanted: list[Said], *, plain: bool
 ) -> None:
