@@ -14,13 +14,14 @@ from broker.fast_path.gather cimport COLD, HEAVY, LIGHT, Gathered, Run
 from remoting.protocol.core.answer cimport Fill
 from remoting.protocol.core.buffer cimport Buffer
 from remoting.protocol.core.build cimport (
-    FIXED_BYTES, Head, Properties, body_crc, read_properties, read_tags, tags_code,
+    FIXED_BYTES, Head, Properties, body_crc, read_properties,
 )
 from remoting.protocol.core.header cimport (
     BORN_TIMESTAMP, PROPERTIES, Header, Kind, Text, key_of, number_of,
 )
 from remoting.protocol.core.json_header cimport unescape
 from remoting.protocol.core.octets cimport get16, get32
+from remoting.protocol.core.record cimport java_hash, tags_code
 
 cdef extern from *:
     """
@@ -153,7 +154,7 @@ cdef class Sends:
         cdef Gathered gathered = self._gathered
         cdef Run run = plan.run
         cdef Properties properties
-        cdef int64_t number, position
+        cdef int64_t number, position, code
         if length > self._max_body or length > LARGEST_BODY:
             return COLD
         if not read_properties(text, text_length, False, &properties):
@@ -168,9 +169,8 @@ cdef class Sends:
         head.flag = plan.flag
         head.body_length = length
         position, number = gathered.position, run.next_offset
-        gathered.put(
-            run, head, tags_code(properties.tag, properties.tag_length), body, text, text_length
-        )
+        code = <int32_t>java_hash(properties.tag, properties.tag_length, 0)
+        gathered.put(run, head, code, body, text, text_length)
         gathered.sent_bytes += length
         self._answer(plan, header, properties.waits, number, &position, 1)
         return LIGHT
@@ -226,13 +226,12 @@ cdef class Sends:
     ) except -1:
         """Add the messages of a batch that was measured; all get its own text behind theirs."""
         cdef Gathered gathered = self._gathered
-        cdef Properties own
         cdef Py_ssize_t index, own_length, text_length
         cdef Py_ssize_t common_length = self._text.length
         cdef Py_ssize_t fixed = FIXED_BYTES - 1 + PyBytes_GET_SIZE(plan.run.topic)
         cdef uint8_t *text
         cdef int64_t code
-        cdef int64_t common_code = tags_code(common.tag, common.tag_length)
+        cdef int64_t common_code = <int32_t>java_hash(common.tag, common.tag_length, 0)
         self._positions.length = 0
         self._positions.room(8 * count)
         for index in range(count):
@@ -251,8 +250,7 @@ cdef class Sends:
             text_length += common_length
             code = common_code
             if common.tag_length == 0:
-                read_tags(text, own_length, &own)
-                code = tags_code(own.tag, own.tag_length)
+                code = tags_code(text, own_length)
             head.size = fixed + head.body_length + text_length
             head.crc = body_crc(body, head.body_length)
             (<int64_t *>self._positions.data)[index] = gathered.position

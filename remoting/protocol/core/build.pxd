@@ -30,7 +30,5 @@ cdef struct Head:
 cdef bint read_properties(
     uint8_t *text, Py_ssize_t length, bint keep_wait, Properties *properties
 ) noexcept nogil
-cdef int64_t tags_code(const uint8_t *tag, Py_ssize_t length) except? -1
 cdef uint32_t body_crc(const uint8_t *body, Py_ssize_t length) except? 0
 cdef uint8_t *put_head(uint8_t *at, const Head *head) noexcept nogil
-cdef void read_tags(const uint8_t *text, Py_ssize_t length, Properties *properties) noexcept nogil

@@ -1,12 +1,10 @@
-"""Building the stored record of a message: properties, tags code, CRC and the fixed fields."""
+"""Building the stored record of a message: its properties, its CRC and the fixed fields."""
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from remoting.protocol.accelerated import crc32
-from remoting.protocol.message.tags import java_hash
 
 from remoting.protocol.core.octets cimport put32, put64
 
@@ -19,7 +17,6 @@ cdef enum:
     MAGIC_V1 = 0xDAA320A7
 
 cdef object _crc32 = crc32
-cdef object _java_hash = java_hash
 
 
 cdef bint read_properties(
@@ -74,23 +71,6 @@ cdef bint read_properties(
     return True
 
 
-cdef void read_tags(const uint8_t *text, Py_ssize_t length, Properties *properties) noexcept nogil:
-    """Find the value of the last TAGS entry that has one, and nothing else."""
-    cdef const uint8_t *at = text
-    cdef const uint8_t *end = text + length
-    cdef const uint8_t *stop
-    properties.tag = NULL
-    properties.tag_length = 0
-    while at < end:
-        stop = <const uint8_t *>memchr(at, ENTRY_END, end - at)
-        if stop == NULL:
-            stop = end
-        if stop - at > 5 and memcmp(at, b"TAGS\x01", 5) == 0:
-            properties.tag = at + 5
-            properties.tag_length = stop - at - 5
-        at = stop + 1
-
-
 cdef inline bint is_true(const uint8_t *at, Py_ssize_t length) noexcept nogil:
     return (
         length == 4
@@ -107,18 +87,6 @@ cdef inline bint is_special(const uint8_t *name, Py_ssize_t length) noexcept nog
     if length == 8 and memcmp(name, b"TRAN_MSG", 8) == 0:
         return True
     return length > 6 and memcmp(name, b"TIMER_", 6) == 0
-
-
-cdef int64_t tags_code(const uint8_t *tag, Py_ssize_t length) except? -1:
-    """Java's ``String.hashCode`` of a tag; 0 for none."""
-    cdef uint32_t value = 0
-    cdef Py_ssize_t index
-    for index in range(length):
-        if tag[index] >= 0x80:
-            text = PyBytes_FromStringAndSize(<const char *>tag, length)
-            return _java_hash(text.decode("utf-8", "replace"))
-        value = value * 31 + tag[index]
-    return <int>value
 
 
 cdef uint32_t body_crc(const uint8_t *body, Py_ssize_t length) except? 0:
