@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 
 required = environ.get("POCKETMQ_REQUIRE_CORE") == "1"
 checks = environ.get("POCKETMQ_CORE_CHECKS") == "1"  # of indices, for tests
-flags = environ.get("POCKETMQ_CORE_FLAGS", "-O3").split()
+flags = environ.get("POCKETMQ_CORE_FLAGS", "-O3 -fwrapv").split()
 directives = dict.fromkeys(("boundscheck", "wraparound", "initializedcheck"), checks)
 core = [
     Extension(".".join(path.with_suffix("").parts), [str(path)], [], extra_link_args=flags)

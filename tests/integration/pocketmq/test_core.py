@@ -12,13 +12,13 @@ import pytest
 
 from client import BEGIN, blocking
 from pocketmq.testing import ServerProcess
-from remoting.protocol import core
+from tests.core import LACKING
 
 
 @pytest.fixture(params=["compiled", "python"])
 def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "compiled" and core.WHY not in {"", "POCKETMQ_PURE is set"}:
-        pytest.skip(f"no compiled core: {core.WHY}")
+    if request.param == "compiled" and LACKING:
+        pytest.skip(LACKING)
     return str(request.param)
 
 

@@ -8,16 +8,23 @@ from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any
 
-from broker.fast_path.host import Host
-from broker.fast_path.read_pass import MAX_PLANS, ReadPass
+import pytest
+
 from broker.processors.pull import HeldPull
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.hosts import host_bytes
+from tests.core import LACKING
 from tests.unit.broker.harness import Bench
 from tests.unit.broker.store.stores import FailingFiles
+
+if LACKING:
+    pytest.skip(LACKING, allow_module_level=True)
+
+from broker.fast_path.host import Host
+from broker.fast_path.read_pass import MAX_PLANS, ReadPass
 
 REMOTE = ("10.0.0.7", 5555)
 

@@ -30,16 +30,24 @@ from remoting.protocol.message.sys_flag import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from tests.core import LACKING
 from tests.sizes import size
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import bodies, message, opened, small_config
 
-if core.KIND != "compiled":
-    pytest.skip(core.WHY, allow_module_level=True)
+if LACKING:
+    pytest.skip(LACKING, allow_module_level=True)
 
 from broker.store.derive import stretches
 
 FILE_BYTES = 32 * 1024
+
+
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "KIND", "compiled")
+
+
 HOST, HOST_V6 = host_bytes("10.9.8.7", 10911), host_bytes("fe80::1", 10911)
 SYNCED_MS = 1_700_000_000_000
 

@@ -11,6 +11,7 @@ from broker.store.index import builder as builders
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol import core
+from tests.core import LACKING
 from tests.unit.broker.store.index.indexed import SMALL
 from tests.unit.broker.store.stores import opened
 
@@ -33,6 +34,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of taking keys from the log."""
     if request.param == "plain":
         monkeypatch.setattr(builders, "fast_walk", lambda: None)
-    elif core.KIND != "compiled":
-        pytest.skip(core.WHY)
+    elif LACKING:
+        pytest.skip(LACKING)
+    else:
+        monkeypatch.setattr(core, "KIND", "compiled")
     return str(request.param)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.index import batch
-from remoting.protocol import core
 from remoting.protocol.disk.index_file import IndexTable, file_bytes
 from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.record import MAGIC_V1, MAGIC_V2, SYS_FLAG_AT, encode_record
 from remoting.protocol.message.sys_flag import BORN_HOST_V6, TRANSACTION_ROLLBACK
+from tests.core import LACKING
 
-if core.KIND != "compiled":
-    pytest.skip(core.WHY, allow_module_level=True)
+if LACKING:
+    pytest.skip(LACKING, allow_module_level=True)
 
 from broker.store.index import compiled
 

@@ -6,11 +6,11 @@ from array import array
 
 import pytest
 
-from remoting.protocol import core
 from remoting.protocol.disk.index_file import ENTRY, IndexTable, file_bytes
+from tests.core import LACKING
 
-if core.KIND != "compiled":
-    pytest.skip(core.WHY, allow_module_level=True)
+if LACKING:
+    pytest.skip(LACKING, allow_module_level=True)
 
 from remoting.protocol.core import index_entries
 

@@ -1,0 +1,10 @@
+"""Whether there is a compiled core to be tested, whichever one the tests themselves run on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker import fast_path
+
+LACKING: Final = "" if fast_path.WHY == "POCKETMQ_PURE is set" else fast_path.WHY
+"""Why there is none; empty: there is."""
