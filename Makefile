@@ -12,7 +12,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
-.PHONY: help setup demo test spark check soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo test spark check sanitize soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -71,6 +71,21 @@ cover:                    ## the tests as CI runs them: with branch coverage, an
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
 	POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
 	    --ignore=tests/chaos --ignore=tests/integration/benchmarks
+
+SANITIZED := build/sanitized
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+
+sanitize: setup           ## the tests of the compiled core, with its memory and its indices checked
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	git ls-files -z | xargs -0 cp --parents -t $(SANITIZED)
+	cd $(SANITIZED) && POCKETMQ_REQUIRE_CORE=1 POCKETMQ_CORE_CHECKS=1 \
+	    POCKETMQ_CORE_FLAGS="-O1 -g -fwrapv -fno-omit-frame-pointer $(SANITIZERS)" \
+	    $(CURDIR)/$(BIN)/python setup.py -q build_ext --inplace
+	cd $(SANITIZED) && LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	    $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/unit/broker/fast_path \
+	    tests/unit/broker/store/index/test_compiled.py tests/unit/broker/store/test_stretches.py \
+	    tests/unit/broker/store/verify/test_compiled_entries.py
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak

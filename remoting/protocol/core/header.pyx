@@ -307,7 +307,8 @@ cdef bytes key_of(const Header *header, uint32_t slots):
             if length + 2 > key + LONGEST_KEY - at:
                 return None
             put16(at, length)
-            memcpy(at + 2, header.slots[slot].at, length)
+            if length:
+                memcpy(at + 2, header.slots[slot].at, length)
             at += length + 2
     return PyBytes_FromStringAndSize(<char *>key, at - key)
 
