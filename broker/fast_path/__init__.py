@@ -5,9 +5,8 @@ header object or a task for each. Whatever is unusual in any way, by its header,
 properties or the state of the broker, goes the general way, ``broker.processors``, which is the
 reference: both give the same records, queue entries, answers and errors, in the same order.
 
-``read_pass`` is the loop, ``sends`` and ``pulls`` serve the two large families of requests, and
-``gather`` brings out what they come to. ``host`` is what they ask of the broker, ``templates`` the
-answers they fill in, ``feed`` the place of all this on a connection.
+``read_pass`` is the loop, ``host`` what it asks of the broker, ``templates`` the answers it fills
+in, ``feed`` its place on a connection.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final, Literal
 
 from remoting.protocol import core
 
-WHY: Final = core.WHY or core.why_not(__name__, ("gather", "sends", "pulls", "read_pass"))
+WHY: Final = core.WHY or core.why_not(__name__, ("read_pass",))
 """Why the fast path can't be used, and everything goes the general way; empty: it can."""
 
 KIND: Final[Literal["compiled", "python"]] = "python" if WHY else "compiled"

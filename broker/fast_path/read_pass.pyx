@@ -2,41 +2,737 @@
 
 What is usual is served here, in any of the three codecs; each other frame goes to the peer, which
 has the general path work it, after all that came before it was brought out.
+
+A pass gathers: records in one buffer, the entries of each queue in one of its own, answers in one.
+``Gathered.flush`` brings them out in the order that the general path has: records, then entries,
+then answers. Until then nothing of a pass can be seen. What a pass could fail of is done before a
+message is taken: ``make_room`` has room for its record and its entry, or says no.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
+from functools import partial
 from time import perf_counter
 
+from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
+from remoting.flow import GATHER_BYTES
 from remoting.protocol import limits
 from remoting.protocol.codes import RequestCode
 
-from broker.fast_path.gather cimport COLD, HEAVY, LIGHT, Gathered
-from broker.fast_path.pulls cimport Pulls
-from broker.fast_path.sends cimport Sends
-from remoting.protocol.core.answer cimport AnswerTemplate, Fill
-from remoting.protocol.core.header cimport COMMIT_OFFSET, Codec, Header, key_of, number_of, scan
-from remoting.protocol.core.octets cimport get32
+from remoting.protocol.core.answer cimport AnswerTemplate, Buffer, Fill
+from remoting.protocol.core.header cimport (
+    BORN_TIMESTAMP, COMMIT_OFFSET, PROPERTIES, PULL_COMMIT_OFFSET, QUEUE_OFFSET, Codec, Header,
+    Kind, Text, key_of, number_of, scan, unescape,
+)
+from remoting.protocol.core.octets cimport get16, get32, get64, put16, put32, put64
+from remoting.protocol.core.record cimport (
+    FIXED_BYTES, Head, Properties, body_crc, java_hash, put_head, read_properties, tags_code,
+)
+
+cdef extern from "Python.h":
+    int PyBUF_READ
+
+cdef extern from *:
+    """
+    #include <string.h>
+    extern void *memmem(const void *, size_t, const void *, size_t);
+    """
+    void *memmem(const void *, size_t, const void *, size_t) noexcept nogil
 
 cdef enum:
     PULL_MESSAGE = 11
     UPDATE_CONSUMER_OFFSET = 15
     LITE_PULL_MESSAGE = 361
     PREFIX_BYTES = 8
+    ENTRY_BYTES = 20
+    ELEMENT_BYTES = 22
     HOST_BYTES_V4 = 8
     FLAG_ONEWAY = 2
     FRAMES_BETWEEN_LOOKS = 16
+    # Records are stored when so many bytes of them are there: while the processor's cache has them.
+    STAGED = 256 * 1024
+    # A larger body is written by the general path, which copies it no more often.
+    LARGEST_BODY = 256 * 1024
+    # What became of a frame: left to the general path; done; done, and it took long, or its answer
+    # is large: see whether there is time left, and room for more.
+    COLD = 0
+    LIGHT = 1
+    HEAVY = 2
 
-# The slots by which a commit's plan is known: group, topic and queue.
+# The slots by which a send's plan is known: all but the producer group, the default topic, the
+# time, the properties and the broker's name.
+cdef uint32_t SEND_KEY = 0x1FFF & ~(1 | 1 << 2 | 1 << 6 | 1 << 8)
+# All of a pull's but the two offsets and the broker's and the proxy's names.
+cdef uint32_t PULL_KEY = 0x3FFF & ~(1 << 3 | 1 << 6 | 1 << 11)
+# Group, topic and queue of a commit.
 cdef uint32_t COMMIT_KEY = 0b0111
 
 cdef Py_ssize_t MAX_HEADER_BYTES = limits.MAX_HEADER_BYTES
+cdef Py_ssize_t MAX_PROPERTIES_BYTES = limits.MAX_PROPERTIES_BYTES
+cdef Py_ssize_t MAX_BATCH_MESSAGES = limits.MAX_BATCH_MESSAGES
+cdef int64_t MOST_BYTES = MAX_PULL_BYTES
+cdef int64_t MOST_MESSAGES = MAX_PULL_MESSAGES
+cdef Py_ssize_t GATHERED = GATHER_BYTES
 
 MAX_PLANS = 16_384
 """Kinds of requests remembered, of about 1 KiB each: a client's for ten thousand queues. More are a
 stream of odd headers, for which it starts anew."""
+
+
+cdef class Run:
+    """The messages that one queue gets in this pass."""
+
+    cdef object queue
+    cdef object place
+    cdef int32_t queue_id
+    cdef int64_t next_offset
+    cdef Py_ssize_t room
+    cdef Buffer entries
+    cdef bytes topic
+    cdef list codes
+
+    def __cinit__(self, queue):
+        self.queue = queue
+        self.queue_id = queue.queue_id
+        self.entries = Buffer()
+        self.topic = bytes((len(queue.topic_bytes),)) + queue.topic_bytes
+        self.codes = []
+
+
+cdef class Gathered:
+    """The pass being made.
+
+    Attributes:
+        answers: frames that may go out; what was gathered before is stored first.
+        position: physical offset of the next record.
+        sent_bytes: of the bodies of the requests whose messages were put; for the counters.
+        syncs: answers wait for the disk unless a message says otherwise.
+    """
+
+    cdef readonly bint syncs
+    cdef object _host, _appender, _peer
+    cdef bytes _born_host, _store_host
+    cdef list _runs, _pieces
+    cdef Buffer answers, _records, _late, _less
+    cdef int64_t position, sent_bytes, _begin, _limit, _store_ms
+    cdef Py_ssize_t _staged, _held
+
+    def __cinit__(self, host):
+        self._host = host
+        self._appender = host.appender
+        self._store_host = host.packed_host
+        self.syncs = host.appender.syncs
+        self._runs = []
+        self._pieces = []
+        self.answers = Buffer()
+        self._records = Buffer()
+        self._late = Buffer()
+        self._less = Buffer()
+        self._limit = -1
+
+    cdef int begin(self, peer, bytes born_host) except -1:
+        """Gather for ``peer`` from now on; None: for nobody."""
+        self._peer = peer
+        self._born_host = born_host
+        return 0
+
+    # --- records and entries
+
+    cdef bint make_room(self, Run run, Py_ssize_t count, int64_t size) except -1:
+        """Whether ``count`` more messages of ``size`` bytes in all may be put; may store."""
+        try:
+            if run.room < count or self.position + size > self._limit:
+                if not self._appender.takes(size):
+                    return False
+                if run.room < count and not self._open(run, count):
+                    return False
+                if self.position + size > self._limit:
+                    self._store_staged()
+                    self._limit = -1
+                    self.position, self._limit, self._store_ms = self._appender.reserve(size)
+                    self._begin = self.position
+            elif self._records.length + size > STAGED:
+                self._store_staged()
+        except OSError:
+            return False
+        return True
+
+    cdef bint _open(self, Run run, Py_ssize_t count) except -1:
+        if run.room or run.entries.length:
+            self.store()
+        run.next_offset, run.room, run.place = self._appender.open(run.queue, count)
+        self._runs.append(run)
+        return run.room >= count
+
+    cdef int put(
+        self, Run run, Head *head, int64_t code, const uint8_t *body, const uint8_t *text,
+        Py_ssize_t text_length,
+    ) except -1:
+        """Add a message for which there is room: its record and its entry."""
+        cdef uint8_t *at = self._records.room(head.size)
+        cdef uint8_t *entry = run.entries.room(ENTRY_BYTES)
+        cdef Py_ssize_t topic_length = PyBytes_GET_SIZE(run.topic)
+        run.codes.append(code)
+        head.queue_id = run.queue_id
+        head.queue_offset = run.next_offset
+        head.position = self.position
+        head.born_host = <const uint8_t *>PyBytes_AS_STRING(self._born_host)
+        head.store_ms = self._store_ms
+        head.store_host = <const uint8_t *>PyBytes_AS_STRING(self._store_host)
+        at = put_head(at, head)
+        memcpy(at, body, head.body_length)
+        at += head.body_length
+        memcpy(at, PyBytes_AS_STRING(run.topic), topic_length)
+        at += topic_length
+        put16(at, text_length)
+        memcpy(at + 2, text, text_length)
+        self._records.length += head.size
+        put64(entry, self.position)
+        put32(entry + 8, head.size)
+        put64(entry + 12, code)
+        run.entries.length += ENTRY_BYTES
+        run.next_offset += 1
+        run.room -= 1
+        self.position += head.size
+        self._staged += 1
+        return 0
+
+    cdef int _store_staged(self) except -1:
+        """Store the records so far; more may follow at the place reserved."""
+        cdef Py_ssize_t count = self._staged
+        cdef int64_t body_bytes = self.sent_bytes
+        if count:
+            self._staged = self.sent_bytes = 0
+            records = PyMemoryView_FromMemory(
+                <char *>self._records.data, self._records.length, PyBUF_READ
+            )
+            self._appender.store(self._begin, records, count)
+            self._records.clear()
+            self._begin = self.position
+            self._host.stored(count, body_bytes)
+        return 0
+
+    cdef int store(self) except -1:
+        """Store what was gathered and make it visible; room must be made anew afterwards."""
+        cdef Run run
+        if not self._runs:
+            return 0
+        self._limit = -1
+        self._store_staged()
+        runs, self._runs = self._runs, []
+        for run in runs:
+            run.room = 0
+            place, run.place = run.place, None
+            if run.entries.length:
+                codes, run.codes = run.codes, []
+                self._appender.publish(run.queue, place, run.entries.take(), codes, self.position)
+        return 0
+
+    # --- answers
+
+    cdef int answer_late(
+        self, AnswerTemplate durable, AnswerTemplate late, const Fill *fill
+    ) except -1:
+        """Answer when the disk has what was put: with the one, or with the other if it is late."""
+        durable.write(self._late, fill)
+        late.write(self._less, fill)
+        self._held += 1
+        return 0
+
+    cdef int add_pieces(self, list pieces) except -1:
+        """Answer with these, behind the answers so far."""
+        if self.answers.length:
+            self._pieces.append(self.answers.take())
+        self._pieces += pieces
+        return 0
+
+    cdef int post(self) except -1:
+        """Send the answers that are ready; nothing may wait to be stored."""
+        self.add_pieces([])
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            self._peer.post(pieces)
+        return 0
+
+    cdef int flush(self) except -1:
+        """Bring out what was gathered."""
+        self.store()
+        self.post()
+        if self._held:
+            held, self._held = self._held, 0
+            self._peer.hold(held)
+            late = partial(_answer, self._peer, held, self._late.take(), self._less.take())
+            self._host.when_durable(self.position, late)
+        return 0
+
+
+def _answer(peer, answers, durable_frames, late_frames, durable):
+    """Send answers that waited: the disk has their messages, or is late."""
+    peer.post([durable_frames if durable else late_frames])
+    peer.release(answers)
+
+
+cdef class SendPlan:
+    """What all sends of one kind have in common; see ``Host.plan_send``."""
+
+    cdef Run run
+    cdef AnswerTemplate answer
+    cdef AnswerTemplate late_answer
+    cdef int32_t flag
+    cdef int32_t sys_flag
+    cdef int32_t reconsume_times
+    cdef bint batch
+
+    def __cinit__(self, plan, Run run):
+        self.run = run
+        self.answer = plan.answer
+        self.late_answer = plan.late_answer
+        self.flag = plan.flag
+        self.sys_flag = plan.sys_flag
+        self.reconsume_times = plan.reconsume_times
+        self.batch = plan.batch
+
+
+cdef class Sends:
+    """Serves sends, single ones and batches.
+
+    Args:
+        host: a ``Host``.
+        gathered: takes messages and answers.
+        max_plans: kinds of sends that are remembered.
+    """
+
+    cdef object _host
+    cdef Gathered _gathered
+    cdef Py_ssize_t _max_plans
+    cdef dict _plans, _runs
+    cdef Buffer _text, _positions
+    cdef bytes _cluster
+    cdef int64_t _max_body
+
+    def __cinit__(self, host, Gathered gathered, Py_ssize_t max_plans):
+        self._host = host
+        self._gathered = gathered
+        self._max_plans = max_plans
+        self._plans = {}
+        self._runs = {}
+        self._text = Buffer()
+        self._positions = Buffer()
+        self._cluster = host.cluster
+        self._max_body = host.max_body
+
+    cdef int forget(self) except -1:
+        """Topics or queues have changed."""
+        self._plans.clear()
+        self._runs.clear()
+        return 0
+
+    cdef int serve(
+        self, const Header *header, const uint8_t *at, Py_ssize_t header_length,
+        const uint8_t *body, Py_ssize_t length, connection,
+    ) except -1:
+        """Serve a send whose header lies at ``at``; COLD: the general path has to."""
+        cdef const Text *sent = &header.slots[PROPERTIES]
+        cdef Py_ssize_t text_length = sent.length
+        cdef uint8_t *text
+        cdef Head head
+        cdef SendPlan plan
+        if not number_of(header, BORN_TIMESTAMP, &head.born_ms):
+            return COLD
+        plan = self._find(header, at, header_length, connection)
+        if plan is None:
+            return COLD
+        # With room for the broker's own entry and the separator before it.
+        self._text.length = 0
+        text = self._text.room(text_length + PyBytes_GET_SIZE(self._cluster) + 1)
+        if sent.kind == Kind.ESCAPED:
+            text_length = unescape(sent.at, text_length, text)
+            if text_length < 0:
+                return COLD
+        elif sent.kind == Kind.TEXT:
+            memcpy(text, sent.at, text_length)
+        elif sent.kind != Kind.ABSENT:
+            return COLD
+        head.sys_flag = plan.sys_flag
+        head.reconsume_times = plan.reconsume_times
+        if plan.batch:
+            return self._batch(plan, header, &head, text, text_length, body, length)
+        return self._one(plan, header, &head, text, text_length, body, length)
+
+    cdef SendPlan _find(
+        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
+    ):
+        """The plan of a send; None: the general path decides."""
+        cdef Run run
+        key = key_of(header, SEND_KEY)
+        if key is None:
+            return None
+        found = self._plans.get(key)
+        if found is not None:
+            return <SendPlan>found
+        text = PyBytes_FromStringAndSize(<const char *>at, header_length)
+        plan = self._host.plan_send(<int>header.codec, text, connection)
+        if plan is None:
+            return None
+        if len(self._plans) >= self._max_plans:
+            # The runs stay: one queue has one of them as long as a pass lasts.
+            self._plans.clear()
+        run = self._runs.get(plan.queue)
+        if run is None:
+            run = self._runs[plan.queue] = Run(plan.queue)
+        made = self._plans[key] = SendPlan(plan, run)
+        return made
+
+    cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
+        """Append the broker's entry to a properties text; its new length."""
+        cdef Py_ssize_t more = PyBytes_GET_SIZE(self._cluster)
+        if length and text[length - 1] != 2:
+            text[length] = 2
+            length += 1
+        memcpy(text + length, PyBytes_AS_STRING(self._cluster), more)
+        return length + more
+
+    cdef int _one(
+        self, SendPlan plan, const Header *header, Head *head, uint8_t *text,
+        Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length,
+    ) except -1:
+        cdef Gathered gathered = self._gathered
+        cdef Run run = plan.run
+        cdef Properties properties
+        cdef int64_t number, position, code
+        if length > self._max_body or length > LARGEST_BODY:
+            return COLD
+        if not read_properties(text, text_length, False, &properties):
+            return COLD
+        text_length = self._with_cluster(text, properties.length)
+        if text_length > MAX_PROPERTIES_BYTES:
+            return COLD
+        head.size = FIXED_BYTES - 1 + length + PyBytes_GET_SIZE(run.topic) + text_length
+        if not gathered.make_room(run, 1, head.size):
+            return COLD
+        head.crc = body_crc(body, length)
+        head.flag = plan.flag
+        head.body_length = length
+        position, number = gathered.position, run.next_offset
+        code = <int32_t>java_hash(properties.tag, properties.tag_length, 0)
+        gathered.put(run, head, code, body, text, text_length)
+        gathered.sent_bytes += length
+        self._answer(plan, header, properties.waits, number, &position, 1)
+        return LIGHT
+
+    cdef int _answer(
+        self, SendPlan plan, const Header *header, bint waits, int64_t number,
+        const int64_t *positions, Py_ssize_t count,
+    ) except -1:
+        cdef Fill fill
+        if header.flag != 0:
+            return 0
+        fill.opaque = header.opaque
+        fill.numbers[0] = number
+        fill.positions = positions
+        fill.count = count
+        fill.body_length = 0
+        if waits and self._gathered.syncs:
+            return self._gathered.answer_late(plan.answer, plan.late_answer, &fill)
+        return plan.answer.write(self._gathered.answers, &fill)
+
+    # --- batches
+
+    cdef int _batch(
+        self, SendPlan plan, const Header *header, Head *head, uint8_t *text,
+        Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length,
+    ) except -1:
+        cdef Properties common
+        cdef Py_ssize_t count
+        cdef int64_t size = 0, number
+        # The bodies take less than the whole; so near the limit they are counted elsewhere.
+        if length > self._max_body:
+            return COLD
+        if not read_properties(text, text_length, True, &common):
+            return COLD
+        # A message of the batch may ask for a timer.
+        if memmem(body, length, b"TIMER_DEL", 9) != NULL:
+            return COLD
+        self._text.length = self._with_cluster(text, text_length)
+        count = measure(plan.run, self._text.length, body, length, &size)
+        if count <= 0 or not self._gathered.make_room(plan.run, count, size):
+            return COLD
+        number = plan.run.next_offset
+        self._put_elements(plan, head, &common, body, count)
+        self._gathered.sent_bytes += length
+        self._answer(
+            plan, header, common.waits, number, <const int64_t *>self._positions.data, count
+        )
+        return HEAVY
+
+    cdef int _put_elements(
+        self, SendPlan plan, Head *head, const Properties *common, const uint8_t *body,
+        Py_ssize_t count,
+    ) except -1:
+        """Add the messages of a batch that was measured; all get its own text behind theirs."""
+        cdef Gathered gathered = self._gathered
+        cdef Py_ssize_t index, own_length, text_length
+        cdef Py_ssize_t common_length = self._text.length
+        cdef Py_ssize_t fixed = FIXED_BYTES - 1 + PyBytes_GET_SIZE(plan.run.topic)
+        cdef uint8_t *text
+        cdef int64_t code
+        cdef int64_t common_code = <int32_t>java_hash(common.tag, common.tag_length, 0)
+        self._positions.length = 0
+        self._positions.room(8 * count)
+        for index in range(count):
+            head.flag = <int32_t>get32(body + 12)
+            head.body_length = get32(body + 16)
+            body += 20
+            own_length = get16(body + head.body_length)
+            # Behind the batch's own text, joined as ``properties.join`` does.
+            text = self._text.room(own_length + 1 + common_length)
+            memcpy(text, body + head.body_length + 2, own_length)
+            text_length = own_length
+            if own_length and text[own_length - 1] != 2:
+                text[own_length] = 2
+                text_length += 1
+            memcpy(text + text_length, self._text.data, common_length)
+            text_length += common_length
+            code = common_code
+            if common.tag_length == 0:
+                code = tags_code(text, own_length)
+            head.size = fixed + head.body_length + text_length
+            head.crc = body_crc(body, head.body_length)
+            (<int64_t *>self._positions.data)[index] = gathered.position
+            gathered.put(plan.run, head, code, body, text, text_length)
+            body += head.body_length + 2 + own_length
+        return 0
+
+
+cdef Py_ssize_t measure(
+    Run run, Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length, int64_t *size
+) noexcept:
+    """How many messages a batch has, and the bytes of their records.
+
+    The one place where a batch's lengths are checked; -1: the general path has to refuse it.
+    """
+    cdef Py_ssize_t count = 0, at = 0
+    cdef Py_ssize_t body_length, properties_length, joined
+    while at < length:
+        if length - at < ELEMENT_BYTES or count == MAX_BATCH_MESSAGES:
+            return -1
+        body_length = get32(body + at + 16)
+        if body_length > length - at - ELEMENT_BYTES:
+            return -1
+        at += 20 + body_length
+        properties_length = get16(body + at)
+        at += 2
+        if properties_length > length - at:
+            return -1
+        at += properties_length
+        joined = properties_length + text_length
+        joined += properties_length > 0 and body[at - 1] != 2
+        if joined > MAX_PROPERTIES_BYTES:
+            return -1
+        size[0] += FIXED_BYTES - 1 + body_length + PyBytes_GET_SIZE(run.topic) + joined
+        count += 1
+    return count
+
+
+cdef class PullPlan:
+    """What all pulls of one kind have in common; see ``Host.plan_pull``."""
+
+    cdef object plan
+    cdef int64_t max_count
+    cdef int64_t max_bytes
+
+    def __cinit__(self, plan):
+        self.plan = plan
+        self.max_count = max(1, min(plan.max_count, MOST_MESSAGES))
+        self.max_bytes = min(plan.max_bytes, MOST_BYTES)
+
+
+cdef class Pulls:
+    """Serves pulls.
+
+    Args:
+        host: a ``Host``.
+        gathered: takes answers.
+        max_plans: kinds of pulls that are remembered.
+    """
+
+    cdef object _host
+    cdef Gathered _gathered
+    cdef Py_ssize_t _max_plans
+    cdef dict _plans
+    cdef list _found
+    cdef Buffer _runs
+    cdef Py_ssize_t _pulls, _messages
+    cdef int64_t _bytes, _matched
+
+    def __cinit__(self, host, Gathered gathered, Py_ssize_t max_plans):
+        self._host = host
+        self._gathered = gathered
+        self._max_plans = max_plans
+        self._plans = {}
+        self._found = host.found
+        self._runs = Buffer()
+
+    cdef int forget(self) except -1:
+        """Topics or groups have changed."""
+        self._plans.clear()
+        return 0
+
+    cdef int serve(
+        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
+    ) except -1:
+        """Serve a pull whose header lies at ``at``; COLD: the general path has to."""
+        cdef int64_t offset = 0, commit_offset = 0
+        cdef PullPlan plan
+        if header.flag != 0 or not number_of(header, QUEUE_OFFSET, &offset):
+            return COLD
+        if not number_of(header, PULL_COMMIT_OFFSET, &commit_offset):
+            return COLD
+        plan = self._find(header, at, header_length, connection)
+        if plan is None:
+            return COLD
+        if not self._host.begin_pull(plan.plan, offset, commit_offset, connection):
+            return COLD
+        # It may ask for what has just been sent.
+        self._gathered.store()
+        window = self._host.window(plan.plan)
+        if window is None or not self._take(plan, header, window, offset):
+            pieces = self._host.pull(<int>header.codec, plan.plan, header.opaque, connection)
+            if pieces is None:
+                return COLD
+            self._gathered.add_pieces(pieces)
+        return HEAVY
+
+    cdef PullPlan _find(
+        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
+    ):
+        """The plan of a pull; None: the general path decides."""
+        key = key_of(header, PULL_KEY)
+        if key is None:
+            return None
+        found = self._plans.get(key)
+        if found is not None:
+            return <PullPlan>found
+        text = PyBytes_FromStringAndSize(<const char *>at, header_length)
+        plan = self._host.plan_pull(<int>header.codec, text, connection)
+        if plan is None:
+            return None
+        if len(self._plans) >= self._max_plans:
+            self._plans.clear()
+        made = self._plans[key] = PullPlan(plan)
+        return made
+
+    cdef bint _take(self, PullPlan plan, const Header *header, window, int64_t offset) except -1:
+        """Answer a pull from a window; False: the general get has to look at it."""
+        cdef int64_t total = 0
+        cdef int64_t scanned = self._choose(plan, window, len(window.log), &total)
+        cdef const int64_t *run = <const int64_t *>self._runs.data
+        cdef int64_t begin, end
+        cdef Py_ssize_t index
+        if scanned == 0:
+            return False
+        if window.is_old:
+            begin, end = run[0], run[1]
+            for index in range(2, self._runs.length // 8, 2):
+                end = max(end, run[index + 1])
+            begin, end = begin + <int64_t>window.base, end + <int64_t>window.base
+            if not self._host.may_take(window, scanned, begin, end):
+                return False
+        self._answer(header, window, offset + scanned, total)
+        self._pulls += 1
+        self._messages += self._matched
+        self._bytes += total
+        return True
+
+    cdef int64_t _choose(
+        self, PullPlan plan, window, Py_ssize_t log_bytes, int64_t *total
+    ) except -1:
+        """Choose messages, as runs of adjacent records; how many entries were looked at, or 0.
+
+        The one place where entries are checked: a record begins where the first one does, or
+        behind it, and ends within the log's file.
+        """
+        cdef Py_buffer view
+        cdef const uint8_t *entry
+        cdef const uint8_t *end
+        cdef int64_t base = window.base
+        cdef int64_t first, place, size, matched = 0, scanned = 0, run_end = -1
+        cdef int64_t *run = NULL
+        accept = plan.plan.accept
+        self._runs.length = 0
+        PyObject_GetBuffer(window.entries, &view, PyBUF_SIMPLE)
+        try:
+            entry = <const uint8_t *>view.buf
+            end = entry + view.len
+            first = <int64_t>get64(entry) - base if view.len >= ENTRY_BYTES else -1
+            while end - entry >= ENTRY_BYTES and matched < plan.max_count:
+                place = <int64_t>get64(entry) - base
+                size = <int32_t>get32(entry + 8)
+                if matched and total[0] + size > plan.max_bytes:
+                    break
+                if first < 0 or place < first or size < FIXED_BYTES or place > log_bytes - size:
+                    return 0
+                scanned += 1
+                if accept is None or accept(<int64_t>get64(entry + 12)):
+                    if place != run_end:
+                        run = <int64_t *>self._runs.room(16)
+                        self._runs.length += 16
+                        run[0] = place
+                    run_end = run[1] = place + size
+                    matched += 1
+                    total[0] += size
+                entry += ENTRY_BYTES
+        finally:
+            PyBuffer_Release(&view)
+        self._matched = matched
+        return scanned if matched else 0
+
+    cdef int _answer(
+        self, const Header *header, window, int64_t following, int64_t total
+    ) except -1:
+        """Answer with the runs chosen: copied behind the header, or handed on if they are large."""
+        cdef Buffer answers = self._gathered.answers
+        cdef Py_buffer view
+        cdef Fill fill
+        cdef const int64_t *run = <const int64_t *>self._runs.data
+        cdef const int64_t *end = run + self._runs.length // 8
+        cdef uint8_t *out
+        fill.opaque = header.opaque
+        fill.numbers[0] = following
+        fill.numbers[1] = window.low
+        fill.numbers[2] = window.high
+        fill.count = 0
+        fill.body_length = total
+        (<AnswerTemplate>self._found[<int>header.codec]).write(answers, &fill)
+        log = window.log
+        if total >= GATHERED * ((end - run) // 2):
+            pieces = []
+            while run < end:
+                pieces.append(log[run[0]:run[1]])
+                run += 2
+            return self._gathered.add_pieces(pieces)
+        out = answers.room(total)
+        PyObject_GetBuffer(log, &view, PyBUF_SIMPLE)
+        try:
+            while run < end:
+                memcpy(out, <const uint8_t *>view.buf + run[0], run[1] - run[0])
+                out += run[1] - run[0]
+                run += 2
+        finally:
+            PyBuffer_Release(&view)
+        answers.length += total
+        return 0
+
+    cdef int tell(self) except -1:
+        """Have the pulls answered from windows counted."""
+        if self._pulls:
+            self._host.pulled(self._pulls, self._messages, self._bytes)
+            self._pulls = self._messages = self._bytes = 0
+        return 0
 
 
 cdef class ReadPass:

@@ -1,7 +1,5 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from remoting.protocol.core.buffer cimport Buffer
-
 cdef enum Hole:
     OPAQUE = 0
     FIRST = 1
@@ -17,6 +15,15 @@ cdef struct Fill:
     const int64_t *positions
     Py_ssize_t count
     Py_ssize_t body_length
+
+
+cdef class Buffer:
+    cdef uint8_t *data
+    cdef Py_ssize_t length
+    cdef Py_ssize_t capacity
+    cdef uint8_t *room(self, Py_ssize_t count) except NULL
+    cdef bytes take(self)
+    cdef int clear(self) except -1
 
 
 cdef class AnswerTemplate:

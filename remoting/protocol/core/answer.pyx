@@ -1,10 +1,10 @@
 """Frames of answers that differ in a few numbers, written from a template."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from remoting.protocol.core.buffer cimport Buffer
 from remoting.protocol.core.octets cimport put16, put32, put64
 
 cdef enum:
@@ -12,8 +12,46 @@ cdef enum:
     ROCKETMQ = 1
     PREFIX_BYTES = 8
     LONGEST_HOLE = 32
+    SMALLEST = 1024
+    KEPT = 1 << 20
 
 cdef const char *HEX = b"0123456789ABCDEF"
+
+
+cdef class Buffer:
+    """Bytes that are appended to: ``room`` makes place, and who fills it moves ``length``."""
+
+    def __dealloc__(self):
+        PyMem_Free(self.data)
+
+    cdef uint8_t *room(self, Py_ssize_t count) except NULL:
+        """Where the next ``count`` bytes may go; good until the next call."""
+        cdef Py_ssize_t wanted = self.length + count
+        cdef Py_ssize_t capacity = self.capacity
+        cdef uint8_t *data
+        if wanted > capacity:
+            capacity = max(2 * capacity, wanted, SMALLEST)
+            data = <uint8_t *>PyMem_Realloc(self.data, capacity)
+            if data == NULL:
+                raise MemoryError
+            self.data = data
+            self.capacity = capacity
+        return self.data + self.length
+
+    cdef bytes take(self):
+        """What was appended, which is gone from here."""
+        cdef bytes taken = PyBytes_FromStringAndSize(<char *>self.data, self.length)
+        self.clear()
+        return taken
+
+    cdef int clear(self) except -1:
+        """Forget what was appended; memory beyond what a usual read takes is given back."""
+        self.length = 0
+        if self.capacity > KEPT:
+            PyMem_Free(self.data)
+            self.data = NULL
+            self.capacity = 0
+        return 0
 
 
 cdef class AnswerTemplate:

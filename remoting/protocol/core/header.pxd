@@ -55,11 +55,7 @@ cdef struct Header:
     int field_count
 
 
-cdef struct Reader:
-    const uint8_t *at
-    const uint8_t *end
-
-
 cdef bint scan(Header *header, Codec codec, const uint8_t *at, Py_ssize_t length)
 cdef bint number_of(const Header *header, int slot, int64_t *number) noexcept nogil
 cdef bytes key_of(const Header *header, uint32_t slots)
+cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t length, uint8_t *out) noexcept nogil
