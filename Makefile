@@ -29,7 +29,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 CORE := $(shell find remoting broker -name '*.pyx' -o -name '*.pxd')
 
 # Without a compiler it is installed without the core; POCKETMQ_REQUIRE_CORE=1 makes that an error.
-$(VENV)/.core: $(VENV)/.ready setup.py $(CORE)
+# The folders, too: a module that is removed or renamed leaves nothing newer behind.
+$(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 	@find remoting broker -name '*.so' -delete
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@$(BIN)/python -c 'from broker import fast_path as f; print("PocketMQ runs on its", f"Python path, which is slower: {f.WHY}" if f.WHY else "compiled core")'

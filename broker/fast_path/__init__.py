@@ -15,7 +15,9 @@ from typing import Final, Literal
 
 from remoting.protocol import core
 
-WHY: Final = core.WHY or core.why_not(__name__, ("read_pass",))
+MODULES: Final = ("read_pass",)
+
+WHY: Final = core.WHY or core.why_not(__name__, MODULES)
 """Why the fast path can't be used, and everything goes the general way; empty: it can."""
 
 KIND: Final[Literal["compiled", "python"]] = "python" if WHY else "compiled"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from broker import fast_path
 from remoting.protocol import core
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -21,6 +23,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     (home / "__init__.py").touch()
     return home
+
+
+@pytest.mark.parametrize(
+    ("package", "modules"), [(core, core.MODULES), (fast_path, fast_path.MODULES)]
+)
+def test_every_compiled_module_is_looked_for(package: ModuleType, modules: tuple[str, ...]) -> None:
+    sources = Path(package.__path__[0]).glob("*.pyx")
+    assert {source.stem for source in sources} == set(modules)
 
 
 def test_modules_that_are_there_are_used(package: Path) -> None:
