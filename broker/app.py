@@ -151,8 +151,8 @@ class Broker:
         """Have requests measured from now on; for metrics, once started.
 
         Args:
-            around: makes a handler of the one that does requests the general way.
-            served: told of those that go the short way; see ``ReadPass.on_served``.
+            around: makes a handler of the one that does requests on the general path.
+            served: told of those that take the fast path; see ``ReadPass.on_served``.
         """
         if self._read_pass is not None:
             self._read_pass.on_served = served
@@ -212,7 +212,7 @@ class Broker:
         )
 
     def _open_fast_path(self) -> None:
-        """From now on; who is connected already goes the general way."""
+        """From now on; who is connected already stays on the general path."""
         if fast_path.WHY:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return

@@ -1,4 +1,4 @@
-"""The fast path on a connection: where its answers go, and the frames that go the general way."""
+"""The fast path on a connection: where answers go, and the frames that take the general path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FastPathFeed:
         self._now = endpoint.clock.monotonic
         self._until = 0.0
         self.connection = connection
-        # A peer that is gone again already has no address; nothing of it goes the fast way.
+        # A peer that is gone again already has no address; its frames take the general path.
         self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
         self.post = connection.send_pieces
         self.hold = connection.hold_answers
@@ -62,7 +62,7 @@ class FastPathFeed:
         return self.connection.may_hold
 
     def work_cold(self, buffer: bytes, position: int) -> int:
-        """Work one frame the general way; behind it, or ``position`` when it isn't whole."""
+        """Work one frame on the general path; behind it, or ``position`` when it isn't whole."""
         frame = cut(buffer, position, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
             return position

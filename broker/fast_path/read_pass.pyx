@@ -858,7 +858,7 @@ cdef class ReadPass:
             self._peer = self._connection = None
 
     cdef int _look(self) except -1:
-        """See what holds now: at the beginning, and after each frame that went the general way."""
+        """See what holds now: at the beginning, and after each frame of the general path."""
         if not self._host.is_current():
             self._sends.forget()
             self._pulls.forget()

@@ -30,7 +30,7 @@ REMOTE = ("10.0.0.7", 5555)
 
 
 class Wire:
-    """A connection: what is sent on it becomes bytes. Works frames the general way."""
+    """A connection: what is sent on it becomes bytes. Works frames on the general path."""
 
     remote_text = "10.0.0.7:5555"
     closed = False
@@ -101,7 +101,7 @@ class Side:
 
     @property
     def frames(self) -> int:
-        """How many went the fast way."""
+        """How many took the fast path."""
         return self.read_pass.frames if self.read_pass else 0
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:

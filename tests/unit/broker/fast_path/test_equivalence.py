@@ -1,4 +1,4 @@
-"""The hot path and the general one leave the same behind, whatever is sent, however it is cut."""
+"""The fast path and the general one leave the same behind, whatever is sent, however it is cut."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.broker.store.stores import FailingFiles
 
 @contextmanager
 def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
-    """The same broker twice: one works the general way, one the short way."""
+    """The same broker twice: one works on the general path, one on the fast path."""
     base = Path(tempfile.mkdtemp(dir=root))
     with ExitStack() as stack:
         sides = []

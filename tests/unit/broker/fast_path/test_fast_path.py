@@ -1,4 +1,4 @@
-"""What is usual goes the fast way; what is not is seen to go the other."""
+"""What is usual takes the fast path; what is not takes the general one."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def usual_send(topic: str = "plain", **fields: object) -> Command:
     return send_command(topic, b"x" * 100, **{"properties": text, **fields})
 
 
-def test_usual_sends_go_the_fast_way_and_their_answers_are_one_write(side: Side) -> None:
+def test_usual_sends_take_the_fast_path_and_their_answers_are_one_write(side: Side) -> None:
     side.feed(b"".join(encode(usual_send()) for _ in range(50)))
     assert (side.frames, side.wire.cold, len(side.wire.sent)) == (50, 0, 1)
     assert side.bench.store.max_offset("plain", 0) == 51
 
 
-def test_what_asks_for_a_timer_is_refused_on_the_fast_way_too(side: Side) -> None:
+def test_what_asks_for_a_timer_is_refused_on_the_fast_path_too(side: Side) -> None:
     timer = "UNIQ_KEY\x017F000001\x02TIMER_DELAY_SEC\x015"
     body = batch.encode([(0, b"x" * 9, b"")] * 30 + [(0, b"x" * 9, timer.encode())])
     for elements in (body, batch.encode([(0, b"x" * 9, timer.encode())] * 40)):
@@ -61,7 +61,7 @@ def test_what_asks_for_a_timer_is_refused_on_the_fast_way_too(side: Side) -> Non
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_sends_of_the_cpp_client_go_the_fast_way(side: Side, code: RequestCode) -> None:
+def test_sends_of_the_cpp_client_take_the_fast_path(side: Side, code: RequestCode) -> None:
     send = usual_send()
     if code == RequestCode.SEND_MESSAGE:
         send.header = SendMessageRequestHeader(**asdict(send.header))
@@ -90,12 +90,12 @@ def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: 
     assert len(answers[0]) == 1200
 
 
-def test_a_send_to_a_queue_without_messages_makes_it_the_general_way(side: Side) -> None:
+def test_a_send_to_a_queue_without_messages_makes_it_on_the_general_path(side: Side) -> None:
     side.feed(b"".join(encode(usual_send(queue_id=1)) for _ in range(3)))
     assert (side.frames, side.wire.cold) == (2, 1)
 
 
-def test_sends_go_the_general_way_while_their_topic_is_being_saved(side: Side) -> None:
+def test_sends_take_the_general_path_while_their_topic_is_being_saved(side: Side) -> None:
     side.bench.changes.pending["plain"] = Saved()
     side.feed(encode(usual_send()))
     assert (side.frames, side.wire.cold) == (0, 1)
@@ -149,7 +149,7 @@ def test_a_parked_pull_keeps_its_own_offset(side: Side) -> None:
     assert side.wire.sent[-1].count(b"x" * 100) == 1
 
 
-def test_requests_of_more_kinds_than_are_remembered_go_the_fast_way_too(tmp_path: Path) -> None:
+def test_requests_of_more_kinds_than_are_remembered_take_the_fast_path_too(tmp_path: Path) -> None:
     side = Side(tmp_path, fast=True, max_plans=3)
     side.bench.topic("plain", 4)
     side.bench.send("plain")
@@ -165,7 +165,7 @@ def test_requests_of_more_kinds_than_are_remembered_go_the_fast_way_too(tmp_path
     side.bench.close()
 
 
-def test_a_commit_goes_the_fast_way(side: Side) -> None:
+def test_a_commit_takes_the_fast_path(side: Side) -> None:
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group="g", topic="plain", queue_id=0, commit_offset=1
     )
@@ -176,7 +176,7 @@ def test_a_commit_goes_the_fast_way(side: Side) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"", b"y"], ids=["equal sizes", "one longer"])
-def test_a_batch_goes_the_fast_way(side: Side, odd: bytes) -> None:
+def test_a_batch_takes_the_fast_path(side: Side, odd: bytes) -> None:
     elements = [(0, b"x" * 50 + odd * (n == 7), b"K\x01%03d" % n) for n in range(40)]
     send = usual_send(batch=True, properties="")
     send.code, send.body = RequestCode.SEND_BATCH_MESSAGE, batch.encode(elements)
