@@ -47,7 +47,7 @@ static int request(int code, uint32_t opaque, const char *fields, const void *wi
 
 /* A send as four clients write it; --forms gives them to the connections in turns. The Java client
  * writes SEND_MESSAGE_V2 with its fields by letter. Go and C++ write SEND_MESSAGE with its fields by
- * name: Go with `extFields` last, C++ with bare numbers and a line feed at the end. */
+ * name: Go with `extFields` last, C++ signed, with bare numbers and a line feed at the end. */
 enum form { JAVA_JSON, JAVA_BINARY, GO, CPP, FORMS };
 enum { GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE, SYS_FLAG, BORN, FLAG, PROPERTIES,
        RECONSUMED, UNIT_MODE, BATCH, FIELDS };
@@ -58,6 +58,8 @@ static const char *const NAMES[FIELDS] = {
     "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "batch"};
 static const char BY_NAME[FIELDS] = {BATCH, BORN, DEFAULT_TOPIC, DEFAULT_QUEUES, FLAG, GROUP,
                                      PROPERTIES, QUEUE, RECONSUMED, SYS_FLAG, TOPIC, UNIT_MODE};
+static const char *const CPP_SIGNATURE =
+    "\"AccessKey\":\"\",\"OnsChannel\":\"ALIYUN\",\"Signature\":\"WVMhgn6j3+FJatF6OUunZ4iA3rk=\",";
 static const char *const TAGS[] = {"paid", "open", "cancelled", "refund", "in_transit"};
 
 static int tell_properties(char *to) {
@@ -97,10 +99,11 @@ static int json_header(char *to, enum form form, int code, uint32_t opaque, char
     at = json_fields(at, form, values);
     return at + sprintf(at, "}}") - to;
   }
-  at += sprintf(at, "{\"code\":%d,\"extFields\":{", code);
+  at += sprintf(at, "{\"code\":%d,\"extFields\":{%s", code, form == CPP ? CPP_SIGNATURE : "");
   at = json_fields(at, form, values);
   if (form == CPP)
-    at += sprintf(at, "},\"flag\":0,\"language\":\"CPP\",\"opaque\":%u,\"version\":291}\n", opaque);
+    at += sprintf(at, "},\"flag\":0,\"language\":\"CPP\",\"opaque\":%u,\"remark\":\"\","
+                      "\"version\":63}\n", opaque);
   else
     at += sprintf(at, "},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,"
                       "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}", opaque);

@@ -2,8 +2,7 @@
 
 A header is read into slots, one for each field of its command; nothing is copied and no object is
 made. ``scan`` takes what every client writes, with the fields in any order, and refuses whatever is
-unusual: unknown keys of the envelope, repeated fields, bare numbers among the ext fields, escapes
-in a name, numbers with a sign. What it refuses is for the general codecs, which also say what is
+unusual: unknown keys of the envelope, repeated fields, escapes in a name, numbers with a sign. What it refuses is for the general codecs, which also say what is
 wrong with it. What it takes means the same there.
 """
 
@@ -24,6 +23,10 @@ cdef enum:
     MOST_DIGITS = 18
     BINARY_HEAD_BYTES = 17
     LONGEST_KEY = 640
+    # Of the envelope's keys these are numbers, and this one holds the fields.
+    ENVELOPE_NUMBERS = 4
+    EXT_FIELDS = 7
+    ENVELOPE_COUNT = 8
 
 cdef const char *SEND_NAMES[15]
 SEND_NAMES[:] = [
@@ -45,6 +48,11 @@ COMMIT_NAMES[:] = [
 # SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``, which counts in msgpack alone.
 cdef int LONG_SEND_ORDER[15]
 LONG_SEND_ORDER[:] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 14]
+cdef const char *ENVELOPE[8]
+ENVELOPE[:] = [
+    b"code", b"opaque", b"flag", b"version", b"language", b"serializeTypeCurrentRPC", b"remark",
+    b"extFields",
+]
 cdef int SEND_COUNT = 14
 cdef int PULL_COUNT = 15
 cdef int COMMIT_COUNT = 5
@@ -117,76 +125,53 @@ cdef bint read_string(Reader *reader, Text *text) noexcept nogil:
     return False
 
 
-cdef bint read_number(Reader *reader, int32_t *number) noexcept nogil:
-    cdef int64_t value = 0
-    cdef const uint8_t *start
+cdef bint read_digits(Reader *reader, Text *text) noexcept nogil:
+    """A bare number from 0 on, taken as the text of its digits."""
     skip_space(reader)
-    start = reader.at
+    text.at = reader.at
+    text.kind = Kind.TEXT
     while reader.at < reader.end and 48 <= reader.at[0] <= 57:
-        value = value * 10 + (reader.at[0] - 48)
-        if value > 0x7FFFFFFF:
-            return False
         reader.at += 1
-    if reader.at == start or (start[0] == 48 and reader.at - start > 1):
-        return False
-    number[0] = <int32_t>value
-    return True
-
-
-cdef inline bint same(const Text *text, const char *name, size_t length) noexcept nogil:
-    return text.length == <Py_ssize_t>length and memcmp(text.at, name, length) == 0
+    text.length = reader.at - text.at
+    return text.length == 1 or (text.length > 1 and text.at[0] != 48)
 
 
 cdef bint scan_json(Header *header, Reader *reader) noexcept nogil:
     cdef Text key, value
-    cdef uint32_t seen = 0, bit
-    cdef int32_t version
+    cdef int64_t numbers[ENVELOPE_NUMBERS]
+    cdef uint32_t seen = 0
+    cdef int which
+    for which in range(ENVELOPE_NUMBERS):
+        numbers[which] = 0
     if not skip(reader, b"{"):
         return False
-    header.opaque = 0
-    header.flag = 0
     while True:
         if not read_string(reader, &key) or not skip(reader, b":"):
             return False
-        if same(&key, b"code", 4):
-            bit = 1
-            if not read_number(reader, &header.code):
-                return False
-        elif same(&key, b"opaque", 6):
-            bit = 2
-            if not read_number(reader, &header.opaque):
-                return False
-        elif same(&key, b"flag", 4):
-            bit = 4
-            if not read_number(reader, &header.flag):
-                return False
-        elif same(&key, b"extFields", 9):
-            bit = 8
+        which = place_in(ENVELOPE, ENVELOPE_COUNT, key.at, key.length)
+        if which < 0 or seen >> which & 1:
+            return False
+        seen |= 1 << which
+        if which == EXT_FIELDS:
             if not read_fields(header, reader):
                 return False
-        elif same(&key, b"version", 7):
-            bit = 16
-            if not read_number(reader, &version):
-                return False
-        elif same(&key, b"language", 8):
-            bit = 32
+        elif which >= ENVELOPE_NUMBERS:
             if not read_string(reader, &value) or value.kind != Kind.TEXT:
                 return False
-        elif same(&key, b"serializeTypeCurrentRPC", 23):
-            bit = 64
-            if not read_string(reader, &value) or value.kind != Kind.TEXT:
-                return False
-        else:
+        elif not read_digits(reader, &value) or not decimal(&value, &numbers[which]):
             return False
-        if seen & bit:
+        elif numbers[which] > 0x7FFFFFFF:
             return False
-        seen |= bit
         if skip(reader, b","):
             continue
         if not skip(reader, b"}"):
             return False
-        skip_space(reader)
-        return reader.at == reader.end and seen & 9 == 9
+        break
+    header.code = <int32_t>numbers[0]
+    header.opaque = <int32_t>numbers[1]
+    header.flag = <int32_t>numbers[2]
+    skip_space(reader)
+    return reader.at == reader.end and seen & 1 and seen >> EXT_FIELDS & 1
 
 
 cdef bint read_fields(Header *header, Reader *reader) noexcept nogil:
@@ -200,7 +185,11 @@ cdef bint read_fields(Header *header, Reader *reader) noexcept nogil:
         field = &header.fields[header.field_count]
         if not read_string(reader, &name) or name.kind != Kind.TEXT or not skip(reader, b":"):
             return False
-        if not read_string(reader, &field.value):
+        skip_space(reader)
+        if reader.at < reader.end and reader.at[0] != b'"':
+            if not read_digits(reader, &field.value):
+                return False
+        elif not read_string(reader, &field.value):
             return False
         field.name = name.at
         field.name_length = name.length
@@ -459,7 +448,7 @@ cdef inline bint is_required_text(int32_t code, int slot) noexcept nogil:
     return slot <= (2 if slot_count(code) == SEND_COUNT else 1)
 
 
-cdef int slot_of(int32_t code, Field *field, int expected, int count) noexcept nogil:
+cdef int slot_of(int32_t code, const Field *field, int expected, int count) noexcept nogil:
     cdef const char **names = PULL_NAMES
     cdef int slot
     if code == SEND_MESSAGE_V2 or code == SEND_BATCH_MESSAGE:
@@ -469,28 +458,35 @@ cdef int slot_of(int32_t code, Field *field, int expected, int count) noexcept n
         names = SEND_NAMES
     elif code == UPDATE_CONSUMER_OFFSET:
         names = COMMIT_NAMES
-    if expected < count and is_name(field, names[expected]):
+    if expected < count and place_in(&names[expected], 1, field.name, field.name_length) == 0:
         return expected
-    for slot in range(count):
-        if is_name(field, names[slot]):
-            return slot
+    return place_in(names, count, field.name, field.name_length)
+
+
+cdef int place_in(
+    const char **names, int count, const uint8_t *name, Py_ssize_t length
+) noexcept nogil:
+    """Where a name stands among these; -1 if it doesn't."""
+    cdef int place
+    for place in range(count):
+        if <Py_ssize_t>strlen(names[place]) == length and memcmp(names[place], name, length) == 0:
+            return place
     return -1
-
-
-cdef inline bint is_name(Field *field, const char *name) noexcept nogil:
-    cdef size_t length = strlen(name)
-    return field.name_length == <Py_ssize_t>length and memcmp(field.name, name, length) == 0
 
 
 cdef bint number_of(const Header *header, int slot, int64_t *number) noexcept nogil:
     """A number as every client writes it; False for anything else, be it right or wrong."""
     cdef const Text *text = &header.slots[slot]
-    cdef Py_ssize_t index
-    cdef int64_t value = 0
     if header.codec == Codec.MSGPACK:
         number[0] = text.number
         return text.kind == Kind.NUMBER
-    if text.kind != Kind.TEXT or not 0 < text.length <= MOST_DIGITS:
+    return text.kind == Kind.TEXT and decimal(text, number)
+
+
+cdef bint decimal(const Text *text, int64_t *number) noexcept nogil:
+    cdef int64_t value = 0
+    cdef Py_ssize_t index
+    if not 0 < text.length <= MOST_DIGITS:
         return False
     for index in range(text.length):
         if not 48 <= text.at[index] <= 57:

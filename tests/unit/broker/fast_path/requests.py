@@ -39,7 +39,9 @@ odd_numbers = st.sampled_from(
     ]
 )
 booleans = st.sampled_from(["false", "0", "true", "TRUE", "1", "yes", "", " true"])
-odd_values = st.sampled_from(["0", "1.5", "true", "null", "{}", "[1]", '"\\u0030"', '"1"', "1e3"])
+odd_values = st.sampled_from(
+    ["0", "3", "01", "1.5", "true", "null", "{}", "[1]", '"\\u0030"', '"1"', "1e3"]
+)
 
 
 def quoted(text: str) -> str:

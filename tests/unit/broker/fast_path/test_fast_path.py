@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.frame import PREFIX_BYTES, encode
+from remoting.protocol.frame import encode
 from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
-from remoting.protocol.headers.send import SendMessageRequestHeader
 from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.fast_path.paths import Side, frame
@@ -60,17 +58,60 @@ def test_what_asks_for_a_timer_is_refused_on_the_fast_path_too(side: Side) -> No
     assert side.bench.store.max_offset("plain", 0) == 1
 
 
-@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
-def test_sends_of_the_cpp_client_take_the_fast_path(side: Side, code: RequestCode) -> None:
-    send = usual_send()
-    if code == RequestCode.SEND_MESSAGE:
-        send.header = SendMessageRequestHeader(**asdict(send.header))
-    send.code = code
-    # It writes "0" for false.
-    header = encode(send)[PREFIX_BYTES : -len(send.body)].replace(b'"false"', b'"0"')
-    side.feed(frame(header, send.body) * 20)
+CPP_HEADERS = {
+    "send": (
+        r'{"code":10,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"WVMhgn6j3+FJat=",'
+        r'"batch":"0","bornTimestamp":"1795443031522","defaultTopic":"TBW102",'
+        r'"defaultTopicQueueNums":4,"flag":0,"producerGroup":"cap","properties":"KEYS\u0001key-0'
+        r"\u0002TAGS\u0001sync\u0002UNIQ_KEY\u00010100007F00002994000062E0B3790100\u0002WAIT\u0001true"
+        r'\u0002color\u0001blå\u0002","queueId":0,"reconsumeTimes":"0","sysFlag":0,"topic":"plain",'
+        r'"unitMode":"0"},"flag":0,"language":"CPP","opaque":2,"remark":"","version":63}'
+    ),
+    "pull": (
+        '{"code":11,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"9bLFdPorTl/V26RwRm=",'
+        '"commitOffset":"0","consumerGroup":"cap","maxMsgNums":32,"queueId":0,"queueOffset":"0",'
+        '"subVersion":"0","subscription":"*","suspendTimeoutMillis":"20000","sysFlag":4,'
+        '"topic":"plain"},"flag":0,"language":"CPP","opaque":1,"remark":"","version":63}'
+    ),
+    "commit": (
+        '{"code":15,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"s+cP1tRvrV1WmIcbg=",'
+        '"commitOffset":"1","consumerGroup":"cap","queueId":0,"topic":"plain"},"flag":0,'
+        '"language":"CPP","opaque":19,"remark":"","version":63}'
+    ),
+}
+"""As version 2.0 of the C++ client writes them: numbers without quotes, and a line feed behind."""
+
+GO_HEADERS = {
+    "send": (
+        r'{"code":10,"language":"GO","version":317,"opaque":7,"flag":0,"remark":"","extFields":{'
+        r'"batch":"false","bornTimestamp":"1795443031522","defaultTopic":"TBW102",'
+        r'"defaultTopicQueueNums":"4","flag":"0","maxReconsumeTimes":"0","producerGroup":"cap",'
+        r'"properties":"TAGS\u0001sync\u0002UNIQ_KEY\u00010100007F0000299400006\u0002","queueId":"0",'
+        r'"reconsumeTimes":"0","sysFlag":"0","topic":"plain","unitMode":"false"}}'
+    ),
+    "pull": (
+        '{"code":11,"language":"GO","version":317,"opaque":8,"flag":0,"remark":"","extFields":{'
+        '"commitOffset":"0","consumerGroup":"cap","expressionType":"TAG","maxMsgNums":"32",'
+        '"queueId":"0","queueOffset":"0","subVersion":"0","subscription":"*",'
+        '"suspendTimeoutMillis":"20000","sysFlag":"4","topic":"plain"}}'
+    ),
+    "commit": (
+        '{"code":15,"language":"GO","version":317,"opaque":9,"flag":0,"remark":"","extFields":{'
+        '"commitOffset":"1","consumerGroup":"cap","queueId":"0","topic":"plain"}}'
+    ),
+}
+"""As version 2.1 of the Go client writes them: the ext fields last, in the order of their names."""
+
+
+@pytest.mark.parametrize("client", ["C++", "Go"])
+@pytest.mark.parametrize("what", ["send", "pull", "commit"])
+def test_requests_of_other_clients_take_the_fast_path(side: Side, client: str, what: str) -> None:
+    header = CPP_HEADERS[what] + "\n" if client == "C++" else GO_HEADERS[what]
+    side.feed(frame(header.encode(), b"x" * 50 if what == "send" else b"") * 20)
     assert (side.frames, side.wire.cold) == (20, 0)
-    assert side.bench.store.max_offset("plain", 0) == 21
+    assert len(side.left()["answers"]) == 20
+    assert side.bench.store.max_offset("plain", 0) == (21 if what == "send" else 1)
+    assert side.bench.state.offsets.table == ({"plain@cap": {0: 1}} if what == "commit" else {})
 
 
 def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: Path) -> None:
