@@ -194,8 +194,7 @@ def request(
 
 
 def as_text(value: str) -> str:
-    loaded = json.loads(value)
-    return loaded if isinstance(loaded, str) else value
+    return json.loads(value) if value.startswith('"') else value
 
 
 @st.composite
