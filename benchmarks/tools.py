@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks import page_cache
 from benchmarks.scenarios import Scenario
 from tests.interop import apache
 
@@ -122,6 +123,7 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
                 for word in (f"--{name}", f"{value}")
             ),
         ]
+    page_cache.settle()
     figures = run(command, seconds + warm)
     if figures["errs"] > MOST_REFUSED * figures["n"] or not figures["n"]:
         raise BenchmarkError(

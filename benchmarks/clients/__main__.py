@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import machine
+from benchmarks import machine, page_cache
 from benchmarks.clients import figures, foreign, servers
 from benchmarks.clients.figures import OURS, PHASES, Run
 from benchmarks.clients.lanes import measuring
@@ -100,7 +99,7 @@ def run_phase(name: str, phase: str, work: Work) -> Run | None:
     """
     python = sys.executable if name == OURS else foreign.python()
     # What the client before left for the disk must not be this one's burden.
-    os.sync()
+    page_cache.settle()
     done = subprocess.run(
         [python, *measuring.command(CLIENTS[name].lane, phase, work)],
         cwd=ROOT,
