@@ -12,7 +12,7 @@ No I/O here, and time comes in as ``now`` (seconds of a monotonic clock).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -31,7 +31,7 @@ class ParkedPull:
     Args:
         topic, queue_id, offset: what it wants: a message at ``offset`` or above.
         deadline: when it is answered with nothing, in seconds of the monotonic clock.
-        accepts: tells whether a tags code matches its subscription; None takes all.
+        codes: tags codes of its subscription; None takes all.
         owner: its connection, for ``forget``.
         request: whatever is needed to run it again.
         weight: the bytes it keeps beyond what every pull does.
@@ -41,7 +41,7 @@ class ParkedPull:
     queue_id: int
     offset: int
     deadline: float
-    accepts: Callable[[int], bool] | None
+    codes: frozenset[int] | None
     owner: Hashable
     request: object
     weight: int = 0
@@ -110,7 +110,7 @@ class LongPolls:
             pull
             for pull in waiting
             if pull.offset < max_offset
-            and (pull.accepts is None or tags_code is None or pull.accepts(tags_code))
+            and (pull.codes is None or tags_code is None or tags_code in pull.codes)
         ]
         for pull in woken:
             self._remove(pull)

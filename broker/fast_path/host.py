@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import LimitReached, Refused
+from broker.fast_path.read_pass import PullPlan, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
-from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, Accept, HeldPull
+from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
 from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
-from broker.store.consume_queue import ConsumeQueue
 from broker.store.results import GetResult, GetStatus
 from remoting.flow import GATHER_BYTES
-from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
-from remoting.protocol.core.answer import AnswerTemplate
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.frame import Frame, decode, encode
 from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
@@ -42,46 +40,6 @@ if TYPE_CHECKING:
 Piece = bytes | memoryview
 
 _NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
-
-
-class SendPlan(NamedTuple):
-    """What all sends of one kind have in common."""
-
-    queue: ConsumeQueue
-    answer: AnswerTemplate
-    late_answer: AnswerTemplate
-    queue_id: int
-    flag: int
-    sys_flag: int
-    reconsume_times: int
-    batch: bool
-
-
-class PullPlan:
-    """What all pulls of one kind have in common: all of their headers but the offsets.
-
-    Attributes:
-        subscription: of the group, by which ``accept`` was decided; None when it is in the header.
-    """
-
-    __slots__ = (
-        *("accept", "commits", "header", "is_decided"),
-        *("max_bytes", "max_count", "subscription"),
-    )
-
-    def __init__(
-        self, header: PullMessageRequestHeader, accept: Accept, most: tuple[int, int]
-    ) -> None:
-        # A header's texts come again with each kind of pull.
-        header.consumer_group = sys.intern(header.consumer_group)
-        header.topic = sys.intern(header.topic)
-        self.header = header
-        self.accept = accept
-        self.max_count, self.max_bytes = most
-        self.commits = bool(header.sys_flag & COMMIT_OFFSET)
-        # Without it the filter is that of the group's last heartbeat.
-        self.is_decided = bool(header.sys_flag & SUBSCRIPTION)
-        self.subscription: SubscriptionData | None = None
 
 
 class Host:
@@ -147,12 +105,9 @@ class Host:
         queue = self._queues.get((fields.topic, fields.queue_id))
         if queue is None:
             return None
-        answer, late_answer = self._answers.of(SerializeType(codec), fields.queue_id)
         return SendPlan(
-            queue=queue,
-            answer=answer,
-            late_answer=late_answer,
-            queue_id=fields.queue_id,
+            queue,
+            self._answers.of(SerializeType(codec), fields.queue_id),
             flag=fields.flag,
             sys_flag=fields.sys_flag & ~HOSTS_V6_MASK,
             reconsume_times=fields.reconsume_times or 0,
@@ -173,7 +128,7 @@ class Host:
 
     # commits
 
-    def plan_commit(self, codec: int, header: bytes) -> tuple[str, str, int] | None:
+    def plan_commit(self, codec: int, header: bytes, _: Connection) -> tuple[str, str, int] | None:
         """Group, topic and queue of a kind of commit; None: the general path decides."""
         try:
             command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
@@ -199,10 +154,13 @@ class Host:
             command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
             fields = command.read(PullMessageRequestHeader)
             fields.bname = fields.proxy_froward_client_id = None
-            accept = pulls.accept(HeldPull(_NO_COMMAND, connection, fields))
+            codes = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, Refused, LimitReached):
             return None
-        return PullPlan(fields, accept, pulls.most(fields))
+        # A header's texts come again with each kind of pull.
+        fields.consumer_group = sys.intern(fields.consumer_group)
+        fields.topic = sys.intern(fields.topic)
+        return PullPlan(fields, codes, pulls.most(fields))
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -213,17 +171,18 @@ class Host:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         online = state.consumers.groups.get(group)
         try:
-            if not plan.is_decided:
-                self._accept_of_group(plan, online, connection)
+            # Without it the filter is that of the group's last heartbeat.
+            if not header.sys_flag & SUBSCRIPTION:
+                self._codes_of_group(plan, online, connection)
             if online is not None:
                 online.pulled(topic, queue_id, connection, state.clock.monotonic())
-            if plan.commits and not state.stopping:
+            if header.sys_flag & COMMIT_OFFSET and not state.stopping:
                 self._processors.offsets.commit(group, topic, queue_id, commit_offset)
         except (LimitReached, Refused):
             return False
         return True
 
-    def _accept_of_group(
+    def _codes_of_group(
         self, plan: PullPlan, online: ConsumerGroup | None, connection: Connection
     ) -> None:
         """The filter of the group's last heartbeat: decided anew when that says something else."""
@@ -236,8 +195,7 @@ class Host:
             or online.is_broadcasting
         ):
             held = HeldPull(_NO_COMMAND, connection, header)
-            plan.accept = self._processors.pull.accept(held)
-            plan.subscription = subscription
+            plan.decide(self._processors.pull.admit(held), subscription)
 
     def window(self, plan: PullPlan) -> Window | None:
         """Where the entries and the records of a pull lie; None: ``pull`` has to look."""
@@ -269,7 +227,7 @@ class Host:
             header.queue_offset,
             plan.max_count,
             max_bytes=plan.max_bytes,
-            accept=plan.accept,
+            codes=plan.codes,
             wait=False,
         )
         if result.status is GetStatus.COLD:
@@ -288,7 +246,7 @@ class Host:
             lambda found, number: self._pieces(serialize, found, number),
         )
         pulls = self._processors.pull
-        reply = pulls.answer(held, plan.accept, result, suspend=not state.stopping)
+        reply = pulls.answer(held, plan.codes, result, suspend=not state.stopping)
         return [] if reply is None else [encode(reply)]
 
     def _pieces(self, codec: SerializeType, result: GetResult, opaque: int) -> list[Piece]:

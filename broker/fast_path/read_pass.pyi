@@ -2,7 +2,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.fast_path.host import Host, Piece
+from broker.processors.pull import Codes
+from broker.store.consume_queue import ConsumeQueue
 from remoting.connection import Connection
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+from remoting.protocol.core.answer import AnswerTemplate
+from remoting.protocol.headers.pull import PullMessageRequestHeader
 
 MAX_PLANS: int
 
@@ -23,6 +28,44 @@ class Peer(Protocol):
     @property
     def may_hold(self) -> bool: ...
     def work_cold(self, buffer: bytes, position: int) -> int: ...
+
+class SendPlan:
+    """What all sends of one kind have in common."""
+
+    def __init__(
+        self,
+        queue: ConsumeQueue,
+        answers: tuple[AnswerTemplate, AnswerTemplate],
+        *,
+        flag: int,
+        sys_flag: int,
+        reconsume_times: int,
+        batch: bool,
+    ) -> None:
+        """``answers`` are those of ``SendAnswers``; the rest is as in records."""
+
+class PullPlan:
+    """What all pulls of one kind have in common: all of their headers but the offsets."""
+
+    @property
+    def header(self) -> PullMessageRequestHeader: ...
+    @property
+    def codes(self) -> Codes: ...
+    @property
+    def subscription(self) -> SubscriptionData | None:
+        """Of the group, by which ``codes`` were decided; None when they are in the header."""
+
+    @property
+    def max_count(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    def __init__(
+        self, header: PullMessageRequestHeader, codes: Codes, most: tuple[int, int]
+    ) -> None:
+        """``most`` is how many messages, and bytes, a pull gets."""
+
+    def decide(self, codes: Codes, subscription: SubscriptionData | None) -> None:
+        """From now on messages with these tags codes are wanted."""
 
 class ReadPass:
     """The fast path of one broker; see ``read_pass.pyx``."""

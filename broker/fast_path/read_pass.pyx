@@ -53,6 +53,8 @@ cdef enum:
     HOST_BYTES_V4 = 8
     FLAG_ONEWAY = 2
     FRAMES_BETWEEN_LOOKS = 16
+    # Tags codes of a filter that are compared one by one; of more, their set is asked.
+    FEW_CODES = 16
     # Records are stored when so many bytes of them are there: while the processor's cache has them.
     STAGED = 256 * 1024
     # A larger body is written by the general path, which copies it no more often.
@@ -81,6 +83,53 @@ cdef Py_ssize_t GATHERED = GATHER_BYTES
 MAX_PLANS = 16_384
 """Kinds of requests remembered, of about 1 KiB each: a client's for ten thousand queues. More are a
 stream of odd headers, for which it starts anew."""
+
+
+cdef struct Request:
+    Header header
+    const uint8_t *text
+    Py_ssize_t text_length
+    const uint8_t *body
+    Py_ssize_t body_length
+
+
+cdef class Plans:
+    """Plans of one family of requests, by the bytes of the fields that repeat.
+
+    Args:
+        slots: of these fields.
+        make: makes a plan of codec, header and connection; None: the general path decides.
+        most: kinds of requests that are remembered.
+    """
+
+    cdef uint32_t _slots
+    cdef object _make
+    cdef Py_ssize_t _most
+    cdef dict _known
+
+    def __cinit__(self, uint32_t slots, make, Py_ssize_t most):
+        self._slots = slots
+        self._make = make
+        self._most = most
+        self._known = {}
+
+    cdef int forget(self) except -1:
+        self._known.clear()
+        return 0
+
+    cdef object find(self, const Request *request, connection):
+        key = key_of(&request.header, self._slots)
+        if key is None:
+            return None
+        plan = self._known.get(key)
+        if plan is None:
+            text = PyBytes_FromStringAndSize(<const char *>request.text, request.text_length)
+            plan = self._make(<int>request.header.codec, text, connection)
+            if plan is not None:
+                if len(self._known) >= self._most:
+                    self._known.clear()
+                self._known[key] = plan
+        return plan
 
 
 cdef class Run:
@@ -277,8 +326,9 @@ def _answer(peer, answers, durable_frames, late_frames, durable):
 
 
 cdef class SendPlan:
-    """What all sends of one kind have in common; see ``Host.plan_send``."""
+    """What all sends of one kind have in common; see the stub."""
 
+    cdef object queue
     cdef Run run
     cdef AnswerTemplate answer
     cdef AnswerTemplate late_answer
@@ -287,14 +337,13 @@ cdef class SendPlan:
     cdef int32_t reconsume_times
     cdef bint batch
 
-    def __cinit__(self, plan, Run run):
-        self.run = run
-        self.answer = plan.answer
-        self.late_answer = plan.late_answer
-        self.flag = plan.flag
-        self.sys_flag = plan.sys_flag
-        self.reconsume_times = plan.reconsume_times
-        self.batch = plan.batch
+    def __init__(self, queue, answers, *, flag, sys_flag, reconsume_times, batch):
+        self.queue = queue
+        self.answer, self.late_answer = answers
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.reconsume_times = reconsume_times
+        self.batch = batch
 
 
 cdef class Sends:
@@ -306,19 +355,16 @@ cdef class Sends:
         max_plans: kinds of sends that are remembered.
     """
 
-    cdef object _host
     cdef Gathered _gathered
-    cdef Py_ssize_t _max_plans
-    cdef dict _plans, _runs
+    cdef Plans _plans
+    cdef dict _runs
     cdef Buffer _text, _positions
     cdef bytes _cluster
     cdef int64_t _max_body
 
     def __cinit__(self, host, Gathered gathered, Py_ssize_t max_plans):
-        self._host = host
         self._gathered = gathered
-        self._max_plans = max_plans
-        self._plans = {}
+        self._plans = Plans(SEND_KEY, host.plan_send, max_plans)
         self._runs = {}
         self._text = Buffer()
         self._positions = Buffer()
@@ -327,25 +373,27 @@ cdef class Sends:
 
     cdef int forget(self) except -1:
         """Topics or queues have changed."""
-        self._plans.clear()
+        self._plans.forget()
         self._runs.clear()
         return 0
 
-    cdef int serve(
-        self, const Header *header, const uint8_t *at, Py_ssize_t header_length,
-        const uint8_t *body, Py_ssize_t length, connection,
-    ) except -1:
-        """Serve a send whose header lies at ``at``; COLD: the general path has to."""
-        cdef const Text *sent = &header.slots[PROPERTIES]
+    cdef int serve(self, const Request *request, connection) except -1:
+        """Serve a send; COLD: the general path has to."""
+        cdef const Text *sent = &request.header.slots[PROPERTIES]
         cdef Py_ssize_t text_length = sent.length
         cdef uint8_t *text
         cdef Head head
         cdef SendPlan plan
-        if not number_of(header, BORN_TIMESTAMP, &head.born_ms):
+        if not number_of(&request.header, BORN_TIMESTAMP, &head.born_ms):
             return COLD
-        plan = self._find(header, at, header_length, connection)
+        plan = self._plans.find(request, connection)
         if plan is None:
             return COLD
+        if plan.run is None:
+            # One queue has one run, whatever the kinds of its sends.
+            if plan.queue not in self._runs:
+                self._runs[plan.queue] = Run(plan.queue)
+            plan.run = self._runs[plan.queue]
         # With room for the broker's own entry and the separator before it.
         self._text.length = 0
         text = self._text.room(text_length + PyBytes_GET_SIZE(self._cluster) + 1)
@@ -360,32 +408,8 @@ cdef class Sends:
         head.sys_flag = plan.sys_flag
         head.reconsume_times = plan.reconsume_times
         if plan.batch:
-            return self._batch(plan, header, &head, text, text_length, body, length)
-        return self._one(plan, header, &head, text, text_length, body, length)
-
-    cdef SendPlan _find(
-        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
-    ):
-        """The plan of a send; None: the general path decides."""
-        cdef Run run
-        key = key_of(header, SEND_KEY)
-        if key is None:
-            return None
-        found = self._plans.get(key)
-        if found is not None:
-            return <SendPlan>found
-        text = PyBytes_FromStringAndSize(<const char *>at, header_length)
-        plan = self._host.plan_send(<int>header.codec, text, connection)
-        if plan is None:
-            return None
-        if len(self._plans) >= self._max_plans:
-            # The runs stay: one queue has one of them as long as a pass lasts.
-            self._plans.clear()
-        run = self._runs.get(plan.queue)
-        if run is None:
-            run = self._runs[plan.queue] = Run(plan.queue)
-        made = self._plans[key] = SendPlan(plan, run)
-        return made
+            return self._batch(plan, request, &head, text, text_length)
+        return self._one(plan, request, &head, text, text_length)
 
     cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
         """Append the broker's entry to a properties text; its new length."""
@@ -397,12 +421,13 @@ cdef class Sends:
         return length + more
 
     cdef int _one(
-        self, SendPlan plan, const Header *header, Head *head, uint8_t *text,
-        Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length,
+        self, SendPlan plan, const Request *request, Head *head, uint8_t *text,
+        Py_ssize_t text_length,
     ) except -1:
         cdef Gathered gathered = self._gathered
         cdef Run run = plan.run
         cdef Properties properties
+        cdef Py_ssize_t length = request.body_length
         cdef int64_t number, position, code
         if length > self._max_body or length > LARGEST_BODY:
             return COLD
@@ -414,14 +439,14 @@ cdef class Sends:
         head.size = FIXED_BYTES - 1 + length + PyBytes_GET_SIZE(run.topic) + text_length
         if not gathered.make_room(run, 1, head.size):
             return COLD
-        head.crc = body_crc(body, length)
+        head.crc = body_crc(request.body, length)
         head.flag = plan.flag
         head.body_length = length
         position, number = gathered.position, run.next_offset
         code = <int32_t>java_hash(properties.tag, properties.tag_length, 0)
-        gathered.put(run, head, code, body, text, text_length)
+        gathered.put(run, head, code, request.body, text, text_length)
         gathered.sent_bytes += length
-        self._answer(plan, header, properties.waits, number, &position, 1)
+        self._answer(plan, &request.header, properties.waits, number, &position, 1)
         return LIGHT
 
     cdef int _answer(
@@ -443,11 +468,12 @@ cdef class Sends:
     # --- batches
 
     cdef int _batch(
-        self, SendPlan plan, const Header *header, Head *head, uint8_t *text,
-        Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length,
+        self, SendPlan plan, const Request *request, Head *head, uint8_t *text,
+        Py_ssize_t text_length,
     ) except -1:
+        cdef const uint8_t *body = request.body
         cdef Properties common
-        cdef Py_ssize_t count
+        cdef Py_ssize_t count, length = request.body_length
         cdef int64_t size = 0, number
         # The bodies take less than the whole; so near the limit they are counted elsewhere.
         if length > self._max_body:
@@ -464,9 +490,8 @@ cdef class Sends:
         number = plan.run.next_offset
         self._put_elements(plan, head, &common, body, count)
         self._gathered.sent_bytes += length
-        self._answer(
-            plan, header, common.waits, number, <const int64_t *>self._positions.data, count
-        )
+        positions = <const int64_t *>self._positions.data
+        self._answer(plan, &request.header, common.waits, number, positions, count)
         return HEAVY
 
     cdef int _put_elements(
@@ -539,16 +564,37 @@ cdef Py_ssize_t measure(
 
 
 cdef class PullPlan:
-    """What all pulls of one kind have in common; see ``Host.plan_pull``."""
+    """What all pulls of one kind have in common; see the stub."""
 
-    cdef object plan
-    cdef int64_t max_count
-    cdef int64_t max_bytes
+    cdef readonly object header, codes, subscription
+    cdef readonly int64_t max_count, max_bytes
+    cdef int64_t _few[FEW_CODES]
+    cdef Py_ssize_t _count
 
-    def __cinit__(self, plan):
-        self.plan = plan
-        self.max_count = max(1, min(plan.max_count, MOST_MESSAGES))
-        self.max_bytes = min(plan.max_bytes, MOST_BYTES)
+    def __init__(self, header, codes, most):
+        self.header = header
+        self.max_count = max(1, min(most[0], MOST_MESSAGES))
+        self.max_bytes = min(most[1], MOST_BYTES)
+        self.decide(codes, None)
+
+    def decide(self, codes, subscription):
+        self.codes = codes
+        self.subscription = subscription
+        self._count = -1
+        if codes is not None and len(codes) <= FEW_CODES:
+            self._count = 0
+            for code in codes:
+                self._few[self._count] = code
+                self._count += 1
+
+    cdef bint takes(self, int64_t code) except -1:
+        cdef Py_ssize_t index
+        if self._count < 0:
+            return self.codes is None or code in self.codes
+        for index in range(self._count):
+            if self._few[index] == code:
+                return True
+        return False
 
 
 cdef class Pulls:
@@ -562,8 +608,7 @@ cdef class Pulls:
 
     cdef object _host
     cdef Gathered _gathered
-    cdef Py_ssize_t _max_plans
-    cdef dict _plans
+    cdef Plans plans
     cdef list _found
     cdef Buffer _runs
     cdef Py_ssize_t _pulls, _messages
@@ -572,59 +617,33 @@ cdef class Pulls:
     def __cinit__(self, host, Gathered gathered, Py_ssize_t max_plans):
         self._host = host
         self._gathered = gathered
-        self._max_plans = max_plans
-        self._plans = {}
+        self.plans = Plans(PULL_KEY, host.plan_pull, max_plans)
         self._found = host.found
         self._runs = Buffer()
 
-    cdef int forget(self) except -1:
-        """Topics or groups have changed."""
-        self._plans.clear()
-        return 0
-
-    cdef int serve(
-        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
-    ) except -1:
-        """Serve a pull whose header lies at ``at``; COLD: the general path has to."""
+    cdef int serve(self, const Request *request, connection) except -1:
+        """Serve a pull; COLD: the general path has to."""
+        cdef const Header *header = &request.header
         cdef int64_t offset = 0, commit_offset = 0
         cdef PullPlan plan
         if header.flag != 0 or not number_of(header, QUEUE_OFFSET, &offset):
             return COLD
         if not number_of(header, PULL_COMMIT_OFFSET, &commit_offset):
             return COLD
-        plan = self._find(header, at, header_length, connection)
+        plan = self.plans.find(request, connection)
         if plan is None:
             return COLD
-        if not self._host.begin_pull(plan.plan, offset, commit_offset, connection):
+        if not self._host.begin_pull(plan, offset, commit_offset, connection):
             return COLD
         # It may ask for what has just been sent.
         self._gathered.store()
-        window = self._host.window(plan.plan)
+        window = self._host.window(plan)
         if window is None or not self._take(plan, header, window, offset):
-            pieces = self._host.pull(<int>header.codec, plan.plan, header.opaque, connection)
+            pieces = self._host.pull(<int>header.codec, plan, header.opaque, connection)
             if pieces is None:
                 return COLD
             self._gathered.add_pieces(pieces)
         return HEAVY
-
-    cdef PullPlan _find(
-        self, const Header *header, const uint8_t *at, Py_ssize_t header_length, connection
-    ):
-        """The plan of a pull; None: the general path decides."""
-        key = key_of(header, PULL_KEY)
-        if key is None:
-            return None
-        found = self._plans.get(key)
-        if found is not None:
-            return <PullPlan>found
-        text = PyBytes_FromStringAndSize(<const char *>at, header_length)
-        plan = self._host.plan_pull(<int>header.codec, text, connection)
-        if plan is None:
-            return None
-        if len(self._plans) >= self._max_plans:
-            self._plans.clear()
-        made = self._plans[key] = PullPlan(plan)
-        return made
 
     cdef bint _take(self, PullPlan plan, const Header *header, window, int64_t offset) except -1:
         """Answer a pull from a window; False: the general get has to look at it."""
@@ -662,7 +681,6 @@ cdef class Pulls:
         cdef int64_t base = window.base
         cdef int64_t first, place, size, matched = 0, scanned = 0, run_end = -1
         cdef int64_t *run = NULL
-        accept = plan.plan.accept
         self._runs.length = 0
         PyObject_GetBuffer(window.entries, &view, PyBUF_SIMPLE)
         try:
@@ -677,7 +695,7 @@ cdef class Pulls:
                 if first < 0 or place < first or size < FIXED_BYTES or place > log_bytes - size:
                     return 0
                 scanned += 1
-                if accept is None or accept(<int64_t>get64(entry + 12)):
+                if plan.takes(<int64_t>get64(entry + 12)):
                     if place != run_end:
                         run = <int64_t *>self._runs.room(16)
                         self._runs.length += 16
@@ -755,13 +773,13 @@ cdef class ReadPass:
     cdef Gathered _gathered
     cdef Sends _sends
     cdef Pulls _pulls
-    cdef dict _commits
+    cdef Plans _commits
     cdef list _committed
     cdef bint _stores_v4, _takes_sends, _takes_msgpack
     cdef bytes _born_host
-    cdef Py_ssize_t _longest, _max_plans, _pulls_served, _commits_served
+    cdef Py_ssize_t _longest, _pulls_served, _commits_served
     cdef double _cold_seconds
-    cdef Header _header
+    cdef Request _request
 
     def __init__(self, host, *, max_frame_bytes, max_plans=MAX_PLANS):
         self._host = host
@@ -769,10 +787,9 @@ cdef class ReadPass:
         self._gathered = Gathered(host)
         self._sends = Sends(host, self._gathered, max_plans)
         self._pulls = Pulls(host, self._gathered, max_plans)
-        self._commits = {}
+        self._commits = Plans(COMMIT_KEY, host.plan_commit, max_plans)
         self._committed = host.committed
         self._longest = max_frame_bytes - 4
-        self._max_plans = max_plans
 
     def work(self, peer, buffer, Py_ssize_t position, Py_ssize_t stop, may_go_on):
         """Work the frames of ``buffer`` from ``position`` on; the position behind the last one.
@@ -861,7 +878,7 @@ cdef class ReadPass:
         """See what holds now: at the beginning, and after each frame of the general path."""
         if not self._host.is_current():
             self._sends.forget()
-            self._pulls.forget()
+            self._pulls.plans.forget()
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4
@@ -892,57 +909,48 @@ cdef class ReadPass:
         """
         cdef uint32_t mark = get32(frame + 4)
         cdef Py_ssize_t header_length = mark & 0xFFFFFF
-        cdef const uint8_t *at = frame + PREFIX_BYTES
-        cdef const uint8_t *body = at + header_length
         cdef int codec = mark >> 24
         cdef int done = COLD
-        cdef Header *header = &self._header
+        cdef Request *request = &self._request
+        cdef Header *header = &request.header
         if codec > Codec.MSGPACK or (codec == Codec.MSGPACK and not self._takes_msgpack):
             return COLD
         if length > available or length - 4 > self._longest:
             return COLD
         if header_length > length - PREFIX_BYTES or header_length > MAX_HEADER_BYTES:
             return COLD
-        if not scan(header, <Codec>codec, at, header_length):
+        request.text = frame + PREFIX_BYTES
+        request.text_length = header_length
+        request.body = request.text + header_length
+        request.body_length = length - PREFIX_BYTES - header_length
+        if not scan(header, <Codec>codec, request.text, header_length):
             return COLD
         if header.flag != 0 and header.flag != FLAG_ONEWAY:
             return COLD
         if header.code == PULL_MESSAGE or header.code == LITE_PULL_MESSAGE:
-            done = self._pulls.serve(header, at, header_length, self._connection)
+            done = self._pulls.serve(request, self._connection)
             self._pulls_served += done != COLD
         elif header.code == UPDATE_CONSUMER_OFFSET:
-            done = self._commit(at, header_length)
+            done = self._commit(request)
             self._commits_served += done != COLD
         elif self._takes_sends:
-            done = self._sends.serve(
-                header, at, header_length, body, frame + length - body, self._connection
-            )
+            done = self._sends.serve(request, self._connection)
         self.frames += done != COLD
         return done
 
-    cdef int _commit(self, const uint8_t *at, Py_ssize_t header_length) except -1:
+    cdef int _commit(self, const Request *request) except -1:
         """Serve a commit of an offset."""
-        cdef Header *header = &self._header
+        cdef const Header *header = &request.header
         cdef int64_t offset = 0
         cdef Fill fill
-        key = key_of(header, COMMIT_KEY)
-        if key is None or not number_of(header, COMMIT_OFFSET, &offset):
+        if not number_of(header, COMMIT_OFFSET, &offset):
             return COLD
-        plan = self._commits.get(key)
-        if plan is None:
-            text = PyBytes_FromStringAndSize(<const char *>at, header_length)
-            plan = self._host.plan_commit(<int>header.codec, text)
-            if plan is None:
-                return COLD
-            if len(self._commits) >= self._max_plans:
-                self._commits.clear()
-            self._commits[key] = plan
-        if not self._host.commit(plan, offset):
+        plan = self._commits.find(request, self._connection)
+        if plan is None or not self._host.commit(plan, offset):
             return COLD
         if header.flag == 0:
             fill.opaque = header.opaque
             fill.count = fill.body_length = 0
-            (<AnswerTemplate>self._committed[<int>header.codec]).write(
-                self._gathered.answers, &fill
-            )
+            committed = <AnswerTemplate>self._committed[<int>header.codec]
+            committed.write(self._gathered.answers, &fill)
         return LIGHT

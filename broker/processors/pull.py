@@ -30,6 +30,7 @@ from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
 from broker.state import BrokerState
 from broker.store.errors import StoreBusy
 from broker.store.results import GetResult, GetStatus, PendingMessage
+from broker.store.soundness import TagsCodes
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import SubscriptionData
@@ -65,7 +66,8 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-Accept = Callable[[int], bool] | None
+Codes = TagsCodes | None
+"""Tags codes of the messages that a pull wants; None for all."""
 
 
 class Wanted(TypedDict):
@@ -76,7 +78,7 @@ class Wanted(TypedDict):
     offset: int
     max_count: int
     max_bytes: int
-    accept: Accept
+    codes: Codes
 
 
 @dataclass(slots=True)
@@ -117,17 +119,17 @@ class PullProcessor:
         """PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
-        accept = self.accept(held)
+        codes = self.admit(held)
         self._state.pulled(header.consumer_group, header.topic, header.queue_id, connection)
         if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        want = self.wanted(header, accept)
+        want = self.wanted(header, codes)
         result = self._state.store.get(**want, wait=False)
         if result.status is GetStatus.COLD:
             return self._pull_patiently(held, want)
-        return self.answer(held, accept, result, suspend=not self._state.stopping)
+        return self.answer(held, codes, result, suspend=not self._state.stopping)
 
     async def _pull_patiently(self, held: HeldPull, want: Wanted) -> Command | None:
         try:
@@ -135,7 +137,7 @@ class PullProcessor:
         except StoreBusy as busy:
             raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         suspend = not (self._state.stopping or held.connection.closed)
-        return self.answer(held, want["accept"], result, suspend=suspend)
+        return self.answer(held, want["codes"], result, suspend=suspend)
 
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again and send their answers, whatever they are."""
@@ -163,12 +165,12 @@ class PullProcessor:
 
     def _run_again(self, held: HeldPull) -> Command | None:
         """Answer a parked pull. What woke it came just now, so the disk is not waited for."""
-        accept = self.accept(held)
-        result = self._state.store.get(**self.wanted(held.header, accept), wait=False)
-        return self.answer(held, accept, result, suspend=False)
+        codes = self.admit(held)
+        result = self._state.store.get(**self.wanted(held.header, codes), wait=False)
+        return self.answer(held, codes, result, suspend=False)
 
     def answer(
-        self, held: HeldPull, accept: Accept, result: GetResult, *, suspend: bool
+        self, held: HeldPull, codes: Codes, result: GetResult, *, suspend: bool
     ) -> Command | None:
         """The answer, unless it has been sent here or has to wait for a message."""
         header = held.header
@@ -181,7 +183,7 @@ class PullProcessor:
             code == ResponseCode.PULL_NOT_FOUND
             and suspend
             and header.sys_flag & SUSPEND
-            and self._park(held, accept)
+            and self._park(held, codes)
         ):
             return None
         if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -190,7 +192,7 @@ class PullProcessor:
 
     # may this group read this queue
 
-    def accept(self, held: HeldPull) -> Accept:
+    def admit(self, held: HeldPull) -> Codes:
         """The rows that decide whether a pull is served; the filter of one that is."""
         state, header = self._state, held.header
         if not state.config.broker_permission & names.PERM_READ:
@@ -210,8 +212,8 @@ class PullProcessor:
             )
         self._check_queue(held)
         if header.sys_flag & SUBSCRIPTION:
-            return _accept_of_text(header)
-        return self._accept_of_group(header, broadcast_enable=group.consume_broadcast_enable)
+            return _codes_of_text(header)
+        return self._codes_of_group(header, broadcast_enable=group.consume_broadcast_enable)
 
     def _check_queue(self, held: HeldPull) -> None:
         header = held.header
@@ -234,9 +236,7 @@ class PullProcessor:
                 f"consumer:[/{held.connection.remote_text}]",
             )
 
-    def _accept_of_group(
-        self, header: PullMessageRequestHeader, *, broadcast_enable: bool
-    ) -> Accept:
+    def _codes_of_group(self, header: PullMessageRequestHeader, *, broadcast_enable: bool) -> Codes:
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
             raise Refused(
@@ -256,7 +256,7 @@ class PullProcessor:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return _accept_of_subscription(subscription)
+        return _codes_of_subscription(subscription)
 
     # the store
 
@@ -269,7 +269,7 @@ class PullProcessor:
             most = min(header.max_msg_bytes, config.pull_max_bytes)
         return count, most
 
-    def wanted(self, header: PullMessageRequestHeader, accept: Accept) -> Wanted:
+    def wanted(self, header: PullMessageRequestHeader, codes: Codes) -> Wanted:
         """What it asks the store for."""
         count, most = self.most(header)
         return {
@@ -278,7 +278,7 @@ class PullProcessor:
             "offset": header.queue_offset,
             "max_count": count,
             "max_bytes": most,
-            "accept": accept,
+            "codes": codes,
         }
 
     def _found(self, held: HeldPull, result: GetResult) -> None:
@@ -293,7 +293,7 @@ class PullProcessor:
             _reply(held.command, ResponseCode.SUCCESS, result), result.records
         )
 
-    def _park(self, held: HeldPull, accept: Accept) -> bool:
+    def _park(self, held: HeldPull, codes: Codes) -> bool:
         state, header = self._state, held.header
         config = state.config
         wait_ms = (
@@ -308,7 +308,7 @@ class PullProcessor:
                 queue_id=header.queue_id,
                 offset=header.queue_offset,
                 deadline=state.clock.monotonic() + wait_ms / 1000,
-                accepts=accept,
+                codes=codes,
                 owner=held.connection,
                 request=held,
                 weight=_weight(header.subscription),
@@ -341,7 +341,7 @@ class PullProcessor:
         )
 
 
-def _accept_of_text(header: PullMessageRequestHeader) -> Accept:
+def _codes_of_text(header: PullMessageRequestHeader) -> Codes:
     if not is_tag_type(header.expression_type):
         if not header.subscription:
             raise _unparsable()
@@ -353,7 +353,7 @@ def _accept_of_text(header: PullMessageRequestHeader) -> Accept:
         expression = _parse_tags(text)
     except ValueError:
         raise _unparsable() from None
-    return None if expression.is_all else expression.codes.__contains__
+    return None if expression.is_all else expression.codes
 
 
 def _parse_tags(text: str | None) -> TagExpression:
@@ -374,12 +374,12 @@ def _unparsable() -> Refused:
     )
 
 
-def _accept_of_subscription(subscription: SubscriptionData) -> Accept:
+def _codes_of_subscription(subscription: SubscriptionData) -> Codes:
     if not is_tag_type(subscription.expression_type):
         raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
     if subscription.sub_string == "*":
         return None
-    return frozenset(subscription.code_set).__contains__
+    return frozenset(subscription.code_set)
 
 
 def _code_of(status: GetStatus, offset: int) -> int:

@@ -35,7 +35,7 @@ from broker.store.limits import (
 from broker.store.reader import Reader
 from broker.store.restore import Restorer, find_entries
 from broker.store.results import FileRange, GetResult, GetStatus
-from broker.store.soundness import Accept
+from broker.store.soundness import TagsCodes
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
@@ -88,14 +88,14 @@ class ColdReads:
         max_count: int,
         *,
         max_bytes: int,
-        accept: Accept | None,
+        codes: TagsCodes | None,
     ) -> GetResult:
         """See ``MessageStore.get_patiently``."""
         self._stats.cold_gets += 1
         wait = False
         while True:
             result = self._reader.get(
-                topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
+                topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes, wait=wait
             )
             if result.status is not GetStatus.COLD:
                 return result

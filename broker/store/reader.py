@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
+    GRANULE_BYTES,
+    MAX_PROBES,
     MAX_PULL_BYTES,
     MAX_PULL_MESSAGES,
     MAX_SPAN_BYTES,
@@ -29,7 +31,7 @@ from broker.store.limits import (
 from broker.store.lookups import Lookups
 from broker.store.queue_files import NO_MESSAGE
 from broker.store.results import GetResult, GetStatus
-from broker.store.soundness import Accept, Run
+from broker.store.soundness import Run, TagsCodes
 from broker.store.spans import slices_of, spans_of
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
@@ -122,7 +124,8 @@ class Reader(Lookups):
             scanned: how many of its entries were looked at.
             begin, end: all their records lie between these physical offsets.
         """
-        if end - begin > MAX_SPAN_BYTES:
+        # A filter takes a few of many: those that it leaves out only have to be in memory as well.
+        if end - begin > MAX_PROBES * GRANULE_BYTES:
             return False
         file = self._log.file_at(begin)
         if file is None or not self._warmth.is_warm(file, begin - file.start, end - file.start):
@@ -146,7 +149,7 @@ class Reader(Lookups):
         max_count: int,
         *,
         max_bytes: int = MAX_PULL_BYTES,
-        accept: Accept | None = None,
+        codes: TagsCodes | None = None,
         wait: bool = True,
     ) -> GetResult:
         """Messages of a queue from ``offset`` on; see ``GetResult``."""
@@ -170,11 +173,11 @@ class Reader(Lookups):
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         most = min(max_bytes, MAX_PULL_BYTES)
-        if accept is None:
+        if codes is None:
             found = self._take_all(queue, offset, entries, count, most, wait=wait)
             if found is not None:
                 return found
-        return self._collect(queue, offset, entries, count, most, accept, wait=wait)
+        return self._collect(queue, offset, entries, count, most, codes, wait=wait)
 
     def _take_all(
         self,
@@ -287,7 +290,7 @@ class Reader(Lookups):
         entries: memoryview,
         count: int,
         max_bytes: int,
-        accept: Accept | None,
+        codes: TagsCodes | None,
         *,
         wait: bool,
     ) -> GetResult:
@@ -306,10 +309,10 @@ class Reader(Lookups):
                 # decide whether the message is wanted.
                 if (physical_offset, size) != _NO_MESSAGE:
                     broken.append(offset + scanned - 1)
-                elif accept is None or accept(tags_code):
+                elif codes is None or tags_code in codes:
                     bad += 1
                 continue
-            if accept is not None and not accept(tags_code):
+            if codes is not None and tags_code not in codes:
                 continue
             if physical_offset != run_end:
                 if run_count:
@@ -331,7 +334,7 @@ class Reader(Lookups):
                 queue, offset, offset + scanned
             ):
                 looked_at = entries[: scanned * ENTRY_BYTES]
-                runs, damaged, broken = self._soundness.sift(queue, offset, looked_at, accept)
+                runs, damaged, broken = self._soundness.sift(queue, offset, looked_at, codes)
                 if broken:
                     return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
         records, found = self._slices(runs)

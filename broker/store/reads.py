@@ -15,7 +15,7 @@ from broker.store.parts import Parts
 from broker.store.range_bytes import measure
 from broker.store.reader import Window
 from broker.store.results import FileRange, GetResult
-from broker.store.soundness import Accept
+from broker.store.soundness import TagsCodes
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class StoreReads(ABC):
         max_count: int,
         *,
         max_bytes: int = MAX_PULL_BYTES,
-        accept: Accept | None = None,
+        codes: TagsCodes | None = None,
         wait: bool = True,
     ) -> GetResult:
         """Messages of a queue from ``offset`` on.
@@ -47,7 +47,7 @@ class StoreReads(ABC):
             offset: number of the first message wanted.
             max_count: messages at most; never more than ``MAX_PULL_MESSAGES``.
             max_bytes: of records at most, but at least one record.
-            accept: whether a message with this tags code is wanted; None for all.
+            codes: tags codes of the messages wanted; None for all.
             wait: whether the thread may wait for the disk. If not, the status may be COLD, and
                 ``get_patiently`` gets the messages.
 
@@ -58,7 +58,7 @@ class StoreReads(ABC):
         parts = self._opened()
         while True:
             result = parts.reader.get(
-                topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept, wait=wait
+                topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes, wait=wait
             )
             if not (wait and result.broken):
                 return result
@@ -85,7 +85,7 @@ class StoreReads(ABC):
         max_count: int,
         *,
         max_bytes: int = MAX_PULL_BYTES,
-        accept: Accept | None = None,
+        codes: TagsCodes | None = None,
     ) -> GetResult:
         """The same, with what is not in memory read in a thread; never COLD.
 
@@ -97,7 +97,7 @@ class StoreReads(ABC):
             StoreError: the store is not open, or the disk can't be read.
         """
         return await self._opened().cold_reads.get(
-            owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, accept=accept
+            owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes
         )
 
     async def tags_codes(

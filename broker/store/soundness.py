@@ -44,8 +44,8 @@ from remoting.protocol.message.record import (
 )
 from remoting.protocol.message.sys_flag import HOSTS_V6_MASK
 
-Accept = Callable[[int], bool]
-"""Whether a message with this tags code is wanted."""
+TagsCodes = frozenset[int]
+"""The tags codes of the messages that are wanted."""
 
 Run = tuple[int, int, int]
 """Adjacent records: where they begin and end in the log, and how many they are."""
@@ -109,7 +109,7 @@ class Soundness:
         return low <= offset and end <= high and epoch == self._warmth.epoch
 
     def sift(  # noqa: PLR0912 - one pass over entries
-        self, queue: ConsumeQueue, offset: int, entries: memoryview, accept: Accept | None
+        self, queue: ConsumeQueue, offset: int, entries: memoryview, codes: TagsCodes | None
     ) -> tuple[list[Run], int, list[int]]:
         """The records that entries point to, but for the damaged ones.
 
@@ -127,7 +127,7 @@ class Soundness:
         broken: list[int] = []
         view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
         for number, (start, size, tags_code) in enumerate(ENTRY.iter_unpack(entries), offset):
-            if (accept is not None and not accept(tags_code)) or size < FIXED_BYTES_V4:
+            if (codes is not None and tags_code not in codes) or size < FIXED_BYTES_V4:
                 continue
             flaw = ""
             if not (base <= start and start + size <= limit):
@@ -156,7 +156,7 @@ class Soundness:
                 runs.append((start, start + size, 1))
             run_end = start + size
         # The few messages that a filter wants shall not push out what is known of all.
-        if accept is None or before[0] != epoch or before[1] == low:
+        if codes is None or before[0] != epoch or before[1] == low:
             queue.checked = (epoch, low, high)
         return runs, damaged, broken
 

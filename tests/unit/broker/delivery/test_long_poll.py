@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 
 
-def pull(*, topic="T", queue_id=0, offset=5, deadline=10.0, accepts=None, owner="c1") -> ParkedPull:
-    return ParkedPull(topic, queue_id, offset, deadline, accepts, owner, request=object())
+def pull(*, topic="T", queue_id=0, offset=5, deadline=10.0, codes=None, owner="c1") -> ParkedPull:
+    return ParkedPull(topic, queue_id, offset, deadline, codes, owner, request=object())
 
 
 def test_a_message_at_the_offset_wakes_the_pull():
@@ -36,7 +36,7 @@ def test_messages_of_other_queues_and_topics_do_not():
 
 def test_a_message_of_another_tag_does_not():
     polls = LongPolls(0.0, limit=10)
-    parked = pull(accepts=frozenset({7}).__contains__)
+    parked = pull(codes=frozenset({7}))
     polls.park(parked)
     assert polls.arrived("T", 0, 6, 8) == []
     assert polls.arrived("T", 0, 7, 7) == [parked]
@@ -44,7 +44,7 @@ def test_a_message_of_another_tag_does_not():
 
 def test_an_unknown_tag_wakes_everyone():
     polls = LongPolls(0.0, limit=10)
-    parked = pull(accepts=frozenset({7}).__contains__)
+    parked = pull(codes=frozenset({7}))
     polls.park(parked)
     assert polls.arrived("T", 0, 6, None) == [parked]
 

@@ -235,7 +235,7 @@ async def test_a_disk_that_can_not_tell_is_read_in_a_thread_too(
 
 
 async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
-    result = await store.get_patiently("me", *QUEUE, 0, 10, accept=lambda code: code == 1)
+    result = await store.get_patiently("me", *QUEUE, 0, 10, codes=frozenset({1}))
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
 
 

@@ -97,11 +97,11 @@ def pulled(
     store: MessageStore, queue_id: int, count: int, wanted: set[int] | None
 ) -> list[tuple[int, bytes]]:
     """Offset and body of a queue's messages, as consumers get them."""
-    accept = None if wanted is None else wanted.__contains__
+    codes = None if wanted is None else frozenset(wanted)
     found: list[tuple[int, bytes]] = []
     offset = 0
     while True:
-        result = store.get(TOPIC, queue_id, offset, count, accept=accept)
+        result = store.get(TOPIC, queue_id, offset, count, codes=codes)
         for run in result.records:
             found += [(record.queue_offset, record.body) for record in iter_records(run)]
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:

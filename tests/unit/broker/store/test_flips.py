@@ -61,11 +61,11 @@ def places_of(record: bytes) -> list[int]:
 
 def pulled(store: MessageStore, queue_id: int, count: int, wanted: set[int] | None) -> list[bytes]:
     """The records of a queue, as consumers get them."""
-    accept = None if wanted is None else wanted.__contains__
+    codes = None if wanted is None else frozenset(wanted)
     found: list[bytes] = []
     offset = 0
     while True:
-        result = store.get(TOPIC, queue_id, offset, count, accept=accept)
+        result = store.get(TOPIC, queue_id, offset, count, codes=codes)
         for run in result.records:
             found += [bytes(record.raw) for record in iter_records(run)]
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import (
+    EVERY_CODE,
     LOG_FILE,
     QUEUE_FILE,
     bodies,
@@ -47,14 +48,14 @@ def test_adjacent_records_come_as_one_piece(store: MessageStore) -> None:
     assert result.size == len(result.records[0])
 
 
-@pytest.mark.parametrize("accept", [None, lambda _: True])
+@pytest.mark.parametrize("codes", [None, EVERY_CODE])
 def test_what_lies_between_the_records_of_a_queue_is_left_out(
-    store: MessageStore, accept: Callable[[int], bool] | None
+    store: MessageStore, codes: frozenset[int] | None
 ) -> None:
     for body in (b"a", b"b", b"c", b"d"):
         store.put(message(body))
         store.put(message(b"other", queue_id=1))
-    result = store.get("TopicTest", 0, 0, 32, accept=accept)
+    result = store.get("TopicTest", 0, 0, 32, codes=codes)
     assert [RecordView(run).body for run in result.records] == [b"a", b"b", b"c", b"d"]
     assert (result.count, result.size) == (4, sum(map(len, result.records)))
 
@@ -80,9 +81,9 @@ def test_tags_are_chosen_by_their_code_alone(store: MessageStore) -> None:
     for tag in ("red", "blue", "red", "", "red"):
         store.put(message(tag.encode(), tag=tag))
     red = {tags_code("red")}
-    result = store.get("TopicTest", 0, 0, 32, accept=red.__contains__)
+    result = store.get("TopicTest", 0, 0, 32, codes=red)
     assert (result.status, result.count, result.next_offset) == (GetStatus.FOUND, 3, 5)
-    none = store.get("TopicTest", 0, 0, 32, accept=lambda code: code == 12345)
+    none = store.get("TopicTest", 0, 0, 32, codes=frozenset({12345}))
     assert (none.status, none.count, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0, 5)
 
 
@@ -93,7 +94,7 @@ def test_one_get_looks_at_a_bounded_part_of_the_queue(
     store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100)
     for _ in range(40):
         store.put(message())
-    result = store.get("TopicTest", 0, 5, 3, accept=lambda _: False)
+    result = store.get("TopicTest", 0, 5, 3, codes=frozenset())
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 15)
     # As many entries are looked at as messages were asked for.
     assert store.get("TopicTest", 0, 5, 30).count == 30

@@ -112,8 +112,8 @@ class StoreModel(RuleBasedStateMachine):
     )
     def get(self, queue: tuple[str, int], offset: int, wanted: int, tag: str | None) -> None:
         messages = self.queues.get(queue, [])[: self.visible.get(queue, 0)]
-        accept = None if tag is None else {tags_code(tag)}.__contains__
-        result = self.store.get(*queue, offset, wanted, accept=accept)
+        codes = None if tag is None else frozenset({tags_code(tag)})
+        result = self.store.get(*queue, offset, wanted, codes=codes)
         assert result.max_offset == len(messages)
         if not messages:
             assert result.status is GetStatus.NO_MESSAGE_IN_QUEUE

@@ -78,9 +78,9 @@ def test_delayed_messages_get_their_time_of_delivery_back(store: MessageStore) -
     found = crash(store)
     shutil.rmtree(found.paths.consume_queues)
     found.open()
-    codes: list[int] = []
-    found.get("SCHEDULE_TOPIC_XXXX", 0, 0, 9, accept=lambda code: bool(codes.append(code)))
-    assert codes == [
+    queue = found.queues.get(("SCHEDULE_TOPIC_XXXX", 0))
+    assert queue is not None
+    assert [queue.entry(number)[2] for number in range(queue.max_offset)] == [
         0 if delay is None else stamp + delay
         for stamp, delay in zip(stamps, levels.values(), strict=True)
     ]

@@ -15,7 +15,7 @@ from broker.store.limits import MAX_PULL_BYTES
 from broker.store.message_store import GetStatus, MessageStore
 from broker.store.spans import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
-from tests.unit.broker.store.stores import LOG_FILE, message, opened
+from tests.unit.broker.store.stores import EVERY_CODE, LOG_FILE, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 QUEUES = 3
@@ -61,7 +61,7 @@ def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
                 one_by_one = store.get(
                     *(TOPIC, queue_id, offset, count),
                     max_bytes=most,
-                    accept=lambda _: True,
+                    codes=EVERY_CODE,
                     wait=False,
                 )
                 assert at_once.status is one_by_one.status is GetStatus.FOUND
