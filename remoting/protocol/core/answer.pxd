@@ -33,6 +33,5 @@ cdef class AnswerTemplate:
     cdef bytes _id_prefix
     cdef Py_ssize_t _fixed
     cdef int write(self, Buffer out, const Fill *fill) except -1
-    cdef uint8_t *_opaque(self, uint8_t *at, int32_t value) noexcept
     cdef uint8_t *_number(self, uint8_t *at, int64_t value) noexcept
     cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept

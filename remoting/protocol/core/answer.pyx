@@ -5,7 +5,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from remoting.protocol.core.octets cimport put16, put32, put64
+from remoting.protocol.core.octets cimport put32
 
 cdef enum:
     JSON = 0
@@ -100,8 +100,10 @@ cdef class AnswerTemplate:
         at = literal(at, <bytes>self._literals[0])
         for index in range(len(self._holes)):
             hole = self._holes[index]
-            if hole == Hole.OPAQUE:
-                at = self._opaque(at, fill.opaque)
+            if hole == Hole.OPAQUE and self._codec == ROCKETMQ:
+                at = put_big_endian(at, fill.opaque, 4)
+            elif hole == Hole.OPAQUE:
+                at = self._number(at, fill.opaque)
             elif hole == Hole.IDS:
                 at = self._ids(at, fill.positions, fill.count)
             elif hole == Hole.FIELDS_LENGTH:
@@ -117,14 +119,6 @@ cdef class AnswerTemplate:
         out.length += at - start
         return 0
 
-    cdef uint8_t *_opaque(self, uint8_t *at, int32_t value) noexcept:
-        if self._codec == JSON:
-            return decimal(at, value)
-        if self._codec == ROCKETMQ:
-            put32(at, <uint32_t>value)
-            return at + 4
-        return packed(at, value)
-
     cdef uint8_t *_number(self, uint8_t *at, int64_t value) noexcept:
         cdef uint8_t *end
         if self._codec == JSON:
@@ -133,7 +127,9 @@ cdef class AnswerTemplate:
             end = decimal(at + 4, value)
             put32(at, <uint32_t>(end - at - 4))
             return end
-        return packed(at, value)
+        if value < 0x80:
+            return put_big_endian(at, value, 1)
+        return put_packed(at, 0xCC, value)
 
     cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept:
         cdef Py_ssize_t prefix = PyBytes_GET_SIZE(self._id_prefix)
@@ -142,7 +138,7 @@ cdef class AnswerTemplate:
             put32(at, <uint32_t>size)
             at += 4
         elif self._codec != JSON:
-            at = packed_text_head(at, size)
+            at = put_big_endian(at, 0xA0 | size, 1) if size < 0x20 else put_packed(at, 0xD9, size)
         for index in range(count):
             if index:
                 at[0] = b","
@@ -185,40 +181,18 @@ cdef inline uint8_t *hexadecimal(uint8_t *at, uint64_t value) noexcept nogil:
     return at + 16
 
 
-cdef uint8_t *packed(uint8_t *at, int64_t value) noexcept nogil:
-    """A number from 0 on as msgpack writes it: in as few bytes as it takes."""
-    if value < 0x80:
-        at[0] = <uint8_t>value
-        return at + 1
-    if value < 0x100:
-        at[0] = 0xCC
-        at[1] = <uint8_t>value
-        return at + 2
-    if value < 0x10000:
-        at[0] = 0xCD
-        put16(at + 1, <unsigned short>value)
-        return at + 3
-    if value >> 32 == 0:
-        at[0] = 0xCE
-        put32(at + 1, <uint32_t>value)
-        return at + 5
-    at[0] = 0xCF
-    put64(at + 1, <uint64_t>value)
-    return at + 9
+cdef uint8_t *put_packed(uint8_t *at, int mark, uint64_t value) noexcept nogil:
+    """A number as msgpack writes it behind the mark for its size: in as few bytes as it takes."""
+    cdef int size = 0
+    while size < 3 and value >> (8 << size):
+        size += 1
+    at[0] = <uint8_t>(mark + size)
+    return put_big_endian(at + 1, value, 1 << size)
 
 
-cdef uint8_t *packed_text_head(uint8_t *at, Py_ssize_t size) noexcept nogil:
-    if size < 0x20:
-        at[0] = <uint8_t>(0xA0 | size)
-        return at + 1
-    if size < 0x100:
-        at[0] = 0xD9
-        at[1] = <uint8_t>size
-        return at + 2
-    if size < 0x10000:
-        at[0] = 0xDA
-        put16(at + 1, <unsigned short>size)
-        return at + 3
-    at[0] = 0xDB
-    put32(at + 1, <uint32_t>size)
-    return at + 5
+cdef inline uint8_t *put_big_endian(uint8_t *at, uint64_t value, int count) noexcept nogil:
+    while count:
+        count -= 1
+        at[0] = <uint8_t>(value >> (8 * count))
+        at += 1
+    return at

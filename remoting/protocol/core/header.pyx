@@ -9,9 +9,9 @@ wrong with it. What it takes means the same there.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, strlen
+from libc.string cimport memchr, memcmp, memcpy, strlen
 
-from remoting.protocol.core.octets cimport get16, get32, get64, put16, put64
+from remoting.protocol.core.octets cimport get16, get32, put16, put64
 
 cdef enum:
     SEND_MESSAGE = 10
@@ -48,6 +48,8 @@ COMMIT_NAMES[:] = [
 # SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``, which counts in msgpack alone.
 cdef int LONG_SEND_ORDER[15]
 LONG_SEND_ORDER[:] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 14]
+cdef const char *ESCAPES = b'"\\/bfnrt'
+cdef const char *MEANT = b'"\\/\b\f\n\r\t'
 cdef const char *ENVELOPE[8]
 ENVELOPE[:] = [
     b"code", b"opaque", b"flag", b"version", b"language", b"serializeTypeCurrentRPC", b"remark",
@@ -216,6 +218,7 @@ cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t length, uint8_t *out) noe
     """
     cdef const uint8_t *end = at + length
     cdef uint8_t *start = out
+    cdef const uint8_t *found
     cdef uint8_t character
     cdef int digit, number, index
     while at < end:
@@ -229,45 +232,36 @@ cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t length, uint8_t *out) noe
             return -1
         character = at[0]
         at += 1
-        if character == b"u":
-            if end - at < 4:
+        if character != b"u":
+            found = <const uint8_t *>memchr(ESCAPES, character, 8)
+            if found == NULL:
                 return -1
-            number = 0
-            for index in range(4):
-                digit = hex_digit(at[index])
-                if digit < 0:
-                    return -1
-                number = number * 16 + digit
-            at += 4
-            if 0xD800 <= number < 0xE000:
-                return -1
-            if number < 0x80:
-                out[0] = number
-                out += 1
-            elif number < 0x800:
-                out[0] = 0xC0 | (number >> 6)
-                out[1] = 0x80 | (number & 63)
-                out += 2
-            else:
-                out[0] = 0xE0 | (number >> 12)
-                out[1] = 0x80 | ((number >> 6) & 63)
-                out[2] = 0x80 | (number & 63)
-                out += 3
+            out[0] = MEANT[found - <const uint8_t *>ESCAPES]
+            out += 1
             continue
-        if character == b"n":
-            character = 10
-        elif character == b"t":
-            character = 9
-        elif character == b"r":
-            character = 13
-        elif character == b"b":
-            character = 8
-        elif character == b"f":
-            character = 12
-        elif character not in (b'"', b"\\", b"/"):
+        if end - at < 4:
             return -1
-        out[0] = character
-        out += 1
+        number = 0
+        for index in range(4):
+            digit = hex_digit(at[index])
+            if digit < 0:
+                return -1
+            number = number * 16 + digit
+        at += 4
+        if 0xD800 <= number < 0xE000:
+            return -1
+        if number < 0x80:
+            out[0] = number
+            out += 1
+            continue
+        if number < 0x800:
+            out[0] = 0xC0 | (number >> 6)
+        else:
+            out[0] = 0xE0 | (number >> 12)
+            out[1] = 0x80 | ((number >> 6) & 63)
+            out += 1
+        out[1] = 0x80 | (number & 63)
+        out += 2
     return out - start
 
 
@@ -362,7 +356,8 @@ cdef bint read_value(Reader *reader, Text *text):
     """A text, a number from 0 on, a boolean, or nil, which is ABSENT."""
     cdef const uint8_t *at = reader.at
     cdef Py_ssize_t left = reader.end - at
-    cdef Py_ssize_t size = 0, head = 1
+    cdef Py_ssize_t size = 0, head = 1, index
+    cdef bint is_text_head
     cdef uint8_t mark
     if left < 1:
         return False
@@ -377,24 +372,17 @@ cdef bint read_value(Reader *reader, Text *text):
     elif 0xA0 <= mark < 0xC0:
         text.kind = Kind.TEXT
         size = mark & 31
-    elif 0xCC <= mark <= 0xCF:
-        head = 1 + (1 << (mark - 0xCC))
+    elif 0xCC <= mark <= 0xCF or 0xD9 <= mark <= 0xDB:
+        is_text_head = mark >= 0xD9
+        head = 1 + (1 << (mark - (0xD9 if is_text_head else 0xCC)))
         if left < head:
             return False
-        if mark == 0xCC:
-            text.number = at[1]
-        elif mark == 0xCD:
-            text.number = get16(at + 1)
-        elif mark == 0xCE:
-            text.number = get32(at + 1)
-        else:
-            text.number = <int64_t>get64(at + 1)
-    elif 0xD9 <= mark <= 0xDB:
-        text.kind = Kind.TEXT
-        head = 1 + (1 << (mark - 0xD9))
-        if left < head:
-            return False
-        size = at[1] if mark == 0xD9 else get16(at + 1) if mark == 0xDA else get32(at + 1)
+        text.number = 0
+        for index in range(1, head):
+            text.number = <int64_t>(<uint64_t>text.number << 8 | at[index])
+        if is_text_head:
+            text.kind = Kind.TEXT
+            size = text.number
     else:
         return False
     if size > left - head or (text.kind == Kind.NUMBER and text.number < 0):
