@@ -86,7 +86,8 @@ sanitize: setup           ## the tests of the compiled core, with its memory and
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	    $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/unit/broker/fast_path \
 	    tests/unit/broker/store/index/test_compiled.py tests/unit/broker/store/test_stretches.py \
-	    tests/unit/broker/store/verify/test_compiled_entries.py
+	    tests/unit/broker/store/verify/test_compiled_entries.py \
+	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
 
 soak: setup               ## the full figures of the long tests; writes docs/evidence/
 	$(BIN)/python -m tests.soak

@@ -300,11 +300,13 @@ class Fetcher(Generic[T, S]):
     def _messages(self, answer: Command, wanted: int) -> list[ReceivedMessage[T]]:
         """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
         messages = messages_of(
-            answer.body, self._queue, self._serde, self._settler, body_at=answer.body_at
+            answer.body,
+            self._queue,
+            self._serde,
+            self._settler,
+            body_at=answer.body_at,
+            tags=None if self.expression.is_all else self.expression.tags,
         )
-        if not self.expression.is_all:
-            matches = self.expression.matches
-            messages = [message for message in messages if matches(message.tags)]
         if messages and messages[0].offset < wanted:
             messages = [message for message in messages if message.offset >= wanted]
         return messages

@@ -8,6 +8,7 @@ asked for. The answer isn't copied if it is most of the read that it came in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from struct import Struct
 from types import TracebackType
@@ -17,6 +18,7 @@ from client.consumer.outcome import DONE, Outcome, Settler, Verdict, outcome_of
 from client.errors import UnreadableMessage, UsageError
 from client.places import Duration, instant, seconds
 from client.serde import Serde
+from remoting.protocol import core
 from remoting.protocol.command import UNKNOWN
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -284,6 +286,7 @@ def messages_of(
     settler: Settler | None = None,
     *,
     body_at: int = UNKNOWN,
+    tags: frozenset[str] | None = None,
 ) -> list[ReceivedMessage[T]]:
     """The messages of a pull's answer; their outcomes go to ``settler``.
 
@@ -293,6 +296,7 @@ def messages_of(
         serde: reads values.
         settler: None: messages have no outcome.
         body_at: see ``Command``.
+        tags: of those wanted; None for all.
 
     Raises:
         RecordError: one of them is damaged.
@@ -306,37 +310,32 @@ def messages_of(
     messages: list[ReceivedMessage[T]] = []
     while position < limit:
         if answer.data is not None:
-            position = _walk(answer, answer.data, topic, position, limit, messages)
+            position = _walk(
+                answer, queue.topic, answer.data, topic, tags, position, limit, messages
+            )
         if position < limit:
             message = ReceivedMessage(buffer, position, queue, serde, settler, limit=limit)
-            messages.append(message)
+            if tags is None or message.tags in tags:
+                messages.append(message)
             position += message.size
     return messages
 
 
-def _walk(
+def _walk_in_python(
     answer: _Answer,
+    name: str,
     data: bytes,
     topic: bytes,
+    tags: frozenset[str] | None,
     position: int,
     limit: int,
-    messages: list[ReceivedMessage[T]],
+    messages: list[ReceivedMessage[Any]],
 ) -> int:
-    """Make messages of records as long as they are usual ones; where the first other one begins.
-
-    Args:
-        answer: that they belong to.
-        data: its bytes.
-        topic: see ``_topic_in_records``.
-        position: of the first.
-        limit: where the answer ends.
-        messages: gets them.
-    """
+    """What ``Maker.walk`` does where it isn't compiled."""
     append, new = messages.append, object.__new__
-    made: type[ReceivedMessage[T]] = ReceivedMessage
+    made: type[ReceivedMessage[Any]] = ReceivedMessage
     head, has = _USUAL_HEAD.unpack_from, data.startswith
     last = limit - FIXED_BYTES_V4
-    name = answer.queue.topic
     tail, tail_bytes = topic, -1
     while position <= last:
         size, magic, offset, sys_flag, body_length = head(data, position)
@@ -354,15 +353,24 @@ def _walk(
             tail = topic + _LENGTH.pack(properties_bytes)
             if not has(tail, body_end):
                 break
-        message: ReceivedMessage[T] = new(made)
+        message: ReceivedMessage[Any] = new(made)
         message._answer = answer
         message.offset = offset
         message.topic = name
         message._body_at = body_at
         message._body_end = body_end
-        append(message)
+        if tags is None or message.tags in tags:
+            append(message)
         position = end
     return position
+
+
+_walk: Callable[..., int] = _walk_in_python
+if not core.WHY:
+    # Compiled: it is there only if ``WHY`` is empty.
+    from remoting.protocol.core.messages import Maker
+
+    _walk = Maker(ReceivedMessage).walk
 
 
 def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:

@@ -2,8 +2,9 @@
 
 A header is read into slots, one for each field of its command; nothing is copied and no object is
 made. ``scan`` takes what every client writes, with the fields in any order, and refuses whatever is
-unusual: unknown keys of the envelope, repeated fields, escapes in a name, numbers with a sign. What it refuses is for the general codecs, which also say what is
-wrong with it. What it takes means the same there.
+unusual: unknown keys of the envelope, repeated fields, escapes in a name, numbers with a sign. What
+it refuses is for the general codecs, which also say what is wrong with it. What it takes means the
+same there.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

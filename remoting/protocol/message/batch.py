@@ -8,10 +8,12 @@ RocketMQ does (cf. MessageDecoder.decodeMessage).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from struct import Struct
 from typing import Final, NamedTuple
 
+from remoting.protocol import core
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 
@@ -55,26 +57,22 @@ def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def encode_columns(bodies: Sequence[bytes], properties: Sequence[bytes]) -> bytes:
-    """The body of a batch whose messages have flag 0: what ``encode`` gives, for whole columns.
+def _encode_columns(bodies: list[bytes], properties: list[bytes]) -> bytes:
+    return encode(zip(repeat(0), bodies, properties, strict=False))
 
-    Messages made by one program are mostly alike, so a head is written once per pair of lengths.
 
-    Raises:
-        ValueError: a message's properties take more than 32767 bytes.
-    """
-    _check_properties(max(map(len, properties), default=0))
-    shapes = list(zip(map(len, bodies), map(len, properties), strict=True))
-    heads = {
-        (body, text): ELEMENT_HEAD.pack(ELEMENT_FIXED_BYTES + body + text, 0, 0, 0, body)
-        for body, text in set(shapes)
-    }
-    parts = [b""] * (4 * len(shapes))
-    parts[0::4] = map(heads.__getitem__, shapes)
-    parts[1::4] = bodies
-    parts[2::4] = map(_LENGTH.pack, map(len, properties))
-    parts[3::4] = properties
-    return b"".join(parts)
+encode_columns: Callable[[list[bytes], list[bytes]], bytes] = _encode_columns
+"""The body of a batch whose messages have flag 0: what ``encode`` gives, for whole columns.
+
+Raises:
+    ValueError: a message's properties take more than 32767 bytes.
+"""
+
+if not core.WHY:
+    # Compiled: it is there only if ``WHY`` is empty.
+    from remoting.protocol.core import messages
+
+    encode_columns = messages.encode_columns
 
 
 def _check_properties(length: int) -> None:

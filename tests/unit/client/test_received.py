@@ -47,7 +47,9 @@ def records(draw: st.DrawFn) -> bytes:
     return encode_record(
         topic=draw(st.sampled_from(["T", "Other", "T2", "t" * 127])),
         body=draw(st.binary(max_size=40)),
-        properties=draw(st.sampled_from([b"", b"UNIQ_KEY\x01ID", b"TAGS\x01a\x02KEYS\x01k"])),
+        properties=draw(
+            st.sampled_from([b"", b"UNIQ_KEY\x01ID", b"TAGS\x01a\x02KEYS\x01k", b"TAGS\x01\xff"])
+        ),
         born_host=draw(st.sampled_from([V4, V6])),
         store_host=draw(st.sampled_from([V4, V4, V6])),
         queue_id=2,
@@ -83,6 +85,14 @@ def test_any_answer_whole_or_damaged_reads_the_same(whole: list[bytes], data: st
     right = outcome(lambda: iter_records(body))
     assert outcome(lambda: messages_of(body, QUEUE, serde.raw)) == right
     assert outcome(lambda: messages_of(read, QUEUE, serde.raw, body_at=len(before))) == right
+
+
+@given(st.lists(records(), max_size=6), st.sets(st.sampled_from(["a", "b", "\ufffd"])))
+def test_messages_of_other_tags_are_left_out(whole: list[bytes], tags: set[str]):
+    body = b"".join(whole)
+    right = [facts(view) for view in iter_records(body) if view.tags in tags]
+    found = messages_of(body, QUEUE, serde.raw, tags=frozenset(tags))
+    assert [facts(message) for message in found] == right
 
 
 RECORD = encode_record(
