@@ -71,7 +71,7 @@ cover:                    ## the tests as CI runs them: with branch coverage, an
 
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
 	POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
-	    --ignore=tests/chaos --ignore=tests/integration/benchmarks
+	    --ignore=tests/integration/benchmarks
 
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

@@ -45,15 +45,15 @@ pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 
 class Environment:
-    """A virtual environment with the wheel and what the lock file names."""
+    """A virtual environment with the wheel and what a lock file names."""
 
-    def __init__(self, home: Path, wheel: Path) -> None:
+    def __init__(self, home: Path, wheel: Path, lock: str) -> None:
         self.home = home
         self.python = home / "bin" / "python"
         run([sys.executable, "-m", "venv", str(home)], home.parent)
         install = [str(self.python), "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-warn-script-location"]
-        run([*install, "--require-hashes", "-r", str(HOME / "requirements.lock")], home.parent)
+        run([*install, "--require-hashes", "-r", str(HOME / lock)], home.parent)
         run([*install, "--no-deps", str(wheel)], home.parent)
 
     def run(self, *arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
@@ -103,8 +103,14 @@ def wheel(built: Path) -> Path:
 @pytest.fixture(scope="session")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     directory = tmp_path_factory.mktemp("installed")
-    yield Environment(directory / "venv", wheel)
+    yield Environment(directory / "venv", wheel, "requirements.lock")
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def plain(wheel: Path, tmp_path: Path) -> Environment:
+    """What ``pip install pocketmq`` brings, and nothing else."""
+    return Environment(tmp_path / "venv", wheel, "requirements-runtime.lock")
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -171,6 +177,26 @@ def test_the_installed_packages_are_those_of_the_wheel(
     file, module = environment.run("-c", code, cwd=tmp_path).stdout.splitlines()
     assert Path(file).is_relative_to(environment.home)
     assert module == "client.producer.producer"
+
+
+def test_with_its_own_dependencies_alone_it_runs_on_the_core(
+    plain: Environment, tmp_path: Path
+) -> None:
+    code = (
+        "from importlib.util import find_spec\n"
+        "from broker import fast_path\n"
+        "from client import blocking\n"
+        "from pocketmq import testing\n"
+        "assert find_spec('numpy') is None\n"
+        "with testing.broker() as server:\n"
+        "    with blocking.Producer(server.nameserver, group='g') as producer:\n"
+        "        producer.send('t', b'tea')\n"
+        "    with blocking.PullConsumer(server.nameserver, group='g') as consumer:\n"
+        "        consumer.assign(consumer.queues('t'))\n"
+        "        (message,) = consumer.get_many(1, timeout=30)\n"
+        "print(fast_path.KIND, message.body)\n"
+    )
+    assert plain.run("-c", code, cwd=tmp_path).stdout == "compiled b'tea'\n"
 
 
 def test_links_that_are_printed_lead_to_the_documentation_that_the_wheel_names(

@@ -17,6 +17,7 @@ from remoting.protocol import accelerated
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codecs import json as json_codec
 from remoting.protocol.errors import FrameError
+from tests.sizes import size
 from tests.unit.broker.fast_path import requests
 from tests.unit.broker.fast_path.paths import Side
 from tests.unit.broker.store.stores import FailingFiles
@@ -104,7 +105,7 @@ KINDS = {
 
 
 exhaustive = settings(
-    max_examples=25,
+    max_examples=size(ci=25, soak=4000),  # in all, of some 30 frames each: 10^6
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,

@@ -15,6 +15,7 @@ from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.fast_path.paths import Side, frame
 from tests.unit.broker.harness import pull_command, send_command
+from tests.unit.broker.store.stores import FailingFiles, read_all
 
 
 @pytest.fixture
@@ -129,6 +130,53 @@ def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: 
         side.bench.close()
     assert answers[0] == answers[1]
     assert len(answers[0]) == 1200
+
+
+@pytest.mark.parametrize("where", ["commitlog", "consumequeue"])
+def test_a_disk_that_fills_in_the_middle_of_a_pass_loses_no_acknowledged_message(
+    tmp_path: Path, where: str
+) -> None:
+    files = FailingFiles()
+    side = Side(tmp_path, fast=True, files=files)
+    side.bench.topic("plain", 4)
+    side.bench.send("plain")
+
+    def fill_the_disk() -> bool:
+        files.full, files.full_for = True, where
+        return True
+
+    sends = [encode(usual_send(queue_id=n % 4)) for n in range(6000)]
+    side.feed(b"".join(sends), fill_the_disk)
+
+    answers = side.left()["answers"]
+    assert len(answers) == len(sends)
+    stored = sum(b'"code":0' in answer for answer in answers)
+    assert 0 < stored < len(sends)
+    found = [len(read_all(side.bench.store, "plain", queue)) for queue in range(4)]
+    assert sum(found) == 1 + stored
+    files.full = False
+    side.bench.close()
+
+
+def test_files_may_go_in_the_middle_of_a_pass(side: Side) -> None:
+    store = side.bench.store
+    sends = [encode(usual_send())] * 6000
+    side.feed(b"".join(sends))
+    store.flush()
+    side.bench.clock.advance(100 * 3600)
+
+    def delete_old_files() -> bool:
+        store.retention.ask()
+        store.retention.step()
+        return True
+
+    side.feed(b"".join(sends), delete_old_files)
+
+    assert (side.frames, side.wire.cold) == (2 * len(sends), 0)
+    assert store.start_offset > 0
+    assert store.max_offset("plain", 0) == 1 + 2 * len(sends)
+    left = store.max_offset("plain", 0) - store.min_offset("plain", 0)
+    assert len(read_all(store, "plain")) == left > len(sends)
 
 
 def test_a_send_to_a_queue_without_messages_makes_it_on_the_general_path(side: Side) -> None:
