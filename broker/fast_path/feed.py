@@ -1,4 +1,4 @@
-"""The fast path on a connection: where answers go, and the frames that take the general path."""
+"""The fast path on a connection, and its frames that take the general path."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ class FastPathFeed:
     Attributes:
         connection: as the processors know it.
         born_host: its packed address.
-        post: sends answers.
-        hold, release: so many answers to it wait from now on, or no longer.
     """
 
     __slots__ = (
         *("_counters", "_max_frame_bytes", "_now", "_pass", "_until"),
-        *("born_host", "connection", "hold", "post", "release"),
+        *("born_host", "connection"),
     )
 
     def __init__(self, read_pass: ReadPass, connection: Connection) -> None:
@@ -34,9 +32,6 @@ class FastPathFeed:
         self.connection = connection
         # A peer that is gone again already has no address; its frames take the general path.
         self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
-        self.post = connection.send_pieces
-        self.hold = connection.hold_answers
-        self.release = connection.release_answers
 
     def __call__(self, buffer: bytes, position: int) -> int:
         """Work a slice of a read."""
@@ -50,16 +45,6 @@ class FastPathFeed:
 
     def _may_go_on(self) -> bool:
         return self._now() < self._until
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the peer must first take its answers."""
-        return self.connection.crowded
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether answers to the peer may wait."""
-        return self.connection.may_hold
 
     def work_cold(self, buffer: bytes, position: int) -> int:
         """Work one frame on the general path; behind it, or ``position`` when it isn't whole."""

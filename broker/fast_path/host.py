@@ -42,6 +42,10 @@ Piece = bytes | memoryview
 _NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
 
 
+def _command(codec: int, header: bytes) -> Command:
+    return decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+
+
 class Host:
     """The broker, as the read pass sees it.
 
@@ -90,7 +94,7 @@ class Host:
     def plan_send(self, codec: int, header: bytes, connection: Connection) -> SendPlan | None:
         """The plan of a kind of send met for the first time; None: the general path decides."""
         try:
-            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+            command = _command(codec, header)
             fields: SendHeader
             if command.code == RequestCode.SEND_MESSAGE:
                 fields = command.read(SendMessageRequestHeader)
@@ -131,8 +135,7 @@ class Host:
     def plan_commit(self, codec: int, header: bytes, _: Connection) -> tuple[str, str, int] | None:
         """Group, topic and queue of a kind of commit; None: the general path decides."""
         try:
-            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
-            fields = command.read(UpdateConsumerOffsetRequestHeader)
+            fields = _command(codec, header).read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
             return None
         return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
@@ -151,8 +154,7 @@ class Host:
         """The plan of a kind of pull met for the first time; None: the general path decides."""
         pulls = self._processors.pull
         try:
-            command = decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
-            fields = command.read(PullMessageRequestHeader)
+            fields = _command(codec, header).read(PullMessageRequestHeader)
             fields.bname = fields.proxy_froward_client_id = None
             codes = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, Refused, LimitReached):

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.fast_path.host import Host, Piece
+from broker.fast_path.host import Host
 from broker.processors.pull import Codes
 from broker.store.consume_queue import ConsumeQueue
 from remoting.connection import Connection
@@ -17,16 +17,6 @@ class Peer(Protocol):
     born_host: bytes
     connection: Connection
 
-    @property
-    def post(self) -> Callable[[list[Piece]], None]: ...
-    @property
-    def hold(self) -> Callable[[int], None]: ...
-    @property
-    def release(self) -> Callable[[int], None]: ...
-    @property
-    def crowded(self) -> bool: ...
-    @property
-    def may_hold(self) -> bool: ...
     def work_cold(self, buffer: bytes, position: int) -> int: ...
 
 class SendPlan:

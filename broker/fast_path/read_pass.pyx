@@ -163,7 +163,7 @@ cdef class Gathered:
     """
 
     cdef readonly bint syncs
-    cdef object _host, _appender, _peer
+    cdef object _host, _appender, _connection
     cdef bytes _born_host, _store_host
     cdef list _runs, _pieces
     cdef Buffer answers, _records, _late, _less
@@ -183,9 +183,9 @@ cdef class Gathered:
         self._less = Buffer()
         self._limit = -1
 
-    cdef int begin(self, peer, bytes born_host) except -1:
-        """Gather for ``peer`` from now on; None: for nobody."""
-        self._peer = peer
+    cdef int begin(self, connection, bytes born_host) except -1:
+        """Gather for ``connection`` from now on; None: for nobody."""
+        self._connection = connection
         self._born_host = born_host
         return 0
 
@@ -304,7 +304,7 @@ cdef class Gathered:
         self.add_pieces([])
         if self._pieces:
             pieces, self._pieces = self._pieces, []
-            self._peer.post(pieces)
+            self._connection.send_pieces(pieces)
         return 0
 
     cdef int flush(self) except -1:
@@ -313,16 +313,16 @@ cdef class Gathered:
         self.post()
         if self._held:
             held, self._held = self._held, 0
-            self._peer.hold(held)
-            late = partial(_answer, self._peer, held, self._late.take(), self._less.take())
+            self._connection.hold_answers(held)
+            late = partial(_answer, self._connection, held, self._late.take(), self._less.take())
             self._host.when_durable(self.position, late)
         return 0
 
 
-def _answer(peer, answers, durable_frames, late_frames, durable):
+def _answer(connection, answers, durable_frames, late_frames, durable):
     """Send answers that waited: the disk has their messages, or is late."""
-    peer.post([durable_frames if durable else late_frames])
-    peer.release(answers)
+    connection.send_pieces([durable_frames if durable else late_frames])
+    connection.release_answers(answers)
 
 
 cdef class SendPlan:
@@ -845,7 +845,7 @@ cdef class ReadPass:
         self._peer = peer
         self._connection = peer.connection
         self._born_host = peer.born_host
-        self._gathered.begin(peer, self._born_host)
+        self._gathered.begin(self._connection, self._born_host)
         self._look()
         try:
             while position < stop and view.len - position >= PREFIX_BYTES:
@@ -866,7 +866,7 @@ cdef class ReadPass:
                     if end == position:
                         break
                     position = end
-                if peer.crowded or not may_go_on():
+                if self._connection.crowded or not may_go_on():
                     break
             return position
         finally:
@@ -882,7 +882,7 @@ cdef class ReadPass:
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4
-            and (not self._gathered.syncs or self._peer.may_hold)
+            and (not self._gathered.syncs or self._connection.may_hold)
         )
         self._takes_msgpack = self._connection.speaks_msgpack
         return 0

@@ -28,6 +28,10 @@ cdef enum:
     ENVELOPE_NUMBERS = 4
     EXT_FIELDS = 7
     ENVELOPE_COUNT = 8
+    # In msgpack: code, flag, opaque, language, version and remark.
+    ENVELOPE_VALUES = 6
+    LANGUAGE = 3
+    REMARK = 5
 
 cdef const char *SEND_NAMES[15]
 SEND_NAMES[:] = [
@@ -313,22 +317,21 @@ cdef bint scan_binary(Header *header, Reader *reader):
 
 cdef bint scan_msgpack(Header *header, Reader *reader):
     cdef Text value
+    cdef int32_t envelope[ENVELOPE_VALUES]
     cdef int count, index, slot
     if reader.at == reader.end or reader.at[0] != 0x98:
         return False
     reader.at += 1
-    if not read_small(reader, &header.code) or not read_small(reader, &header.flag):
-        return False
-    if not read_small(reader, &header.opaque):
-        return False
-    if not read_value(reader, &value) or value.kind not in (Kind.NUMBER, Kind.ABSENT):
-        return False
-    if value.kind == Kind.NUMBER and value.number > 0x7FFFFFFF:
-        return False
-    if not read_value(reader, &value) or value.kind != Kind.NUMBER or value.number > 0x7FFFFFFF:
-        return False
-    if not read_value(reader, &value) or value.kind != Kind.ABSENT:
-        return False
+    for index in range(ENVELOPE_VALUES):
+        if not read_value(reader, &value):
+            return False
+        if index == REMARK or (index == LANGUAGE and value.kind == Kind.ABSENT):
+            if value.kind != Kind.ABSENT:
+                return False
+        elif value.kind != Kind.NUMBER or value.number > 0x7FFFFFFF:
+            return False
+        envelope[index] = <int32_t>value.number
+    header.code, header.flag, header.opaque = envelope[0], envelope[1], envelope[2]
     if reader.at == reader.end or not 0x90 <= reader.at[0] <= 0x9F:
         return False
     count = reader.at[0] & 15
@@ -343,14 +346,6 @@ cdef bint scan_msgpack(Header *header, Reader *reader):
         header.kinds |= <uint64_t>value.kind << (3 * slot)
     # No other ext fields, and nothing behind.
     return read_value(reader, &value) and value.kind == Kind.ABSENT and reader.at == reader.end
-
-
-cdef bint read_small(Reader *reader, int32_t *number):
-    cdef Text value
-    if not read_value(reader, &value) or value.kind != Kind.NUMBER or value.number > 0x7FFFFFFF:
-        return False
-    number[0] = <int32_t>value.number
-    return True
 
 
 cdef bint read_value(Reader *reader, Text *text):

@@ -55,18 +55,15 @@ class Wire:
         self.sent.append(encode_head(command, len(pieces)) + pieces)
 
     def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
-        self.post(pieces)
+        self.sent.append(b"".join(pieces))
 
     def flush(self) -> None:
         pass
 
-    def post(self, pieces: Sequence[bytes | memoryview]) -> None:
-        self.sent.append(b"".join(pieces))
-
-    def hold(self, answers: int) -> None:
+    def hold_answers(self, answers: int) -> None:
         self.held += answers
 
-    def release(self, answers: int) -> None:
+    def release_answers(self, answers: int) -> None:
         self.held -= answers
 
     def work_cold(self, buffer: bytes, position: int) -> int:
