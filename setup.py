@@ -16,7 +16,6 @@ core = [
     for package in ("remoting", "broker")
     for path in Path(package).rglob("*.pyx")
 ]
-
 with TemporaryDirectory() as build:  # one that stays would hold modules that are gone
     modules = cythonize(
         core, build_dir=build, compiler_directives={**directives, "cdivision": True}
@@ -24,4 +23,8 @@ with TemporaryDirectory() as build:  # one that stays would hold modules that ar
     for module in modules:
         module.extra_compile_args = flags
         module.optional = not required
-    setup(ext_modules=modules, options={"build": {"build_base": build}})
+    try:
+        setup(ext_modules=modules, options={"build": {"build_base": build}})
+    except SystemExit as failure:
+        why = " (POCKETMQ_REQUIRE_CORE=1 asks for the compiled core)" if required else ""
+        raise SystemExit(f"{failure}{why}") from failure

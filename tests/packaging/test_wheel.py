@@ -168,6 +168,7 @@ def test_a_build_that_requires_the_core_fails_without_a_compiler(tmp_path: Path)
     done = build_without_a_compiler(tmp_path, required=True)
     assert done.returncode != 0
     assert "/nonexistent/cc" in done.stdout + done.stderr
+    assert "POCKETMQ_REQUIRE_CORE=1 asks for the compiled core" in done.stdout + done.stderr
 
 
 def test_the_installed_packages_are_those_of_the_wheel(
@@ -182,21 +183,8 @@ def test_the_installed_packages_are_those_of_the_wheel(
 def test_with_its_own_dependencies_alone_it_runs_on_the_core(
     plain: Environment, tmp_path: Path
 ) -> None:
-    code = (
-        "from importlib.util import find_spec\n"
-        "from broker import fast_path\n"
-        "from client import blocking\n"
-        "from pocketmq import testing\n"
-        "assert find_spec('numpy') is None\n"
-        "with testing.broker() as server:\n"
-        "    with blocking.Producer(server.nameserver, group='g') as producer:\n"
-        "        producer.send('t', b'tea')\n"
-        "    with blocking.PullConsumer(server.nameserver, group='g') as consumer:\n"
-        "        consumer.assign(consumer.queues('t'))\n"
-        "        (message,) = consumer.get_many(1, timeout=30)\n"
-        "print(fast_path.KIND, message.body)\n"
-    )
-    assert plain.run("-c", code, cwd=tmp_path).stdout == "compiled b'tea'\n"
+    shutil.copy(Path(__file__).parent / "core_app.py", tmp_path)
+    assert plain.run("core_app.py", cwd=tmp_path).stdout == "b'tea'\n"
 
 
 def test_links_that_are_printed_lead_to_the_documentation_that_the_wheel_names(

@@ -54,6 +54,16 @@ def test_a_file_that_is_shortened_is_a_sentence_and_no_signal(
     assert store.paths.abort.exists()
 
 
+def test_a_sync_finds_that_a_file_was_shortened(store: MessageStore) -> None:
+    end = store.put(message()).end_offset
+    os.truncate(log_files(store)[0], 0)
+    told: list[bool] = []
+    store.when_durable(end, told.append)
+    assert told == [False]
+    assert "it was shortened to 0 bytes of" in str(store.why_not_writable)
+    store.close()
+
+
 async def test_a_file_that_is_removed_ends_what_is_acknowledged(tmp_path: Path) -> None:
     store = opened(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
     store.start(asyncio.get_running_loop())

@@ -1,0 +1,21 @@
+"""A message in and out of a broker on the compiled core, with plain dependencies alone.
+
+The test of every wheel that the release builds, too.
+"""
+
+import sys
+from importlib.util import find_spec
+
+from broker import fast_path
+from client import blocking
+from pocketmq import testing
+
+assert find_spec("numpy") is None
+assert fast_path.KIND == "compiled", fast_path.WHY
+with testing.broker() as server:
+    with blocking.Producer(server.nameserver, group="shop") as producer:
+        producer.send("orders", b"tea")
+    with blocking.PullConsumer(server.nameserver, group="shop") as consumer:
+        consumer.assign(consumer.queues("orders"))
+        (message,) = consumer.get_many(1, timeout=30)
+sys.stdout.write(f"{message.body!r}\n")
