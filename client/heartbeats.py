@@ -14,7 +14,7 @@ from functools import partial
 from client.errors import PocketMQError
 from client.heartbeat import Heartbeat, Members, Membership, about
 from client.limits import HEARTBEAT_RETRY, HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
-from client.producer.fault_tolerance import FaultTable
+from client.producer.queue_selector import FaultTable
 from client.remote import Remote
 from client.routes import MASTER_ID, RouteTable
 from remoting.connection import Connection

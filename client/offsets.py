@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.places import Place, Position, milliseconds
@@ -32,9 +33,6 @@ from remoting.protocol.headers.offset import (
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 H = TypeVar("H", bound=Header)
 
@@ -106,15 +104,15 @@ class Page(NamedTuple):
 
 
 class Offsets:
-    """Requests about queues' offsets over one instance.
+    """Requests about queues' offsets over one context.
 
     Whoever commits for a group in several places shares one of these, for it keeps the commits in
     their order: Apache's brokers make them with many threads, and of two at once the older one may
     be the one that lasts.
     """
 
-    def __init__(self, instance: Instance[Any]) -> None:
-        self._instance = instance
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
         self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
         self._first: dict[tuple[str, str, str], asyncio.Lock] = {}
         self._begun: set[tuple[str, str, str]] = set()
@@ -295,9 +293,9 @@ class Offsets:
         accept: frozenset[int] = frozenset({ResponseCode.SUCCESS}),
         group: str | None = None,
     ) -> Command:
-        route = await self._instance.routes.to_read(queue.topic)
+        route = await self._context.routes.to_read(queue.topic)
         address = address_of(route, queue)
-        return await self._instance.remote.call(
+        return await self._context.remote.call(
             address, code, header, accept=accept, queue=queue, group=group
         )
 

@@ -8,6 +8,7 @@ from client.admin.lag import Lag, LagAdmin, QueueLag
 from client.admin.messages import MessageAdmin
 from client.admin.resets import ResetAdmin
 from client.admin.topics import TopicAdmin
+from client.context import ClientContext
 
 __all__ = ["Admin", "Lag", "QueueLag"]
 
@@ -23,3 +24,8 @@ class Admin(TopicAdmin, LagAdmin, ResetAdmin, DeadLetterAdmin, MessageAdmin, Bro
         nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
         options: see ``client.config.ClientOptions``.
     """
+
+
+def shared_admin(context: ClientContext) -> Admin:
+    """An admin that shares a context, which is open."""
+    return Admin.__new__(Admin)._share(context)

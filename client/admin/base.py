@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, Unpack
+from typing import NamedTuple, Self, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
+from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
 from client.lifecycle import Lifecycle, State
 from client.offsets import Offsets
@@ -17,9 +18,6 @@ from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 B = TypeVar("B", bound=Body)
 
@@ -45,22 +43,17 @@ class AdminBase:
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
     ) -> None:
-        from client.instance import Instance  # noqa: PLC0415 - they make each other
-
         check_arguments("Admin", options, ClientArguments)
         self._life = Lifecycle("admin")
-        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
-        self._owns_instance = True
+        self._context = ClientContext(nameservers, options)
+        self._owns_context = True
 
-    @classmethod
-    def _of(cls, instance: Instance[Any]) -> Self:
-        """An admin that shares an instance, which is open."""
-        admin = cls.__new__(cls)
-        admin._life = Lifecycle("admin")
-        admin._instance = instance
-        admin._owns_instance = False
-        admin._open()
-        return admin
+    def _share(self, context: ClientContext) -> Self:
+        self._life = Lifecycle("admin")
+        self._context = context
+        self._owns_context = False
+        self._open()
+        return self
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -81,33 +74,33 @@ class AdminBase:
             self._life.check()
         if self._life.state is State.OPEN:
             return
-        if self._owns_instance:
-            await self._instance.start()
+        if self._owns_context:
+            await self._context.start()
         self._open()
 
     def _open(self) -> None:
-        self._instance._life.check()
+        self._context.life.check()
         self._life.state = State.OPEN
-        self._offsets = Offsets(self._instance)
+        self._offsets = Offsets(self._context)
 
     async def close(self) -> None:
         """Close its connections, if they are its own."""
         if self._life.state is not State.OPEN or self._life.forked:
             return
         self._life.state = State.CLOSED
-        if self._owns_instance:
-            await self._instance.close()
+        if self._owns_context:
+            await self._context.close()
 
     @property
     def _remote(self) -> Remote:
         self._life.check()
-        self._instance._life.check()
-        return self._instance.remote
+        self._context.life.check()
+        return self._context.remote
 
     async def cluster(self) -> ClusterInfo:
         """All brokers by cluster, as the name server knows them."""
         self._life.check()
-        answer = await self._instance.name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._context.name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
         return self._decode(ClusterInfo, answer, RequestCode.GET_BROKER_CLUSTER_INFO)
 
     async def brokers(
@@ -153,7 +146,7 @@ class AdminBase:
     async def _masters_of(self, topic: str) -> dict[str, str]:
         """Name and address of each master that has the topic."""
         self._life.check()
-        route = await self._instance.routes.fresh(topic)
+        route = await self._context.routes.fresh(topic)
         found = {name: address for name in route.brokers if (address := route.master(name))}
         if not found:
             raise NoRoute("none of its brokers' masters is registered", topic=topic)

@@ -53,7 +53,7 @@ class BrokerAdmin(AdminBase):
             How many topics it concerned, at the name server where they were most.
         """
         self._life.check()
-        answers = await self._instance.name_servers.ask_all(
+        answers = await self._context.name_servers.ask_all(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER,
             WipeWritePermOfBrokerRequestHeader(broker_name=broker),
         )
@@ -63,7 +63,7 @@ class BrokerAdmin(AdminBase):
     async def add_write_permission(self, broker: str) -> int:
         """The reverse of ``wipe_write_permission``."""
         self._life.check()
-        answers = await self._instance.name_servers.ask_all(
+        answers = await self._context.name_servers.ask_all(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
             AddWritePermOfBrokerRequestHeader(broker_name=broker),
         )
@@ -73,7 +73,7 @@ class BrokerAdmin(AdminBase):
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         """Set a value of the name servers' configuration, at all of them."""
         self._life.check()
-        await self._instance.name_servers.ask_all(
+        await self._context.name_servers.ask_all(
             RequestCode.PUT_KV_CONFIG,
             PutKVConfigRequestHeader(namespace=namespace, key=key, value=value),
         )
@@ -81,7 +81,7 @@ class BrokerAdmin(AdminBase):
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """A value of the name servers' configuration; None: there is none."""
         self._life.check()
-        answer = await self._instance.name_servers.ask(
+        answer = await self._context.name_servers.ask(
             RequestCode.GET_KV_CONFIG,
             GetKVConfigRequestHeader(namespace=namespace, key=key),
             accept=_FOUND_OR_NOT,
@@ -93,7 +93,7 @@ class BrokerAdmin(AdminBase):
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Delete a value of the name servers' configuration, at all of them."""
         self._life.check()
-        await self._instance.name_servers.ask_all(
+        await self._context.name_servers.ask_all(
             RequestCode.DELETE_KV_CONFIG,
             DeleteKVConfigRequestHeader(namespace=namespace, key=key),
         )
@@ -102,7 +102,7 @@ class BrokerAdmin(AdminBase):
         """All values of a namespace."""
         self._life.check()
         code = RequestCode.GET_KVLIST_BY_NAMESPACE
-        answer = await self._instance.name_servers.ask(
+        answer = await self._context.name_servers.ask(
             code, GetKVListByNamespaceRequestHeader(namespace=namespace), accept=_FOUND_OR_NOT
         )
         if answer.code != ResponseCode.SUCCESS:

@@ -213,7 +213,7 @@ class DeadLetterAdmin(OffsetAdmin):
                 group=group,
                 hint="say where to send it",
             )
-        route = await self._instance.routes.to_read(target)
+        route = await self._context.routes.to_read(target)
         queue = _choose(route, dead, turn)
         address = route.master(queue.broker_name)
         if address is None:

@@ -96,7 +96,7 @@ class MemberAdmin(GroupAdmin):
         except NotSupported:
             return await self._connections(address, group)
         found = self._decode(wire.GroupDescription, answer, code, address)
-        return of_ours(group, broker, found, instant(self._instance._clock.now_ms()))
+        return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
 
     async def _connections(self, address: str, group: str) -> GroupDescription:
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST

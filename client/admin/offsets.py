@@ -20,7 +20,7 @@ class OffsetAdmin(AdminBase):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted."""
         self._life.check()
-        return list((await self._instance.routes.fresh(topic)).readable)
+        return list((await self._context.routes.fresh(topic)).readable)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""

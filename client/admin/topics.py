@@ -78,7 +78,7 @@ class TopicAdmin(AdminBase):
         ]
         for address in (await self._masters(cluster, brokers)).values():
             await self._write_topic(address, config, ",".join(changes) or None)
-        self._instance.routes.table.forget(topic)
+        self._context.routes.table.forget(topic)
 
     async def update_topic(
         self,
@@ -113,7 +113,7 @@ class TopicAdmin(AdminBase):
             if order is not None:
                 config.order = order
             await self._write_topic(masters[name], config)
-        self._instance.routes.table.forget(topic)
+        self._context.routes.table.forget(topic)
 
     async def _write_topic(
         self, address: str, config: TopicConfig, attribute_changes: str | None = None
@@ -143,11 +143,11 @@ class TopicAdmin(AdminBase):
                 DeleteTopicRequestHeader(topic=topic),
                 topic=topic,
             )
-        await self._instance.name_servers.ask_all(
+        await self._context.name_servers.ask_all(
             RequestCode.DELETE_TOPIC_IN_NAMESRV,
             DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
         )
-        self._instance.routes.table.forget(topic)
+        self._context.routes.table.forget(topic)
 
     async def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted.
@@ -156,7 +156,7 @@ class TopicAdmin(AdminBase):
             internal: also those of brokers, retries and dead letters.
         """
         self._life.check()
-        ask = self._instance.name_servers.ask
+        ask = self._context.name_servers.ask
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         names = set(self._decode(TopicList, await ask(code), code).topic_list)
         if not internal:
@@ -205,7 +205,7 @@ class TopicAdmin(AdminBase):
         check_topic_name(topic)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._instance.name_servers.ask(code, header, topic=topic)
+        answer = await self._context.name_servers.ask(code, header, topic=topic)
         return self._decode(TopicRouteData, answer, code)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from client.consumer.broadcast import LocalOffsets, default_file
 from client.consumer.concurrent import Concurrent
@@ -23,6 +23,7 @@ from client.consumer.options import Handler, PushOptions
 from client.consumer.orderly import InOrder
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
+from client.context import ClientContext
 from client.errors import ConsumerStopped
 from client.events import ConsumerFailed, ConsumptionPaused, Event
 from client.limits import CANCEL_TIMEOUT
@@ -37,9 +38,6 @@ from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 
@@ -63,7 +61,7 @@ class Engine(Generic[T]):
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         subscribed: dict[str, TagExpression],
         handler: Handler[Any] | None,
@@ -71,7 +69,7 @@ class Engine(Generic[T]):
         options: PushOptions,
         on_end: Callable[[ConsumerStopped], None],
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._handler = handler
         self._options = options
@@ -82,7 +80,7 @@ class Engine(Generic[T]):
         self._store = self._offset_store()
         self._tasks = Supervisor(f"consumer {group}", on_failure=self._died)
         self._intake: Intake[T] = Intake(
-            instance, group, options, serde, self._tasks, self._store, self._tell
+            context, group, options, serde, self._tasks, self._store, self._tell
         )
         try:
             self.member = self._make_member(subscribed)
@@ -98,7 +96,7 @@ class Engine(Generic[T]):
     def _make_member(self, subscribed: dict[str, TagExpression]) -> GroupMember:
         options = self._options
         return GroupMember(
-            self._instance,
+            self._context,
             self._group,
             self,
             subscriptions=subscribed,
@@ -118,7 +116,7 @@ class Engine(Generic[T]):
 
     def _offset_store(self) -> Store:
         if self._options.shared:
-            return BrokerOffsets(Offsets(self._instance), self._group)
+            return BrokerOffsets(Offsets(self._context), self._group)
         file = self._options.local_offsets
         return LocalOffsets(default_file(self._group) if file is None else Path(file), self._group)
 
@@ -154,14 +152,14 @@ class Engine(Generic[T]):
             self._returns(ENDLESS if order.max_retries is None else order.max_retries),
             Lanes(self._intake, self._tasks, self._store, holds_lock),
             cancels=cancels,
-            now_ms=self._instance._clock.now_ms,
-            on_blocked=self._instance.heartbeat_soon,
+            now_ms=self._context.clock.now_ms,
+            on_blocked=self._context.heartbeat_soon,
         )
 
     def _returns(self, max_retries: int) -> Returns:
         if not self._options.shared:
             return Unshared(self._group)
-        return SendBack(self._instance, self._group, max_retries, self._tell)
+        return SendBack(self._context, self._group, max_retries, self._tell)
 
     # Life
 

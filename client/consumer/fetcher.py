@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from client.backoff import Backoff
 from client.consumer.outcome import Settler
 from client.consumer.received import ReceivedMessage, messages_of
+from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
@@ -30,9 +31,6 @@ from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Sink")
@@ -123,7 +121,7 @@ class Fetcher(Generic[T, S]):
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         sink: S,
         expression: TagExpression,
@@ -140,7 +138,7 @@ class Fetcher(Generic[T, S]):
         self.sink = sink
         self._settler = settler
         self._progress = progress
-        self._instance = instance
+        self._context = context
         self._group = group
         self._options = options
         self._serde = serde
@@ -248,23 +246,23 @@ class Fetcher(Generic[T, S]):
             max_bytes=min(MAX_ANSWER_BYTES, self._options.prefetch_bytes),
             commit=commit,
         )
-        route = await self._instance.routes.to_read(self._queue.topic)
+        route = await self._context.routes.to_read(self._queue.topic)
         address = address_of(route, self._queue, self._broker_id)
-        request = self._instance.remote.request(RequestCode.PULL_MESSAGE, header)
+        request = self._context.remote.request(RequestCode.PULL_MESSAGE, header)
         timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
         try:
-            connection = self._instance.connected(address)
+            connection = self._context.connected(address)
             if connection is None:
-                connection = await self._instance.connect(address, REQUEST_TIMEOUT)
+                connection = await self._context.connect(address, REQUEST_TIMEOUT)
             if commit is not None:
                 self._carried_at = self._loop.time()
                 self._landed.clear()
             return await connection.request(request, timeout=timeout), address
         except RemotingError as error:
             self._broker_id = 0
-            self._instance.routes.suspect(self._queue.topic)
+            self._context.routes.suspect(self._queue.topic)
             if isinstance(error, RequestTimeout):
-                self._instance.doubt(address)
+                self._context.doubt(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
         finally:
             self._landed.set()

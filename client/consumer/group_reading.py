@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from client.config import ConsumerOptions
 from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import Reader
+from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
@@ -25,9 +26,6 @@ from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -45,7 +43,7 @@ class GroupReading:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         reader: Reader[Any],
         options: ConsumerOptions,
@@ -53,7 +51,7 @@ class GroupReading:
         forgotten: Callable[[MessageQueue], None],
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._reader = reader
         self._options = options
@@ -104,7 +102,7 @@ class GroupReading:
     def _make(self, subscriptions: dict[str, TagExpression]) -> GroupMember:
         options = self._options
         return GroupMember(
-            self._instance,
+            self._context,
             self._group,
             self,
             subscriptions=subscriptions,

@@ -22,6 +22,7 @@ from client.consumer.options import PushOptions
 from client.consumer.outcome import Outcome
 from client.consumer.process_queue import ProcessQueue, Run
 from client.consumer.received import ReceivedMessage
+from client.context import ClientContext
 from client.errors import AlreadySettled, PocketMQError, RemoteError
 from client.events import ConsumptionPaused, Event
 from client.serde import Serde
@@ -31,7 +32,6 @@ from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
-    from client.instance import Instance
     from client.rebalance.starts import Start
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class Intake(Generic[T]):
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         options: PushOptions,
         serde: Serde[T],
@@ -163,7 +163,7 @@ class Intake(Generic[T]):
         store: Store,
         tell: Callable[[Event], None],
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._options = options
         self._serde = serde
@@ -205,7 +205,7 @@ class Intake(Generic[T]):
 
     def _fetch(self, held: Held[T], expression: TagExpression) -> None:
         held.fetcher = Fetcher(
-            self._instance,
+            self._context,
             self._group,
             held.queue,
             expression,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
 from client.consumer.commits import Commits
@@ -18,6 +18,7 @@ from client.consumer.group_reading import GroupReading
 from client.consumer.options import Tags, expression_of
 from client.consumer.reader import Reader
 from client.consumer.received import ReceivedMessage
+from client.context import ClientContext
 from client.errors import ConsumerStopped, PocketMQError, UsageError
 from client.interceptors import show
 from client.lifecycle import Lifecycle, State
@@ -31,9 +32,6 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 
@@ -81,22 +79,9 @@ class PullConsumer(Generic[T]):
         serde: Serde[Any] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> None:
-        from client.instance import Instance  # noqa: PLC0415 - they make each other
-
         self._prepare(group, cast("Serde[T]", serde or raw), options)
-        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
-        self._owns_instance = True
-
-    @classmethod
-    def _of(
-        cls, instance: Instance[Any], group: str, serde: Serde[T], options: Mapping[str, Any]
-    ) -> PullConsumer[T]:
-        """A consumer that shares an instance, which is open."""
-        consumer: PullConsumer[T] = cls.__new__(cls)
-        consumer._prepare(group, serde, options)
-        consumer._instance = instance
-        consumer._owns_instance = False
-        return consumer
+        self._context = ClientContext(nameservers, options)
+        self._owns_context = True
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
@@ -129,21 +114,21 @@ class PullConsumer(Generic[T]):
             self._life.check()
         if self._life.state is State.OPEN:
             return
-        if self._owns_instance:
-            await self._instance.start()
+        if self._owns_context:
+            await self._context.start()
         self._open()
 
     def _open(self) -> None:
-        self._instance._life.check()
+        self._context.life.check()
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
-        self._offsets = Offsets(self._instance)
+        self._offsets = Offsets(self._context)
         self._reader: Reader[T] = Reader(
-            self._instance, self.group, self._options, self._serde, self._tasks, self._find_start
+            self._context, self.group, self._options, self._serde, self._tasks, self._find_start
         )
         self._commits = Commits(self._offsets, self._reader, self.group)
         self._failure: BaseException | None = None
         self._group_reading = GroupReading(
-            self._instance,
+            self._context,
             self.group,
             self._reader,
             self._options,
@@ -153,7 +138,7 @@ class PullConsumer(Generic[T]):
         )
         self._version_ms = 0
         self._closing = False
-        self._instance._register_consumer(self, self._subscriptions)
+        self._context.add_consumer(self, self.group, self._subscriptions)
         self._life.state = State.OPEN
         if self._options.auto_commit:
             self._tasks.spawn(
@@ -186,9 +171,9 @@ class PullConsumer(Generic[T]):
             _log.warning("last commit failed", group=self.group, error=str(error) or "timed out")
         finally:
             await self._tasks.close()
-            await self._instance._unregister_consumer(self, self._subscriptions)
-            if self._owns_instance:
-                await self._instance.close()
+            await self._context.remove_consumer(self, self.group, self._subscriptions)
+            if self._owns_context:
+                await self._context.close()
 
     def _died(self, _: str, error: BaseException) -> None:
         self._failure = self._failure or error
@@ -214,7 +199,7 @@ class PullConsumer(Generic[T]):
         """
         self._life.check()
         check_topic_name(topic)
-        route = await self._instance.routes.fresh(topic)
+        route = await self._context.routes.fresh(topic)
         return list(route.readable)
 
     @property
@@ -248,8 +233,8 @@ class PullConsumer(Generic[T]):
                 hint="unsubscribe all topics first, or use a second consumer",
             )
         self._reader.assign(queues, expression)
-        self._version_ms = self._instance._clock.now_ms()
-        self._instance.heartbeat_soon()
+        self._version_ms = self._context.clock.now_ms()
+        self._context.heartbeat_soon()
 
     async def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
         """Read this member's share of a topic's queues, which the group's members divide.
@@ -447,3 +432,15 @@ class PullConsumer(Generic[T]):
                 hint="commit in on_lost what is done by then",
             )
         await self._commits.commit(offsets)
+
+
+def shared_pull_consumer(
+    context: ClientContext, group: str, serde: Serde[T], options: Mapping[str, Any]
+) -> PullConsumer[T]:
+    """A consumer that shares a context, which is open."""
+    consumer: PullConsumer[T] = PullConsumer.__new__(PullConsumer)
+    consumer._prepare(group, serde, options)
+    consumer._context = context
+    consumer._owns_context = False
+    consumer._open()
+    return consumer

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, check_arguments
 from client.consumer.engine import Engine
@@ -26,6 +26,7 @@ from client.consumer.options import (
 )
 from client.consumer.received import ReceivedMessage
 from client.consumer.stop_signal import on_stop_signal
+from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumptionPaused
 from client.interceptors import show
@@ -37,9 +38,6 @@ from client.serde import Serde, raw
 from remoting.log import Log
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 
@@ -100,28 +98,9 @@ class PushConsumer(Generic[T]):
         serde: Serde[Any] | None = None,
         **options: Unpack[PushArguments],
     ) -> None:
-        from client.instance import Instance  # noqa: PLC0415 - they make each other
-
         self._prepare(group, subscribe, handler, cast("Serde[T]", serde or raw), options)
-        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
-        self._owns_instance = True
-
-    @classmethod
-    def _of(
-        cls,
-        instance: Instance[Any],
-        group: str,
-        subscribe: Subscribe,
-        handler: Handler[Any] | None,
-        serde: Serde[T],
-        options: Mapping[str, Any],
-    ) -> PushConsumer[T]:
-        """A consumer that shares an instance, which is open."""
-        consumer: PushConsumer[T] = cls.__new__(cls)
-        consumer._prepare(group, subscribe, handler, serde, options)
-        consumer._instance = instance
-        consumer._owns_instance = False
-        return consumer
+        self._context = ClientContext(nameservers, options)
+        self._owns_context = True
 
     def _prepare(
         self,
@@ -172,20 +151,20 @@ class PushConsumer(Generic[T]):
             self._life.check()
         if self._life.state is State.OPEN:
             return
-        if self._owns_instance:
-            await self._instance.start()
+        if self._owns_context:
+            await self._context.start()
         try:
             await self._join()
         except BaseException:
-            if self._owns_instance:
-                await self._instance.close()
+            if self._owns_context:
+                await self._context.close()
             raise
 
     async def _join(self) -> None:
-        self._instance._life.check()
+        self._context.life.check()
         self._ended = asyncio.Event()
         self._engine: Engine[T] = Engine(
-            self._instance,
+            self._context,
             self.group,
             self._subscribed,
             self._handler,
@@ -194,7 +173,7 @@ class PushConsumer(Generic[T]):
             self._died,
         )
         self._life.state = State.OPEN
-        self._instance._parts.append(self)
+        self._context.add_part(self)
         try:
             await self._engine.start()
         except BaseException:
@@ -274,9 +253,9 @@ class PushConsumer(Generic[T]):
         try:
             await self._engine.stop(timeout)
         finally:
-            self._instance._parts.remove(self)
-            if self._owns_instance:
-                await self._instance.close()
+            self._context.remove_part(self)
+            if self._owns_context:
+                await self._context.close()
 
     def _died(self, failure: ConsumerStopped) -> None:
         """Nothing goes on: leave the group, so that others get the queues."""
@@ -412,3 +391,20 @@ def _check_handler(
             group=group,
             hint="give handler=; when iterating, a message is committed by its ack()",
         )
+
+
+def shared_push_consumer(
+    context: ClientContext,
+    group: str,
+    subscribe: Subscribe,
+    handler: Handler[Any] | None,
+    serde: Serde[T],
+    options: Mapping[str, Any],
+) -> PushConsumer[T]:
+    """A consumer that shares a context, which is open."""
+    context.life.check()
+    consumer: PushConsumer[T] = PushConsumer.__new__(PushConsumer)
+    consumer._prepare(group, subscribe, handler, serde, options)
+    consumer._context = context
+    consumer._owns_context = False
+    return consumer

@@ -12,12 +12,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from client.config import ConsumerOptions
 from client.consumer.fetcher import Fetcher
 from client.consumer.prefetch import Prefetch
 from client.consumer.received import ReceivedMessage
+from client.context import ClientContext
 from client.errors import RemoteError, UsageError
 from client.events import Event
 from client.serde import Serde
@@ -26,9 +27,6 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 
@@ -47,14 +45,14 @@ class Reader(Generic[T]):
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         options: ConsumerOptions,
         serde: Serde[T],
         tasks: Supervisor,
         find_start: Callable[[MessageQueue], Awaitable[int]],
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._options = options
         self._serde = serde
@@ -141,7 +139,7 @@ class Reader(Generic[T]):
 
     def _fetch(self, sink: Prefetch[ReceivedMessage[T]], expression: TagExpression) -> None:
         self._fetchers[sink.queue] = Fetcher(
-            self._instance,
+            self._context,
             self._group,
             sink,
             expression,
@@ -313,7 +311,7 @@ class Reader(Generic[T]):
 
     async def forgotten(self, _: str) -> None:
         """A broker has to be told of the group."""
-        self._instance.heartbeat_soon()
+        self._context.heartbeat_soon()
 
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""

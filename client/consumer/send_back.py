@@ -12,10 +12,11 @@ message back to: what failed is told and done with.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, Outcome
 from client.consumer.received import ReceivedMessage
+from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError
 from client.events import EventHandler, MessageDeadLettered
 from client.limits import DEFAULT_TOPIC_QUEUES, MAX_DEAD_REASON, REQUEST_TIMEOUT, SEND_TIMEOUT
@@ -29,9 +30,6 @@ from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.message.sys_flag import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GROUP, retry_topic
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -71,9 +69,9 @@ class SendBack:
     """
 
     def __init__(
-        self, instance: Instance[Any], group: str, max_retries: int, tell: EventHandler
+        self, context: ClientContext, group: str, max_retries: int, tell: EventHandler
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._max_retries = max_retries
         self._tell = tell
@@ -125,7 +123,7 @@ class SendBack:
             max_reconsume_times=self._max_retries,
             bname=message.queue.broker_name,
         )
-        await self._instance.remote.call(
+        await self._context.remote.call(
             await self._address(message),
             RequestCode.CONSUMER_SEND_MSG_BACK,
             header,
@@ -135,7 +133,7 @@ class SendBack:
         )
 
     async def _address(self, message: ReceivedMessage[Any]) -> str:
-        route = await self._instance.routes.to_read(message.queue.topic)
+        route = await self._context.routes.to_read(message.queue.topic)
         address = route.master(message.queue.broker_name)
         if address is None:
             raise NoRoute("the message's broker has no master", queue=message.queue)
@@ -146,8 +144,8 @@ class SendBack:
         why = {
             properties.DEAD_REASON: outcome.reason[:MAX_DEAD_REASON],
             properties.DEAD_EXCEPTION: type(outcome.error).__name__ if outcome.error else "",
-            properties.DEAD_CONSUMER: self._instance.client_id,
-            properties.DEAD_TIME: str(self._instance._clock.now_ms()),
+            properties.DEAD_CONSUMER: self._context.client_id,
+            properties.DEAD_TIME: str(self._context.clock.now_ms()),
         }
         plain = {ord("\x01"): " ", ord("\x02"): " "}
         return {
@@ -161,7 +159,7 @@ class SendBack:
     ) -> None:
         """Send a message to the retry topic; ``why`` makes it a dead letter."""
         topic = retry_topic(self._group)
-        route = await self._instance.routes.to_write(topic, DEFAULT_TOPIC_QUEUES, SEND_TIMEOUT)
+        route = await self._context.routes.to_write(topic, DEFAULT_TOPIC_QUEUES, SEND_TIMEOUT)
         # A retry topic that was just made has the default topic's route, with more queues than its
         # own; the first one is always there.
         brokers = {q.broker_name: q for q in route.writable if q.queue_id == 0}
@@ -174,7 +172,7 @@ class SendBack:
             queue = brokers[name]
             header = self._header(message, level, name, why)
             try:
-                await self._instance.remote.call(
+                await self._context.remote.call(
                     address,
                     RequestCode.SEND_MESSAGE_V2,
                     header,

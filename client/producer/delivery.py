@@ -1,15 +1,17 @@
-"""A batch on its way: what was tried, what is known, and what to do after each outcome.
+"""The delivery of one request: what was tried, what is known, and what to do after each outcome.
 
 Pure: ``judge`` maps an answer or a failure to one of three verdicts. A failed attempt that was
-written and not answered makes the outcome unknown for good, whatever later attempts say, unless
-one of them succeeds.
+written and not answered makes the outcome unknown for good, whatever the answers to later attempts,
+unless one of them succeeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
 
+from client.backoff import Backoff
 from client.errors import (
     NotDurable,
     Outcome,
@@ -19,10 +21,11 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
-from client.producer.batch import Batch
+from client.producer.columns import MessageColumns
 from client.receipt import Receipt, SendStatus
 from client.remote import name_of, unavailable
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.limits import STALL_SECONDS
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
@@ -43,6 +46,41 @@ RETRYABLE: Final[frozenset[int]] = BUSY | {
 """Another broker may say otherwise (cf. DefaultMQProducer.retryResponseCodes)."""
 
 
+class OwnTime:
+    """A producer's clock of deadlines: seconds of ``loop_time`` without the loop's stalls.
+
+    While the application keeps the loop busy nothing can be sent or read. That time is no broker's
+    silence, so it doesn't count against a deadline.
+    """
+
+    def __init__(self, loop_time: Callable[[], float]) -> None:
+        self._loop_time = loop_time
+        self._lost = 0.0
+        self._stall = (0.0, 0.0)
+
+    def now(self) -> float:
+        """The time for deadlines."""
+        return self._loop_time() - self._lost
+
+    def on_loop(self, when: float) -> float:
+        """The loop's time that is ``when`` here if it stalls no more."""
+        return when + self._lost
+
+    def leave_out(self, since: float) -> None:
+        """The caller should have run at ``since`` (the loop's time): was that long ago, it stalled.
+
+        Time that several callers were kept waiting counts once.
+        """
+        now = self._loop_time()
+        if now - since <= STALL_SECONDS:
+            return
+        begin, end = self._stall
+        if since > end:
+            begin = end = since
+        self._stall = (min(since, begin), now)
+        self._lost += now - end + begin - self._stall[0]
+
+
 class Verdict(Enum):
     """What to do next."""
 
@@ -52,10 +90,11 @@ class Verdict(Enum):
 
 
 class Delivery:
-    """The state of one batch.
+    """The state of one request's delivery.
 
     Attributes:
         attempts: requests that were written.
+        backoff: the pauses between them.
         busy: those of them that a broker was too busy for: they don't count as attempts.
         queue: where the last went, or is to go.
         failed_broker: the broker that failed last; another one is to be preferred.
@@ -66,28 +105,30 @@ class Delivery:
 
     __slots__ = (
         "attempts",
-        "batch",
+        "backoff",
         "busy",
         "deadline",
         "error",
         "failed_broker",
         "queue",
+        "request",
         "settled",
         "started",
         "unknown",
     )
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    def __init__(self, request: MessageColumns) -> None:
+        self.request = request
         self.attempts = 0
+        self.backoff: Backoff | None = None
         self.busy = 0
-        self.queue: MessageQueue | None = batch.queue
+        self.queue: MessageQueue | None = request.queue
         self.failed_broker: str | None = None
         self.unknown = False
         self.settled = False
         self.error: PocketMQError | None = None
         self.started = 0.0
-        self.deadline = batch.deadline
+        self.deadline = request.deadline
 
     def exhausted(self, retries: int) -> bool:
         """Whether no attempt is left after a failed one; one that wrote nothing costs none."""
@@ -112,7 +153,7 @@ class Delivery:
         return Verdict.FAIL if isinstance(failure, RequestTimeout) else Verdict.RETRY
 
     def failure(self, topic: str, group: str) -> SendError:
-        """The error for one message of the batch; a new one at each call."""
+        """The error for one of its messages; a new one at each call."""
         cause = self.error
         if cause is not None and not self.unknown:
             error = as_send_error(cause)

@@ -1,9 +1,9 @@
-"""Sending through interceptors: each message goes the long way, in a coroutine of its own."""
+"""Sending through interceptors: each message in a coroutine of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
@@ -11,8 +11,8 @@ from client.errors import PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around_oneway, around_send
 from client.message import Message
 from client.places import Duration
-from client.producer.acceptance import Acceptance
-from client.producer.outgoing import Outgoing
+from client.producer.prepare import Preparer
+from client.producer.send_buffer import SendBuffer
 from client.receipt import Receipt
 
 T = TypeVar("T")
@@ -22,23 +22,22 @@ TOGETHER: Final = 1024
 
 
 class Intercepted(Generic[T]):
-    """The door of a producer that has interceptors."""
+    """The sends of a producer that has interceptors."""
 
     def __init__(
-        self,
-        acceptance: Acceptance[T],
-        write_oneway: Callable[[Outgoing], Awaitable[None]],
-        interceptors: Sequence[Interceptor],
+        self, preparer: Preparer[T], buffer: SendBuffer, interceptors: Sequence[Interceptor]
     ) -> None:
-        self._acceptance = acceptance
-        self._write_oneway = write_oneway
+        self._preparer = preparer
+        self._buffer = buffer
         self._interceptors = interceptors
 
     async def send(self, message: Message[T], timeout: Duration | None) -> Receipt:
         """Send one message. Raises what sending raises, or an interceptor."""
 
         async def innermost(given: Message[Any]) -> Receipt:
-            return await (await self._acceptance.accept(self._prepare(given, timeout)))
+            columns = self._preparer.prepare(given, timeout)
+            await self._buffer.reserve(columns)
+            return await self._buffer.accept(columns)[0]
 
         return await around_send(innermost, self._interceptors)(message)
 
@@ -46,12 +45,9 @@ class Intercepted(Generic[T]):
         """Write one message. Raises what that raises, or an interceptor."""
 
         async def innermost(given: Message[Any]) -> None:
-            await self._write_oneway(self._prepare(given, timeout))
+            await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
 
         await around_oneway(innermost, self._interceptors)(message)
-
-    def _prepare(self, message: Message[Any], timeout: Duration | None) -> Outgoing:
-        return self._acceptance.prepare(message, None, None, (), None, None, None, 0, timeout)
 
     async def send_batch(
         self, messages: Sequence[Message[T]], timeout: Duration | None
@@ -96,8 +92,10 @@ class Intercepted(Generic[T]):
             elif through:
                 numbers = sorted(through)
                 try:
-                    items = [through[number] for number in numbers]
-                    futures = await self._acceptance.batch(items, timeout)
+                    batch = [through[number] for number in numbers]
+                    columns = self._preparer.prepare_batch(batch, timeout)
+                    await self._buffer.reserve(columns)
+                    futures = self._buffer.accept(columns)
                 except Exception as error:  # noqa: BLE001 - it is for those who wait for it
                     sent.set_exception(error)
                 else:

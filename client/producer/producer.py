@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
+from client.context import ClientContext
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message
 from client.names import check_group
 from client.places import Duration, seconds
-from client.producer.acceptance import Acceptance
-from client.producer.intake import Intake
 from client.producer.intercepted import Intercepted
-from client.producer.preparer import Preparer
+from client.producer.prepare import Preparer
+from client.producer.send_buffer import SendBuffer
 from client.receipt import Receipt
 from client.serde import Serde, raw
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 T = TypeVar("T")
 
@@ -76,22 +74,9 @@ class Producer(Generic[T]):
         serde: Serde[Any] | None = None,
         **options: Unpack[ProducerArguments],
     ) -> None:
-        from client.instance import Instance  # noqa: PLC0415 - they make each other
-
         self._prepare(group, cast("Serde[T]", serde or raw), options)
-        self._instance: Instance[Any] = Instance._for_part(nameservers, options)
-        self._owns_instance = True
-
-    @classmethod
-    def _of(
-        cls, instance: Instance[Any], group: str, serde: Serde[T], options: Mapping[str, Any]
-    ) -> Producer[T]:
-        """A producer that shares an instance, which is open."""
-        producer: Producer[T] = cls.__new__(cls)
-        producer._prepare(group, serde, options)
-        producer._instance = instance
-        producer._owns_instance = False
-        return producer
+        self._context = ClientContext(nameservers, options)
+        self._owns_context = True
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
@@ -122,35 +107,36 @@ class Producer(Generic[T]):
             self._life.check()
         if self._life.state is State.OPEN:
             return
-        if self._owns_instance:
-            await self._instance.start()
+        if self._owns_context:
+            await self._context.start()
         self._open()
 
     def _open(self) -> None:
-        instance = self._instance
-        instance._life.check()
+        context = self._context
+        context.life.check()
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(f"producer {self.group}")
-        self._intake = Intake(
-            instance,
+        serde: Serde[Any] = self._serde
+        plain_bytes = self._options.plain_bytes if serde is raw else 0
+        self._buffer = SendBuffer(
+            context,
             self.group,
             self._options,
             self._tasks,
-            instance._ids.take,
-            instance._clock.now_ms,
+            context.ids.take,
+            context.clock.now_ms,
+            plain_bytes,
         )
-        preparer = Preparer(
+        self._preparer = Preparer(
             self._options,
             self._serde,
-            instance._ids.next,
-            instance._clock.now_ms,
-            self._intake.time.now,
+            self._buffer.id_bytes,
+            context.clock.now_ms,
+            self._buffer.time.now,
         )
-        self._acceptance = Acceptance(preparer, self._intake)
         around = self._options.interceptors
-        write = self._intake.sender.write_oneway
-        self._intercepted = Intercepted(self._acceptance, write, around) if around else None
-        instance._register_producer(self)
+        self._intercepted = Intercepted(self._preparer, self._buffer, around) if around else None
+        context.add_producer(self, self.group)
         self._life.state = State.OPEN
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
@@ -164,15 +150,15 @@ class Producer(Generic[T]):
         self._life.state = State.CLOSED
         try:
             async with asyncio.timeout(seconds(timeout)):
-                await self._intake.flush()
+                await self._buffer.flush()
         except TimeoutError:
             pass
         finally:
-            self._intake.abandon()
+            self._buffer.abandon()
             await self._tasks.close()
-            await self._instance._unregister_producer(self)
-            if self._owns_instance:
-                await self._instance.close()
+            await self._context.remove_producer(self, self.group)
+            if self._owns_context:
+                await self._context.close()
 
     # Sending
 
@@ -226,19 +212,14 @@ class Producer(Generic[T]):
                 that is the reason, and the ``RemoteError`` with which a broker refused it.
         """
         self._check()
-        if self._intercepted is not None:
-            message = self._acceptance.message_of(
-                topic, body, tag, keys, properties, sharding_key, queue, delay_level
-            )
-            return await self._intercepted.send(message, timeout)
-        if not delay_level and timeout is None:
-            future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
+        if timeout is None and not delay_level and self._intercepted is None:
+            future = self._buffer.add(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return await future
-        item = self._acceptance.prepare(
-            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
-        )
-        return await (await self._acceptance.accept(item))
+        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        if self._intercepted is not None:
+            return await self._intercepted.send(message, timeout)
+        return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     @overload
     def send_nowait(
@@ -281,20 +262,16 @@ class Producer(Generic[T]):
             BufferFull: the bound of messages or bytes in flight is reached.
         """
         self._check()
-        if self._intercepted is not None:
-            message = self._acceptance.message_of(
-                topic, body, tag, keys, properties, sharding_key, queue, delay_level
-            )
-            sending = self._intercepted.send(message, timeout)
-            return self._tasks.spawn(sending, "an intercepted send", on_done=_noted)
-        if not delay_level and timeout is None:
-            future = self._acceptance.plain(topic, body, tag, keys, properties, sharding_key, queue)
+        if timeout is None and not delay_level and self._intercepted is None:
+            future = self._buffer.add(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return future
-        item = self._acceptance.prepare(
-            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
-        )
-        return self._intake.offer(item)
+        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        if self._intercepted is not None:
+            sending = self._intercepted.send(message, timeout)
+            return self._tasks.spawn(sending, "an intercepted send", on_done=_noted)
+        future = self._add(message, timeout)
+        return future or self._buffer.offer(self._preparer.prepare(message, timeout))[0]
 
     @overload
     async def send_oneway(
@@ -336,16 +313,11 @@ class Producer(Generic[T]):
             SendError: there was no connection to write it to; see ``send``.
         """
         self._check()
+        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         if self._intercepted is not None:
-            message = self._acceptance.message_of(
-                topic, body, tag, keys, properties, sharding_key, queue, delay_level
-            )
             await self._intercepted.send_oneway(message, timeout)
-            return
-        item = self._acceptance.prepare(
-            topic, body, tag, keys, properties, sharding_key, queue, delay_level, timeout
-        )
-        await self._intake.sender.write_oneway(item)
+        else:
+            await self._buffer.write_oneway(self._preparer.prepare(message, timeout))
 
     async def send_batch(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
@@ -362,7 +334,9 @@ class Producer(Generic[T]):
         messages = list(messages)
         if self._intercepted is not None and messages:
             return await self._intercepted.send_batch(messages, timeout)
-        futures = await self._acceptance.batch(messages, timeout)
+        columns = self._preparer.prepare_batch(messages, timeout)
+        await self._buffer.reserve(columns)
+        futures = self._buffer.accept(columns)
         await asyncio.wait(futures)
         for failure in [future.exception() for future in futures]:
             if failure is not None:
@@ -380,15 +354,13 @@ class Producer(Generic[T]):
         self._check()
         if self._intercepted is not None:
             return await self._intercepted.send_many(messages, timeout)
-        plain = self._acceptance.plain_message
         waiting: list[asyncio.Future[Receipt] | SendError] = []
         for number, message in enumerate(messages, 1):
-            future: asyncio.Future[Receipt] | SendError | None = None
             try:
-                future = plain(message) if timeout is None else None
+                future = self._add(message, timeout)
+                waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
-                future = as_send_error(error)
-            waiting.append(future or await self._acceptance.message(message, timeout))
+                waiting.append(as_send_error(error))
             if number % YIELD_MESSAGES == 0:
                 await asyncio.sleep(0)
         results: list[Receipt | SendError] = []
@@ -399,10 +371,35 @@ class Producer(Generic[T]):
                 results.append(as_send_error(error))
         return results
 
+    def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:
+        """Accept a ``Message`` that needs no preparation; None: it does, or there is no room."""
+        if timeout is not None or message.delay_level or message.flag or not message.wait:
+            return None
+        return self._buffer.add(
+            message.topic,
+            message.body,
+            message.tag,
+            message.keys,
+            message.properties,
+            message.sharding_key,
+            message.queue,
+        )
+
+    async def _accept(
+        self, message: Message[T], timeout: Duration | None
+    ) -> asyncio.Future[Receipt]:
+        """Accept any message, as soon as there is room. Raises UsageError, SendError."""
+        columns = self._preparer.prepare(message, timeout)
+        await self._buffer.reserve(columns)
+        return self._buffer.accept(columns)[0]
+
     def _check(self) -> None:
         """Raises UsageError unless it is open and this is its loop."""
+        if self._life.state is State.OPEN and _get_running_loop() is self._loop:
+            # In a fork no loop runs yet, or another one.
+            return
         self._life.check()
-        if asyncio._get_running_loop() is not self._loop:
+        if _get_running_loop() is not self._loop:
             raise UsageError(
                 "the producer was called from another thread or event loop than its own",
                 group=self.group,
@@ -413,8 +410,51 @@ class Producer(Generic[T]):
     async def flush(self) -> None:
         """Wait until every message accepted before is acknowledged or has failed."""
         self._life.check()
-        await self._intake.flush()
+        await self._buffer.flush()
 
 
 def _noted(_: asyncio.Task[Receipt]) -> None:
     """Who called has the task, and its failure."""
+
+
+def _message(
+    topic: str | Message[T],
+    body: T | None,
+    tag: str | None,
+    keys: Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    queue: MessageQueue | None,
+    delay_level: int,
+) -> Message[T]:
+    """What a send was given, as one ``Message``. Raises UsageError."""
+    if isinstance(topic, str):
+        return Message(
+            topic,
+            cast(T, body),
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level=delay_level,
+        )
+    if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
+        raise UsageError(
+            "a Message has its body and attributes itself",
+            topic=topic.topic,
+            hint="give either a Message, or topic, body and attributes",
+        )
+    return topic
+
+
+def shared_producer(
+    context: ClientContext, group: str, serde: Serde[T], options: Mapping[str, Any]
+) -> Producer[T]:
+    """A producer that shares a context, which is open."""
+    producer: Producer[T] = Producer.__new__(Producer)
+    producer._prepare(group, serde, options)
+    producer._context = context
+    producer._owns_context = False
+    producer._open()
+    return producer

@@ -1,10 +1,10 @@
-"""From a batch to its receipts: which queue, which connection, and again if need be.
+"""From a request to the receipts of its messages: which queue, which connection, and retries.
 
-The fast lane: route known and connection open, so a batch is written at once and a callback
-settles its messages; no task. Batches that find no connection are written in the order they came
-once there is one: what was sent first to a queue lies first in it, unless it had to be sent again.
-Whatever doesn't go that smoothly becomes one task per batch that tries until the batch is stored,
-refused for good, or out of time or attempts.
+Every attempt is one call of ``_write``: the request is written, and a callback continues with its
+answer. The first attempt needs no task where the route is known and the connection is open. First
+attempts that find no connection are written in their order once there is one: messages lie in
+their queue in the order of their sends, unless one had to be sent again. A task finds route, queue
+and connection for every other attempt.
 """
 
 from __future__ import annotations
@@ -18,20 +18,11 @@ from typing import Final, Protocol
 
 from client.backoff import Backoff
 from client.config import ProducerOptions
-from client.errors import (
-    BrokerUnreachable,
-    NoRoute,
-    Outcome,
-    PocketMQError,
-    as_send_error,
-)
-from client.producer.accumulator import Lane
-from client.producer.batch import Batch
-from client.producer.delivery import BUSY, Delivery, Verdict, not_durable
-from client.producer.network import Network
-from client.producer.outgoing import Outgoing
-from client.producer.own_time import OwnTime
-from client.producer.queue_selector import RoundRobin
+from client.context import ClientContext
+from client.errors import BrokerUnreachable, NoRoute, Outcome, PocketMQError, as_send_error
+from client.producer.columns import MessageColumns
+from client.producer.delivery import BUSY, Delivery, OwnTime, Verdict, not_durable
+from client.producer.queue_selector import RoundRobin, by_sharding_key
 from client.receipt import Receipt, SendStatus
 from client.routes import Route
 from remoting.connection import Connection
@@ -57,29 +48,29 @@ _RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, 
 
 
 class Finished(Protocol):
-    """Called with a batch whose messages are all settled."""
+    """Called with a request whose messages are all settled."""
 
-    def __call__(self, batch: Batch, *, stored: bool) -> None: ...
+    def __call__(self, request: MessageColumns, *, stored: bool) -> None: ...
 
 
 class Sender:
-    """Delivers the batches of one producer.
+    """Delivers the requests of one producer.
 
     Args:
-        finished: is called with each batch once all its messages are settled.
+        finished: is called with each request once all its messages are settled.
         own_time: the clock of deadlines.
     """
 
     def __init__(
         self,
-        network: Network,
+        context: ClientContext,
         group: str,
         options: ProducerOptions,
         tasks: Supervisor,
         finished: Finished,
         own_time: OwnTime,
     ) -> None:
-        self._network = network
+        self._context = context
         self._group = group
         self._options = options
         self._tasks = tasks
@@ -89,17 +80,17 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._time = own_time
         self._now = own_time.now
-        self._faults = network.faults
+        self._faults = context.faults
         self._written: set[Connection] = set()
         self._unconnected: dict[str, dict[Delivery, asyncio.TimerHandle]] = {}
         """What waits for a connection to an address, in its order, with the end of its time."""
 
-    def dispatch(self, batch: Batch) -> None:
-        """Send a batch; returns at once."""
-        delivery = Delivery(batch)
+    def dispatch(self, request: MessageColumns) -> None:
+        """Send a request; returns at once."""
+        delivery = Delivery(request)
         try:
             if not self._write_now(delivery):
-                self._later(delivery)
+                self._try_later(delivery)
         except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
             self._unexpected(delivery, error)
 
@@ -109,13 +100,37 @@ class Sender:
             connection.flush()
         self._written.clear()
 
-    def request(self, batch: Batch, queue: MessageQueue, *, oneway: bool = False) -> Command:
-        """The request that carries these messages to this queue."""
-        payload = batch.payload()
+    async def write_oneway(self, message: MessageColumns) -> None:
+        """Write one sealed message that nobody acknowledges. Raises SendError."""
+        try:
+            route = await self._route(message.topic, message.deadline - self._now())
+            queue = message.queue
+            if message.sharding_key is not None:
+                queue = by_sharding_key(route.writable, message.sharding_key)
+            queue = queue or self._choose(route, None)
+            address = self._address(route, queue)
+        except PocketMQError as error:
+            raise as_send_error(error) from error.__cause__
+        written = False
+        try:
+            connection = await self._context.connect(address, message.deadline - self._now())
+            connection.send_oneway(self.command(message, queue, oneway=True))
+            written = True
+            await connection.drain()
+        except RemotingError as error:
+            failure = as_send_error(BrokerUnreachable(str(error), queue=queue, broker=address))
+            failure.outcome = Outcome.UNKNOWN if written else Outcome.NOT_SENT
+            raise failure from error
+
+    def command(
+        self, request: MessageColumns, queue: MessageQueue, *, oneway: bool = False
+    ) -> Command:
+        """The command that carries a request to a queue."""
+        payload = request.payload()
         batched = payload.properties is None
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,
-            topic=batch.topic,
+            topic=request.topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=self._options.default_queues,
             queue_id=queue.queue_id,
@@ -128,63 +143,22 @@ class Sender:
             bname=queue.broker_name,
         )
         code = RequestCode.SEND_BATCH_MESSAGE if batched else RequestCode.SEND_MESSAGE_V2
-        return self._network.remote.request(code, header, body=payload.body, oneway=oneway)
+        return self._context.remote.request(code, header, body=payload.body, oneway=oneway)
 
-    async def write_oneway(self, item: Outgoing) -> None:
-        """Write one message that nobody acknowledges. Raises SendError."""
-        batch = Batch(Lane(item.lane), (item,))
-        try:
-            route = await self._route(item.topic, item.deadline - self._now())
-            queue = item.queue(route.writable) or self._choose(route, None)
-            address = self._address(route, queue)
-        except PocketMQError as error:
-            raise as_send_error(error) from error.__cause__
-        written = False
-        try:
-            connection = await self._network.connect(address, item.deadline - self._now())
-            connection.send_oneway(self.request(batch, queue, oneway=True))
-            written = True
-            await connection.drain()
-        except RemotingError as error:
-            failure = as_send_error(BrokerUnreachable(str(error), queue=queue, broker=address))
-            failure.outcome = Outcome.UNKNOWN if written else Outcome.NOT_SENT
-            raise failure from error
+    # One attempt
 
-    # The fast lane
+    def _write(self, delivery: Delivery, connection: Connection, address: str) -> None:
+        """Write the request; its answer, or what becomes of the connection, decides what follows.
 
-    def _write_now(self, delivery: Delivery) -> bool:
-        """Write the first attempt, now or in its turn; False: it is no matter of a connection."""
-        route = self._network.routes.table.get(delivery.batch.topic)
-        if route is None or not route.writable:
-            return False
-        queue = delivery.batch.queue or self._choose(route, None)
-        address = route.master(queue.broker_name)
-        if address is None:
-            return False
-        delivery.queue = queue
-        if address in self._unconnected:
-            self._wait(delivery, address)
-            return True
-        connection = self._network.connected(address)
-        if connection is None:
-            self._connect(address)
-            self._wait(delivery, address)
-        else:
-            self._write_first(delivery, connection, address)
-        return True
-
-    def _write_first(self, delivery: Delivery, connection: Connection, address: str) -> None:
+        Raises RemotingError if it could not be written.
+        """
         assert delivery.queue is not None
         now = self._now()
-        command = self.request(delivery.batch, delivery.queue)
-        try:
-            future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
-        except RemotingError:
-            self._later(delivery)
-            return
-        self._written.add(connection)
+        command = self.command(delivery.request, delivery.queue)
+        future = connection.request_nowait(command, timeout=max(delivery.deadline - now, 0.0))
         delivery.attempts += 1
         delivery.started = now
+        self._written.add(connection)
         future.add_done_callback(partial(self._answered, delivery, command.code, address))
 
     def _answered(
@@ -195,34 +169,61 @@ class Sender:
             return
         failure = future.exception()
         if failure is None:
-            verdict = self._judge(delivery, future.result(), code, address)
+            self._proceed(delivery, self._judge(delivery, future.result(), code, address))
         elif isinstance(failure, RemotingError):
-            verdict = self._lost(delivery, failure, address, written=True)
+            self._proceed(delivery, self._lost(delivery, failure, address, written=True))
         else:
             self._broken(delivery, failure)
-            return
-        self._proceed(delivery, verdict)
 
     def _proceed(self, delivery: Delivery, verdict: Verdict) -> None:
-        if verdict is Verdict.RETRY and not delivery.exhausted(self._options.retries):
-            self._later(delivery)
-        elif verdict is not Verdict.STORED:
+        """Settle what is decided, try the rest again."""
+        if verdict is Verdict.STORED:
+            return
+        exhausted = delivery.exhausted(self._options.retries)
+        late = self._now() >= delivery.deadline
+        if verdict is Verdict.FAIL or exhausted or late:
             self._fail(delivery)
+        else:
+            self._try_later(delivery)
 
-    # First attempts without a connection
+    # The first attempt
+
+    def _write_now(self, delivery: Delivery) -> bool:
+        """Write the first attempt, now or in its turn; False: route or broker have to be found."""
+        route = self._context.routes.table.get(delivery.request.topic)
+        if route is None or not route.writable:
+            return False
+        queue = delivery.request.queue or self._choose(route, None)
+        address = route.master(queue.broker_name)
+        if address is None:
+            return False
+        delivery.queue = queue
+        connection = None
+        if address not in self._unconnected:
+            connection = self._context.connected(address)
+            if connection is None:
+                self._connect(address)
+        if connection is None:
+            when = self._time.on_loop(delivery.deadline)
+            late = self._loop.call_at(when, self._late, delivery, address, when)
+            self._unconnected[address][delivery] = late
+        else:
+            self._write_first(delivery, connection, address)
+        return True
+
+    def _write_first(self, delivery: Delivery, connection: Connection, address: str) -> None:
+        try:
+            self._write(delivery, connection, address)
+        except RemotingError:
+            self._try_later(delivery)
 
     def _connect(self, address: str) -> None:
         self._tasks.spawn(
-            self._network.connect(address, self._options.timeout),
+            self._context.connect(address, self._options.timeout),
             f"connection to {address}",
             on_done=partial(self._connected, address),
         )
         self._unconnected[address] = {}
-
-    def _wait(self, delivery: Delivery, address: str) -> None:
-        when = self._time.on_loop(delivery.deadline)
-        late = self._loop.call_at(when, self._late, delivery, address, when)
-        self._unconnected[address][delivery] = late
 
     def _late(self, delivery: Delivery, address: str, since: float) -> None:
         now = self._loop.time()
@@ -253,23 +254,17 @@ class Sender:
             except Exception as error:  # noqa: BLE001 - as in dispatch
                 self._unexpected(delivery, error)
 
-    # One task per batch
+    # Any other attempt
 
-    def _later(self, delivery: Delivery) -> None:
+    def _try_later(self, delivery: Delivery) -> None:
         try:
             self._tasks.spawn(
-                self._persist(delivery), "delivery", on_done=partial(self._ended, delivery)
+                self._try(delivery), "delivery", on_done=partial(self._tried, delivery)
             )
         except RuntimeError:
             self._fail(delivery)
 
-    async def _persist(self, delivery: Delivery) -> None:
-        """Try until the batch is settled."""
-        backoff = Backoff(self._random)
-        while not await self._attempt(delivery, backoff):
-            pass
-
-    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+    def _tried(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         try:
             task.result()
         except asyncio.CancelledError as error:
@@ -277,64 +272,46 @@ class Sender:
         except Exception as error:  # noqa: BLE001 - as in dispatch
             self._unexpected(delivery, error)
 
-    async def _attempt(self, delivery: Delivery, backoff: Backoff) -> bool:
-        """One attempt, with the pause before it. True when the batch is settled."""
-        if delivery.failed_broker is not None and not await self._pause(delivery, backoff):
+    async def _try(self, delivery: Delivery) -> None:
+        """Find route, queue and connection anew, after a pause if an attempt has failed."""
+        if delivery.failed_broker is not None and not await self._pause(delivery):
             self._fail(delivery)
-            return True
-        verdict = await self._try(delivery)
-        if verdict is Verdict.STORED:
-            return True
-        exhausted = delivery.exhausted(self._options.retries)
-        if verdict is Verdict.FAIL or exhausted or self._now() >= delivery.deadline:
-            self._fail(delivery)
-            return True
-        return False
-
-    async def _try(self, delivery: Delivery) -> Verdict:
-        topic = delivery.batch.topic
+            return
+        request = delivery.request
         try:
-            route = await self._route(topic, delivery.deadline - self._now())
-            queue = delivery.batch.queue or self._choose(route, delivery.failed_broker)
-            delivery.queue = queue
+            route = await self._route(request.topic, delivery.deadline - self._now())
+            delivery.queue = queue = request.queue or self._choose(route, delivery.failed_broker)
             address = self._address(route, queue)
         except PocketMQError as error:
             delivery.error = error
             delivery.failed_broker = delivery.failed_broker or ""
             retry = isinstance(error, NoRoute) and delivery.queue is not None
-            return Verdict.RETRY if retry else Verdict.FAIL
-        written = False
+            self._proceed(delivery, Verdict.RETRY if retry else Verdict.FAIL)
+            return
         try:
-            connection = await self._network.connect(address, delivery.deadline - self._now())
-            command = self.request(delivery.batch, queue)
-            delivery.started = self._now()
-            remaining = max(delivery.deadline - delivery.started, 0.0)
-            future = connection.request_nowait(command, timeout=remaining)
-            written = True
-            delivery.attempts += 1
-            answer = await future
+            connection = await self._context.connect(address, delivery.deadline - self._now())
+            self._write(delivery, connection, address)
         except RemotingError as failure:
-            return self._lost(delivery, failure, address, written=written)
-        return self._judge(delivery, answer, command.code, address)
+            self._proceed(delivery, self._lost(delivery, failure, address, written=False))
 
-    async def _pause(self, delivery: Delivery, backoff: Backoff) -> bool:
+    async def _pause(self, delivery: Delivery) -> bool:
         """Wait before another attempt, unless another broker can be tried; False: out of time."""
-        route = self._network.routes.table.get(delivery.batch.topic)
-        if route is not None and delivery.batch.queue is None:
+        route = self._context.routes.table.get(delivery.request.topic)
+        if route is not None and delivery.request.queue is None:
             now = self._loop.time()
             others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
             if any(self._faults.available(broker, now) for broker in others):
                 return True
-        pause = backoff.next()
+        if delivery.backoff is None:
+            delivery.backoff = Backoff(self._random)
+        pause = delivery.backoff.next()
         if self._now() + pause >= delivery.deadline:
             return False
         await asyncio.sleep(pause)
         return True
 
-    # Both
-
     async def _route(self, topic: str, timeout: float) -> Route:
-        return await self._network.routes.to_write(topic, self._options.default_queues, timeout)
+        return await self._context.routes.to_write(topic, self._options.default_queues, timeout)
 
     def _choose(self, route: Route, avoid: str | None) -> MessageQueue:
         turn = self._turns.get(route.topic)
@@ -347,7 +324,7 @@ class Sender:
     def _address(self, route: Route, queue: MessageQueue) -> str:
         address = route.master(queue.broker_name)
         if address is None:
-            self._network.routes.suspect(route.topic)
+            self._context.routes.suspect(route.topic)
             raise NoRoute(
                 "the queue's broker is not in the route",
                 queue=queue,
@@ -355,6 +332,8 @@ class Sender:
                 hint="start its master, or send to another queue",
             )
         return address
+
+    # Outcomes
 
     def _judge(self, delivery: Delivery, answer: Command, code: int, address: str) -> Verdict:
         queue = delivery.queue
@@ -367,7 +346,7 @@ class Sender:
         else:
             delivery.failed_broker = queue.broker_name
             if answer.code not in BUSY:
-                self._network.routes.suspect(queue.topic)
+                self._context.routes.suspect(queue.topic)
         return verdict
 
     def _lost(
@@ -377,13 +356,13 @@ class Sender:
         assert queue is not None
         delivery.failed_broker = queue.broker_name
         self._faults.failed(queue.broker_name, self._loop.time())
-        self._network.routes.suspect(queue.topic)
+        self._context.routes.suspect(queue.topic)
         if isinstance(failure, RequestTimeout):
-            self._network.doubt(address)
+            self._context.doubt(address)
         return delivery.lost(failure, self._group, address, written=written)
 
     def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:
-        batch = delivery.batch
+        request = delivery.request
         try:
             stored = answer.read(SendMessageResponseHeader)
         except HeaderError as error:
@@ -394,14 +373,15 @@ class Sender:
         if stored.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_id)
         status = SendStatus(answer.code)
+        count = request.count
         offset_ids = stored.msg_id.split(",")
-        if len(offset_ids) != batch.count:
-            offset_ids = [stored.msg_id] * batch.count
-        offsets = range(stored.queue_offset, stored.queue_offset + batch.count)
-        receipts = map(_RECEIPT, zip(repeat(status), repeat(queue), offsets, batch.ids, offset_ids))
+        if len(offset_ids) != count:
+            offset_ids = [stored.msg_id] * count
+        offsets = range(stored.queue_offset, stored.queue_offset + count)
+        fields = zip(repeat(status), repeat(queue), offsets, request.ids, offset_ids, strict=False)
         durable = status is SendStatus.OK or not self._options.require_durable
-        for future, receipt in zip(batch.futures, receipts, strict=True):
-            if future is None or future.done():
+        for future, receipt in zip(request.futures, map(_RECEIPT, fields), strict=True):
+            if future.done():
                 continue
             if durable:
                 future.set_result(receipt)
@@ -410,11 +390,11 @@ class Sender:
         self._finish(delivery, stored=True)
 
     def _unexpected(self, delivery: Delivery, error: Exception) -> None:
-        _log.exception("batch not sent", topic=delivery.batch.topic)
+        _log.exception("request not sent", topic=delivery.request.topic)
         self._broken(delivery, error)
 
     def _broken(self, delivery: Delivery, error: BaseException) -> None:
-        """Something that isn't the network's doing ended the delivery."""
+        """Something other than the network ended the delivery."""
         delivery.unknown = delivery.unknown or delivery.attempts > 0
         if delivery.error is None:
             delivery.error = PocketMQError(str(error) or type(error).__name__)
@@ -423,10 +403,10 @@ class Sender:
     def _finish(self, delivery: Delivery, *, stored: bool) -> None:
         if not delivery.settled:
             delivery.settled = True
-            self._finished(delivery.batch, stored=stored)
+            self._finished(delivery.request, stored=stored)
 
     def _fail(self, delivery: Delivery) -> None:
-        for future in delivery.batch.futures:
-            if future is not None and not future.done():
-                future.set_exception(delivery.failure(delivery.batch.topic, self._group))
+        for future in delivery.request.futures:
+            if not future.done():
+                future.set_exception(delivery.failure(delivery.request.topic, self._group))
         self._finish(delivery, stored=False)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
 from client.heartbeat import Membership
 from client.rebalance.group_view import describe
@@ -27,9 +28,6 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.group import GetConsumerConnectionListRequestHeader
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -104,7 +102,7 @@ def refusal(answer: Command, group: str, broker: str) -> GroupConflict | None:
 
 
 async def join(
-    instance: Instance[Any], member: Membership, addresses: Collection[str]
+    context: ClientContext, member: Membership, addresses: Collection[str]
 ) -> list[GroupConflict]:
     """Join a group at all brokers, if the other members are alike; else what differs.
 
@@ -115,24 +113,24 @@ async def join(
             The member has joined nowhere.
     """
     mine = member.consumer_data()
-    found = await asyncio.gather(*(_check_at(instance, mine, one) for one in addresses))
+    found = await asyncio.gather(*(_check_at(context, mine, one) for one in addresses))
     conflicts = [one for one in found if one is not None]
     for conflict in conflicts:
         if member.on_conflict == "reject" or conflict.kind == FindingKind.MESSAGE_MODEL:
             raise conflict
-    refused = await asyncio.gather(*(_join_at(instance, member, one) for one in addresses))
+    refused = await asyncio.gather(*(_join_at(context, member, one) for one in addresses))
     for refusal in refused:
         if refusal is not None:
-            await instance.heartbeats.say_goodbye(consumer_group=member.group)
+            await context.heartbeats.say_goodbye(consumer_group=member.group)
             raise refusal
     return conflicts if member.on_conflict == "warn" else []
 
 
 async def _join_at(
-    instance: Instance[Any], member: Membership, address: str
+    context: ClientContext, member: Membership, address: str
 ) -> GroupConflict | None:
     try:
-        answer = await instance.heartbeats.join(address, member)
+        answer = await context.heartbeats.join(address, member)
     except RemotingError as error:
         _log.warning("not joined", group=member.group, broker=address, error=str(error))
         return None
@@ -143,12 +141,12 @@ async def _join_at(
 
 
 async def _check_at(
-    instance: Instance[Any], mine: ConsumerData, address: str
+    context: ClientContext, mine: ConsumerData, address: str
 ) -> GroupConflict | None:
     try:
-        if await describe(instance, address, mine.group_name) is not None:
+        if await describe(context, address, mine.group_name) is not None:
             return None
-        theirs = await _members_at(instance, mine.group_name, address)
+        theirs = await _members_at(context, mine.group_name, address)
     except (PocketMQError, BodyError) as error:
         _log.warning(
             "other members not compared with",
@@ -157,11 +155,11 @@ async def _check_at(
             error=str(error),
         )
         return None
-    others = [one for one in theirs.connection_set if one.client_id != instance.client_id]
+    others = [one for one in theirs.connection_set if one.client_id != context.client_id]
     differs = contradiction(mine, theirs) if others else None
     if differs is None:
         return None
-    members = (instance.client_id, others[0].client_id)
+    members = (context.client_id, others[0].client_id)
     return GroupConflict(
         f"members {members[0]} and {members[1]} differ: {differs.text}",
         members=members,
@@ -172,8 +170,8 @@ async def _check_at(
     )
 
 
-async def _members_at(instance: Instance[Any], group: str, address: str) -> ConsumerConnection:
-    answer = await instance.remote.call(
+async def _members_at(context: ClientContext, group: str, address: str) -> ConsumerConnection:
+    answer = await context.remote.call(
         address,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         GetConsumerConnectionListRequestHeader(consumer_group=group),

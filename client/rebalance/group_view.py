@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
 
+from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, remote_error
 from client.limits import RESTART_GRACE
 from client.rebalance.rebalancer import View
@@ -27,9 +27,6 @@ from remoting.protocol.headers.group import GetConsumerListByGroupRequestHeader
 from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
-if TYPE_CHECKING:
-    from client.instance import Instance
-
 _log = Log("client")
 
 _SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
@@ -44,8 +41,8 @@ class GroupView:
         before: the members as of the round before.
     """
 
-    def __init__(self, instance: Instance[Any], group: str, before: Collection[str]) -> None:
-        self._instance = instance
+    def __init__(self, context: ClientContext, group: str, before: Collection[str]) -> None:
+        self._context = context
         self._group = group
         self._before = frozenset(before)
         self._lists: dict[str, asyncio.Task[tuple[str, ...]]] = {}
@@ -102,11 +99,11 @@ class GroupView:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
             members = ()
-        if self._instance.client_id not in members:
+        if self._context.client_id not in members:
             _log.info("not in the group's list, a heartbeat goes first", broker=address)
-            await self._instance.heartbeats.now(address)
+            await self._context.heartbeats.now(address)
             members = await self._ask(address)
-        rest = RESTART_GRACE - self._instance.heartbeats.back_for(address)
+        rest = RESTART_GRACE - self._context.heartbeats.back_for(address)
         if rest > 0 and not self._before <= {*members}:
             await asyncio.sleep(rest)
             members = await self._ask(address)
@@ -114,7 +111,7 @@ class GroupView:
         return tuple(sorted(set(members), key=lambda one: one.encode("utf-16-be", "replace")))
 
     async def _ask(self, address: str) -> tuple[str, ...]:
-        answer = await self._instance.remote.call(
+        answer = await self._context.remote.call(
             address,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             GetConsumerListByGroupRequestHeader(consumer_group=self._group),
@@ -135,11 +132,11 @@ class GroupView:
         address = route.master(broker)
         if address is None:
             return None
-        rest = RESTART_GRACE - self._instance.heartbeats.back_for(address)
+        rest = RESTART_GRACE - self._context.heartbeats.back_for(address)
         if rest > 0:
             await asyncio.sleep(rest)
         try:
-            answer = await describe(self._instance, address, self._group)
+            answer = await describe(self._context, address, self._group)
         except PocketMQError as error:
             _log.warning("a broker doesn't tell who holds its queues", error=str(error))
             return None
@@ -159,13 +156,13 @@ class GroupView:
         )
 
 
-async def describe(instance: Instance[Any], address: str, group: str) -> GroupDescription | None:
+async def describe(context: ClientContext, address: str, group: str) -> GroupDescription | None:
     """What a broker of ours knows of a group; None: it isn't one of ours.
 
     Raises:
         PocketMQError: there is no answer that can be understood.
     """
-    answer: Command = await instance.remote.call(
+    answer: Command = await context.remote.call(
         address,
         OwnRequestCode.DESCRIBE_CONSUMER_GROUP,
         DescribeConsumerGroupRequestHeader(consumer_group=group),

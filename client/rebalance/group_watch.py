@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
 from client.events import Event, GroupTrouble, MembersDiffer
 from client.limits import WATCH_FIRST, WATCH_PERIOD
@@ -18,9 +19,6 @@ from client.rebalance.group_view import describe
 from client.routes import MASTER_ID
 from remoting.log import Log
 from remoting.protocol.bodies.description import GroupDescription, GroupFinding
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -42,14 +40,14 @@ class GroupWatch:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         topics: Callable[[], Iterable[str]],
         tell: Callable[[Event], None],
         *,
         conflicts: bool,
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._topics = topics
         self._tell = tell
@@ -81,7 +79,7 @@ class GroupWatch:
 
     async def _ask(self, address: str) -> GroupDescription | None:
         try:
-            answer = await describe(self._instance, address, self._group)
+            answer = await describe(self._context, address, self._group)
         except PocketMQError as error:
             _log.debug("group not watched", group=self._group, error=str(error))
             return None
@@ -90,7 +88,7 @@ class GroupWatch:
         return answer
 
     def _masters(self) -> list[str]:
-        routes = [self._instance.routes.table.get(topic) for topic in self._topics()]
+        routes = [self._context.routes.table.get(topic) for topic in self._topics()]
         addresses = {
             ids[MASTER_ID]
             for route in routes

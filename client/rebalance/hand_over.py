@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from client.backoff import Backoff
+from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
@@ -21,9 +22,6 @@ from client.rebalance.starts import Start, Starts
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -67,7 +65,7 @@ class HandOver:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         assignee: Assignee,
         tasks: Supervisor,
@@ -87,7 +85,7 @@ class HandOver:
         self._handover_timeout = handover_timeout
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._locks = QueueLocks(instance, group, tasks, self._lock_changed, self._troubled)
+        self._locks = QueueLocks(context, group, tasks, self._lock_changed, self._troubled)
         self._wanted: frozenset[MessageQueue] = frozenset()
         self._taking: dict[MessageQueue, asyncio.Task[None]] = {}
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}

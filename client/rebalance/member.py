@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
+from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import Event, MembersDiffer, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
@@ -43,8 +44,6 @@ from remoting.tasks import Supervisor
 
 __all__ = ["Assignee", "GroupMember", "Model", "OffsetStore", "Policy", "Start"]
 
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -55,7 +54,7 @@ class GroupMember:
     """A member of a group, for one consumer.
 
     Args:
-        instance: which has been started.
+        context: which has been started.
         assignee: is told which queues to read.
         subscriptions: topic -> which messages of it.
         strategy: by name or as an object.
@@ -77,7 +76,7 @@ class GroupMember:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         assignee: Assignee,
         *,
@@ -101,22 +100,22 @@ class GroupMember:
         self.blocked = blocked
         self._running = running
         self._ordered = assignee.ordered
-        self._made_ms = instance._clock.now_ms()
-        self._instance = instance
+        self._made_ms = context.clock.now_ms()
+        self._context = context
         self._shared = model == "clustering"
         self._strategy = strategy_named(strategy)
         self._consume_type = consume_type
         self._start_from = start_from
         self._tell = tell
         self._subscriptions = Subscribed(
-            group, subscriptions, instance._clock.now_ms, retry=retry and self._shared
+            group, subscriptions, context.clock.now_ms, retry=retry and self._shared
         )
         self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
         starts = Starts(
-            instance, group, offsets, start_from=start_from, exact=exact, shared=self._shared
+            context, group, offsets, start_from=start_from, exact=exact, shared=self._shared
         )
         self._hand_over = HandOver(
-            instance,
+            context,
             group,
             assignee,
             self._tasks,
@@ -130,17 +129,17 @@ class GroupMember:
 
     def _prepare_rounds(self) -> None:
         self._rebalancer = Rebalancer(
-            self._strategy if self._shared else None, self._instance.client_id, self.group
+            self._strategy if self._shared else None, self._context.client_id, self.group
         )
         self._watch = GroupWatch(
-            self._instance,
+            self._context,
             self.group,
             lambda: self._subscriptions.topics,
             self._tell,
             conflicts=self.on_conflict != "allow",
         )
         self._reports = Reports(
-            self.group, self._instance.client_id, self._tell, shared=self._shared
+            self.group, self._context.client_id, self._tell, shared=self._shared
         )
         self._told: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -173,10 +172,10 @@ class GroupMember:
         """
         now = asyncio.get_running_loop().time()
         last = self._told.get(address)
-        await self._instance.heartbeats.now(address)
+        await self._context.heartbeats.now(address)
         if self._told.get(address) != last:
             return  # another queue of this broker has asked for the same heartbeat
-        if last is not None and now - last < self._instance.heartbeats.period:
+        if last is not None and now - last < self._context.heartbeats.period:
             _log.warning("subscription forgotten again", group=self.group, broker=address)
             self._tell(SubscriptionUnstable(self.group, address))
         self._told[address] = asyncio.get_running_loop().time()
@@ -189,14 +188,14 @@ class GroupMember:
         Raises:
             GroupConflict: the other members are not alike.
             NoNameServer: none can be reached.
-            UsageError: this instance has a member of the group already, or asks no name server.
+            UsageError: this client has a member of the group already, or asks no name server.
         """
-        self._instance._members.check_free(self.group)
+        self._context.members.check_free(self.group)
         addresses = await self._addresses()
-        for conflict in await join(self._instance, self, addresses):
+        for conflict in await join(self._context, self, addresses):
             _log.warning("members differ", group=self.group, conflict=str(conflict))
             self._tell(MembersDiffer(self.group, conflict))
-        self._instance._join(self)
+        self._context.join(self)
         self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
@@ -218,12 +217,12 @@ class GroupMember:
             await self._tasks.close()
             if self._joined:
                 self._joined = False
-                await self._instance._leave(self)
+                await self._context.leave(self)
 
     async def _addresses(self) -> list[str]:
         """All brokers of the topics' routes."""
         routes = await asyncio.gather(
-            *(self._instance.routes.to_read(topic) for topic in self._subscriptions.topics),
+            *(self._context.routes.to_read(topic) for topic in self._subscriptions.topics),
             return_exceptions=True,
         )
         found: dict[str, None] = {}
@@ -257,7 +256,7 @@ class GroupMember:
         return self._subscriptions.expression(topic)
 
     def _changed(self) -> None:
-        self._instance.heartbeat_soon()
+        self._context.heartbeat_soon()
         self._wake.set()
 
     # What brokers and routes tell
@@ -280,7 +279,7 @@ class GroupMember:
             self._running(),
             self.owned,
             ordered=self._ordered,
-            name_servers=self._instance.name_servers.addresses,
+            name_servers=self._context.name_servers.addresses,
             started_ms=self._made_ms,
         )
 
@@ -355,7 +354,7 @@ class GroupMember:
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""
         waiters, self._waiters = self._waiters, []
-        view = GroupView(self._instance, self.group, self._reports.members)
+        view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
         views: dict[str, View | None] = {}
@@ -382,7 +381,7 @@ class GroupMember:
 
     async def _view(self, view: GroupView, topic: str) -> View | PocketMQError:
         try:
-            route = await self._instance.routes.to_read(topic)
+            route = await self._context.routes.to_read(topic)
             return await view.view(
                 route, shared=self._shared, owners=isinstance(self._strategy, Sticky)
             )

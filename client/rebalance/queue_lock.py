@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
 
 from client.backoff import Backoff
+from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, remote_error
 from client.limits import LOCK_TIMEOUT, UNLOCK_TIMEOUT
 from client.rebalance.leases import Leases
@@ -29,9 +29,6 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.own_codes import TAKE_LOCKS
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 _log = Log("client")
 
@@ -66,13 +63,13 @@ class QueueLocks:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         tasks: Supervisor,
         changed: Callable[[MessageQueue, bool], None],
         troubled: Callable[[MessageQueue, PocketMQError], None],
     ) -> None:
-        self._instance = instance
+        self._context = context
         self._group = group
         self._tasks = tasks
         self._changed = changed
@@ -161,7 +158,7 @@ class QueueLocks:
 
     def doubt(self, address: str) -> None:
         """A broker may have restarted: take its locks again before others do."""
-        table = self._instance.routes.table.brokers()
+        table = self._context.routes.table.brokers()
         for name, broker in self._brokers.items():
             if len(broker.leases) and address in table.get(name, {}).values():
                 broker.disturbed_at = self._loop.time()
@@ -211,15 +208,15 @@ class QueueLocks:
         self, queues: list[MessageQueue], *, by_force: bool = False
     ) -> frozenset[MessageQueue]:
         body = LockBatchRequestBody(
-            consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
+            consumer_group=self._group, client_id=self._context.client_id, mq_set=queues
         )
         address = await self._master(queues)
         try:
             # A broker that has restarted must know the member before it gives it anything.
-            await self._instance.heartbeats.connect(address, LOCK_TIMEOUT)
+            await self._context.heartbeats.connect(address, LOCK_TIMEOUT)
         except RemotingError as error:
             raise unavailable(error, address, queue=queues[0], group=self._group) from error
-        answer = await self._instance.remote.call(
+        answer = await self._context.remote.call(
             address,
             RequestCode.LOCK_BATCH_MQ,
             body=encode(body),
@@ -241,7 +238,7 @@ class QueueLocks:
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         body = UnlockBatchRequestBody(
-            consumer_group=self._group, client_id=self._instance.client_id, mq_set=queues
+            consumer_group=self._group, client_id=self._context.client_id, mq_set=queues
         )
         until = self._loop.time() + UNLOCK_TIMEOUT
         backoff = Backoff(random.Random())  # noqa: S311 - spreads load
@@ -262,7 +259,7 @@ class QueueLocks:
         self, queues: list[MessageQueue], body: UnlockBatchRequestBody
     ) -> PocketMQError | None:
         try:
-            await self._instance.remote.call(
+            await self._context.remote.call(
                 await self._master(queues),
                 RequestCode.UNLOCK_BATCH_MQ,
                 body=encode(body),
@@ -278,7 +275,7 @@ class QueueLocks:
         failure: PocketMQError | None = None
         for queue in {queue.topic: queue for queue in queues}.values():
             try:
-                route = await self._instance.routes.to_read(queue.topic)
+                route = await self._context.routes.to_read(queue.topic)
             except PocketMQError as error:
                 failure = failure or error
                 continue

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal, Protocol
 
+from client.context import ClientContext
 from client.errors import NotFound
 from client.offsets import Offsets
 from client.places import Place, Position, milliseconds
 from remoting.protocol.names import retry_topic
 from remoting.protocol.queue import MessageQueue
-
-if TYPE_CHECKING:
-    from client.instance import Instance
 
 Reason = Literal["stored", "first", "end", "timestamp", "offset", "retry", "fallback", "reset"]
 
@@ -81,7 +79,7 @@ class Starts:
 
     def __init__(
         self,
-        instance: Instance[Any],
+        context: ClientContext,
         group: str,
         offsets: OffsetStore,
         *,
@@ -91,7 +89,7 @@ class Starts:
     ) -> None:
         self._group = group
         self.store = offsets
-        self._offsets = Offsets(instance)
+        self._offsets = Offsets(context)
         self._start_from = start_from
         self._exact = exact
         self._shared = shared

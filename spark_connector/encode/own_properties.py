@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client.producer.outgoing import RESERVED
+from client.producer.prepare import RESERVED
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS
 from spark_connector.encode.arrays import binary_of, bytes_of, lengths_of, mask_of, offsets_of
 from spark_connector.encode.columns import Rows

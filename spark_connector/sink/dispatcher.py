@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from client.backoff import Backoff
 from client.producer.delivery import BUSY
-from client.producer.fault_tolerance import FaultTable
-from client.producer.queue_selector import RoundRobin
+from client.producer.queue_selector import FaultTable, RoundRobin
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

@@ -112,7 +112,7 @@ async def test_a_connection_that_nobody_waits_for_any_longer_fails_in_silence(
             await send
         gate.failure = ConnectFailed(fake.address, "of a test")
         gate.passed.set()
-        await until(lambda: not producer._intake.sender._unconnected)
+        await until(lambda: not producer._buffer.sender._unconnected)
         gc.collect()
     assert complaints == []
 
@@ -125,7 +125,7 @@ async def test_a_broker_that_hangs_up_at_once_is_tried_again(
         await gate.opened.wait()
         for connection in list(fake.server.connections):
             connection.abort("of a test")
-        await until(lambda: producer._instance.connected(fake.address) is None)
+        await until(lambda: producer._context.connected(fake.address) is None)
         gate.passed.set()
         await send
     assert fake.bodies() == [b"x"]
@@ -137,15 +137,15 @@ async def test_a_fault_while_writing_fails_its_message_alone(
     async with client.Producer(fake.address, timeout=60.0, max_batch_messages=1) as producer:
         sends = [producer.send_nowait("T", b"%d" % number) for number in range(2)]
         await gate.opened.wait()
-        sender = producer._intake.sender
-        request = sender.request
+        sender = producer._buffer.sender
+        command = sender.command
 
         def faulty(batch: Any, queue: Any) -> Any:
             if batch.payload().body == b"0":
                 raise ZeroDivisionError("of a test")
-            return request(batch, queue)
+            return command(batch, queue)
 
-        monkeypatch.setattr(sender, "request", faulty)
+        monkeypatch.setattr(sender, "command", faulty)
         gate.passed.set()
         with pytest.raises(client.SendError, match="of a test"):
             await sends[0]

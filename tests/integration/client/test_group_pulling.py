@@ -195,7 +195,7 @@ async def test_members_with_other_tags_are_refused_by_name(cluster: Any):
         await one.subscribe("T", "a")
         with pytest.raises(GroupConflict) as raised:
             await two.subscribe("T", "b")
-        ids = {one._instance.client_id, two._instance.client_id}
+        ids = {one._context.client_id, two._context.client_id}
         assert set(raised.value.members) == ids
         await two.subscribe("T", "a")
 

@@ -110,10 +110,11 @@ async def test_msgpack_is_agreed_on_and_used(cluster: Any):
         for _ in range(5):
             await producer.send("T", b"x")
         address = next(iter(cluster.brokers.values())).address
-        connection = mq.connected(address)
+        context = mq._context
+        connection = context.connected(address)
         assert connection is not None
         answer = await connection.request(
-            mq.remote.request(RequestCode.GET_BROKER_RUNTIME_INFO), timeout=5
+            context.remote.request(RequestCode.GET_BROKER_RUNTIME_INFO), timeout=5
         )
         assert answer.serialize is SerializeType.MSGPACK
 
@@ -132,7 +133,7 @@ async def test_a_changed_route_is_heard_of_without_waiting_for_the_period(cluste
         client.Producer(cluster.nameserver) as producer,
     ):
         await producer.send("T", b"x")
-        routes = producer._instance.routes.table
+        routes = producer._context.routes.table
         assert len(routes.get("T").writable) == 4
         await admin.update_topic("T", queues=9)
         await until(lambda: len(routes.get("T").writable) == 9)
@@ -141,7 +142,7 @@ async def test_a_changed_route_is_heard_of_without_waiting_for_the_period(cluste
 async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any, until: Any):
     async with client.Producer(cluster.nameserver, default_queues=4) as producer:
         await producer.send("Fresh", b"x")
-        routes = producer._instance.routes.table
+        routes = producer._context.routes.table
         await until(lambda: not routes.get("Fresh").fallback)
         assert len(routes.get("Fresh").readable) == 4
 
@@ -152,7 +153,7 @@ async def test_a_broker_that_fails_makes_its_routes_be_asked_for_again(fakes: An
         for _ in range(8):
             await producer.send("T", b"x")
         asked = one.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-        producer._instance.routes.table.asked("T", -1e9)
+        producer._context.routes.table.asked("T", -1e9)
         await two.server.stop(drain_timeout=0.1)
         for _ in range(8):
             await producer.send("T", b"x")

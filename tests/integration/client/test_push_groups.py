@@ -217,5 +217,5 @@ async def test_members_that_subscribe_differently_are_an_error_that_names_both(
         other = consumer(cluster, collect([]), subscribe={"T": "paid"})
         with pytest.raises(client.GroupConflict) as raised:
             await other.start()
-        assert one._instance.client_id in raised.value.members
+        assert one._context.client_id in raised.value.members
         assert len(own(one)) == 4

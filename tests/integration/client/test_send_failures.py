@@ -329,10 +329,10 @@ async def test_a_fault_while_trying_again_settles_the_message(
         raise ZeroDivisionError("of a test")
 
     async with client.Producer(fake.address) as producer:
-        sender = producer._intake.sender
+        sender = producer._buffer.sender
 
         def refusing(command: Any, connection: Any) -> Any:
-            monkeypatch.setattr(sender, "request", faulty)
+            monkeypatch.setattr(sender, "command", faulty)
             return refuse(14, 1, fake.store)(command, connection)
 
         fake.on_send(refusing)

@@ -20,9 +20,8 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
-from client.producer.accumulator import Batch, Lane
+from client.producer.columns import MessageColumns
 from client.producer.delivery import Delivery, Verdict
-from client.producer.outgoing import Outgoing
 from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -33,7 +32,7 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def delivery() -> Delivery:
-    made = Delivery(Batch(Lane("T"), [Outgoing("T", b"x", "", "1")]))
+    made = Delivery(MessageColumns("T", "T", 3.0, 0))
     made.queue = QUEUE
     made.attempts = 1
     return made

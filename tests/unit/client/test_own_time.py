@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.producer.own_time import OwnTime
+from client.producer.delivery import OwnTime
 from remoting.clock import ManualClock
 
 

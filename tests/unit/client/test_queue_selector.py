@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from client.producer.fault_tolerance import FaultTable
-from client.producer.queue_selector import RoundRobin, by_sharding_key
+from client.producer.queue_selector import FaultTable, RoundRobin, by_sharding_key
 from remoting.protocol.message.tags import java_hash
 from remoting.protocol.queue import MessageQueue
 

@@ -31,7 +31,7 @@ class Cluster:
     client_id = "1.2.3.4@5"
 
     def __init__(self) -> None:
-        self._clock = ManualClock(now_ms=1_700_000_000_123)
+        self.clock = ManualClock(now_ms=1_700_000_000_123)
         self.routes = self.remote = self
         self.asked: list[tuple[str, int, Any, bytes]] = []
         self.refused: set[tuple[str, int]] = set()

@@ -14,7 +14,7 @@ from typing import Any
 from client.errors import NoNameServer, remote_error
 from client.heartbeat import GROUP_REQUESTS, Members, group_of
 from client.heartbeats import Heartbeats
-from client.producer.fault_tolerance import FaultTable
+from client.producer.queue_selector import FaultTable
 from client.remote import Remote
 from client.routes import Route, RouteTable
 from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
@@ -254,33 +254,33 @@ class SimulatedClient:
         self.client_id = client_id
         self.cut_off = False
         self.tasks = Supervisor(client_id)
-        self._clock = LoopClock()
-        self._members = Members()
+        self.clock = LoopClock()
+        self.members = Members()
         self.pool = _Pool(self)
         self.remote = Remote(self.pool, SerializeType.JSON, 5.0)  # type: ignore[arg-type] # ours
         self.routes = _Routes(self)
         self.heartbeats = Heartbeats(
-            client_id, self._members, self.remote, self.routes.table, FaultTable(), self.tasks, 30.0
+            client_id, self.members, self.remote, self.routes.table, FaultTable(), self.tasks, 30.0
         )
         self.tasks.spawn(self.heartbeats.run(), "heartbeats")
 
     def heartbeat_soon(self) -> None:
         self.heartbeats.soon()
 
-    def _join(self, member: Any) -> None:
-        self._members.join(member)
+    def join(self, member: Any) -> None:
+        self.members.join(member)
 
-    async def _leave(self, member: Any) -> None:
-        self._members.leave(member)
+    async def leave(self, member: Any) -> None:
+        self.members.leave(member)
         await self.heartbeats.say_goodbye(consumer_group=member.group)
 
     def told(self, command: Command) -> None:
-        member = self._members.membership(group_of(command) or "")
+        member = self.members.membership(group_of(command) or "")
         if command.code in GROUP_REQUESTS and member is not None:
             member.asked(command)
 
     def route_changed(self, topic: str) -> None:
-        for member in self._members.memberships:
+        for member in self.members.memberships:
             member.route_changed(topic)
 
     async def crash(self, *, quietly: bool = False) -> None:
