@@ -186,6 +186,7 @@ class Broker:
         self._check_offsets()
         self._check_name()
         self.store.on_arrival = self._arrived
+        self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
         self._open_fast_path()
         self._serving = True

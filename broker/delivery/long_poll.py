@@ -55,6 +55,9 @@ class LongPolls:
         now: the current time.
         limit: how many may be parked at a time.
         max_weight: of all of them together.
+
+    Attributes:
+        queues: the parked pulls of each queue (topic and id) that has any.
     """
 
     __slots__ = (
@@ -64,8 +67,8 @@ class LongPolls:
         "_limit",
         "_max_weight",
         "_owners",
-        "_queues",
         "_weight",
+        "queues",
     )
 
     def __init__(self, now: float, *, limit: int, max_weight: int = MAX_PARKED_BYTES) -> None:
@@ -75,7 +78,7 @@ class LongPolls:
         self._weight = 0
         self._hand = int(now / TICK_SECONDS)
         self._buckets: dict[int, dict[ParkedPull, None]] = {}
-        self._queues: dict[tuple[str, int], dict[ParkedPull, None]] = {}
+        self.queues: dict[tuple[str, int], dict[ParkedPull, None]] = {}
         self._owners: dict[Hashable, dict[ParkedPull, None]] = {}
 
     def __len__(self) -> int:
@@ -89,7 +92,7 @@ class LongPolls:
         self._weight += pull.weight
         pull.tick = max(int(pull.deadline / TICK_SECONDS) + 1, self._hand + 1)
         self._buckets.setdefault(pull.tick, {})[pull] = None
-        self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self.queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._owners.setdefault(pull.owner, {})[pull] = None
         return True
 
@@ -103,7 +106,7 @@ class LongPolls:
             max_offset: one above the new message's offset.
             tags_code: of the new message; None wakes whatever the subscription.
         """
-        waiting = self._queues.get((topic, queue_id))
+        waiting = self.queues.get((topic, queue_id))
         if waiting is None:
             return []
         woken = [
@@ -136,7 +139,7 @@ class LongPolls:
         """All pulls, removed: the broker stops, and they are answered now."""
         pulls = [pull for waiting in self._owners.values() for pull in waiting]
         self._buckets.clear()
-        self._queues.clear()
+        self.queues.clear()
         self._owners.clear()
         self._count = self._weight = 0
         return pulls
@@ -152,7 +155,7 @@ class LongPolls:
         self._count -= 1
         self._weight -= pull.weight
         _discard(self._buckets, pull.tick, pull)
-        _discard(self._queues, (pull.topic, pull.queue_id), pull)
+        _discard(self.queues, (pull.topic, pull.queue_id), pull)
         _discard(self._owners, pull.owner, pull)
 
 

@@ -142,14 +142,12 @@ cdef class Run:
     cdef Py_ssize_t room
     cdef Buffer entries
     cdef bytes topic
-    cdef list codes
 
     def __cinit__(self, queue):
         self.queue = queue
         self.queue_id = queue.queue_id
         self.entries = Buffer()
         self.topic = bytes((len(queue.topic_bytes),)) + queue.topic_bytes
-        self.codes = []
 
 
 cdef class Gathered:
@@ -195,7 +193,7 @@ cdef class Gathered:
         """Whether ``count`` more messages of ``size`` bytes in all may be put; may store."""
         try:
             if run.room < count or self.position + size > self._limit:
-                if not self._appender.takes(size):
+                if self.position + size > self._limit and not self._appender.takes(size):
                     return False
                 if run.room < count and not self._open(run, count):
                     return False
@@ -225,7 +223,6 @@ cdef class Gathered:
         cdef uint8_t *at = self._records.room(head.size)
         cdef uint8_t *entry = run.entries.room(ENTRY_BYTES)
         cdef Py_ssize_t topic_length = PyBytes_GET_SIZE(run.topic)
-        run.codes.append(code)
         head.queue_id = run.queue_id
         head.queue_offset = run.next_offset
         head.position = self.position
@@ -277,8 +274,7 @@ cdef class Gathered:
             run.room = 0
             place, run.place = run.place, None
             if run.entries.length:
-                codes, run.codes = run.codes, []
-                self._appender.publish(run.queue, place, run.entries.take(), codes, self.position)
+                self._appender.publish(run.queue, place, run.entries.take(), self.position)
         return 0
 
     # --- answers

@@ -11,7 +11,7 @@ Only the loop's thread comes here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
@@ -93,7 +93,6 @@ class Appender:
         queue: ConsumeQueue,
         place: memoryview | None,
         entries: bytes,
-        tags_codes: Sequence[int],
         end: int,
     ) -> None:
         """Make stored messages visible, in SYNC mode once the disk has the log up to ``end``.
@@ -101,9 +100,9 @@ class Appender:
         Queues come in the order of their first records: the safe point, from which a start after a
         crash reads the log, lies before the first record that waits.
         """
-        queue.next_offset += len(tags_codes)
+        queue.next_offset += len(entries) // ENTRY_BYTES
         if place is None:
-            self._dispatcher.hold(Waiting(end, queue, entries, tags_codes))
+            self._dispatcher.hold(Waiting(end, queue, entries))
         else:
             queue.append_at(place, entries)
-            self._dispatcher.arrived(queue, tags_codes)
+            self._dispatcher.arrived(queue, entries)

@@ -44,17 +44,6 @@ class ConsumeQueue(QueueFiles):
             self._file_of(first).keep_mapped()
         self._file_of(end - 1).keep_mapped()
 
-    def append(self, physical_offset: int, size: int, tags_code: int) -> None:
-        """The next entry, for which there is room. Raises ``OSError`` if it can't be mapped."""
-        file = self._active
-        assert file is not None
-        at = self.max_offset * ENTRY_BYTES - file.start
-        if at >= file.size:
-            file = self._active = self._file_of(self.max_offset)
-            at = self.max_offset * ENTRY_BYTES - file.start
-        ENTRY.pack_into(file.view, at, physical_offset, size, tags_code)
-        self.max_offset += 1
-
     def room(self, count: int) -> int:
         """Make room for ``count`` more messages; for how many there is. Raises ``OSError``."""
         self.prepare(count)
@@ -298,7 +287,7 @@ class ConsumeQueue(QueueFiles):
             self._ready = self.max_offset = self.next_offset = self.flushed_offset = first
         while self.next_offset < offset:
             self.prepare(1)
-            self.append(*ENTRY.unpack(FILLER))
+            self.append_packed(FILLER)
             self.next_offset = self.max_offset
 
     def settle(

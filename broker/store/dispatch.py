@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
@@ -46,7 +46,6 @@ class Waiting(NamedTuple):
     end_offset: int
     queue: ConsumeQueue
     entries: bytes
-    tags_codes: Sequence[int]
 
 
 def takes_queue_offset(sys_flag: int) -> bool:
@@ -97,10 +96,12 @@ class Dispatcher:
     Attributes:
         on_arrival: told of every message that becomes visible; of a run of messages with equal
             tags code only of the last.
+        watched: the queues of which it is told, and the schedule topic's; None: all.
     """
 
     def __init__(self) -> None:
         self.on_arrival: OnArrival | None = None
+        self.watched: Container[tuple[str, int]] | None = None
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -111,37 +112,21 @@ class Dispatcher:
         """Physical offset of the first message that waits; beyond all others when none does."""
         return int(ENTRY.unpack_from(self._waiting[0].entries)[0]) if self._waiting else sys.maxsize
 
-    def publish(self, queue: ConsumeQueue, offset: int, size: int, tags_code: int) -> None:
-        """Make one message visible now. Raises ``OSError``; then it is not."""
-        queue.append(offset, size, tags_code)
-        if self.on_arrival is not None:
-            self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_code)
+    def publish(self, queue: ConsumeQueue, entries: bytes) -> None:
+        """Make a queue's next messages visible: all of them, or ``OSError``."""
+        queue.append_packed(entries)
+        self.arrived(queue, entries)
 
-    def publish_run(
-        self,
-        queue: ConsumeQueue,
-        offsets: Sequence[int],
-        sizes: Sequence[int],
-        tags_codes: Sequence[int],
-    ) -> None:
-        """Make messages of one queue visible now. Raises ``OSError``; then the rest is not."""
-        appended = 0
-        try:
-            for offset, size, tags_code in zip(offsets, sizes, tags_codes, strict=True):
-                queue.append(offset, size, tags_code)
-                appended += 1
-        finally:
-            self.arrived(queue, tags_codes[:appended])
-
-    def arrived(self, queue: ConsumeQueue, tags_codes: Sequence[int]) -> None:
-        """The last messages of a queue have become visible; these are their tags codes."""
-        if self.on_arrival is None or not tags_codes:
+    def arrived(self, queue: ConsumeQueue, entries: bytes) -> None:
+        """The last messages of a queue have become visible; these are their entries."""
+        if self.on_arrival is None:
             return
-        count = len(tags_codes)
-        if tags_codes.count(tags_codes[0]) == count:
-            self.on_arrival(queue.topic, queue.queue_id, queue.max_offset, tags_codes[0])
+        # Before anything is made of the entries: few queues have somebody who waits.
+        watched = self.watched
+        if watched is not None and queue.key not in watched and queue.topic != SCHEDULE_TOPIC:
             return
-        first = queue.max_offset - count + 1
+        first = queue.max_offset - len(entries) // ENTRY.size + 1
+        tags_codes = [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
         arrivals = {code: first + number for number, code in enumerate(tags_codes)}
         for tags_code, max_offset in arrivals.items():
             self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
@@ -154,10 +139,10 @@ class Dispatcher:
         """The log is on the disk up to here. Raises ``OSError``; then the rest goes on waiting."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= durable_end:
-            _, queue, entries, tags_codes = waiting[0]
+            _, queue, entries = waiting[0]
             queue.append_packed(entries)
             waiting.popleft()
-            self.arrived(queue, tags_codes)
+            self.arrived(queue, entries)
 
     def forget(self, topic: str) -> None:
         """Messages of a topic that wait for the disk shall not become visible."""

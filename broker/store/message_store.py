@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import structlog
@@ -313,6 +313,10 @@ class MessageStore(StoreReads):
     @on_arrival.setter
     def on_arrival(self, callback: OnArrival | None) -> None:
         self._dispatcher.on_arrival = callback
+
+    def watch(self, queues: Container[tuple[str, int]]) -> None:
+        """Call ``on_arrival`` for these queues (topic and id) and the schedule topic's only."""
+        self._dispatcher.watched = queues
 
     # --- topics and state
 

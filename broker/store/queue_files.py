@@ -66,6 +66,7 @@ class QueueFiles:
         "_space",
         "checked",
         "flushed_offset",
+        "key",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -86,6 +87,7 @@ class QueueFiles:
         self.topic = topic
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
+        self.key = (topic, queue_id)
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0

@@ -67,7 +67,7 @@ class QueueTable:
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(self._space, self._path(topic, queue_id), topic, queue_id)
-        self._queues[topic, queue_id] = queue
+        self._queues[queue.key] = queue
         return queue
 
     def _path(self, topic: str, queue_id: int) -> Path:

@@ -99,11 +99,7 @@ class Writer:
             queue.next_offset += 1
             due_in_ms = message.due_in_ms
             tags_code = message.tags_code if due_in_ms is None else store_ms + due_in_ms
-            if self._sync:
-                entry = ENTRY.pack(position, size, tags_code)
-                self._dispatcher.hold(Waiting(end, queue, entry, (tags_code,)))
-            else:
-                self._dispatcher.publish(queue, position, size, tags_code)
+            self._publish(queue, ENTRY.pack(position, size, tags_code), end)
         return PutResult(PutStatus.OK, position, queue_offset, store_ms, end)
 
     def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
@@ -131,12 +127,15 @@ class Writer:
         self._stats.put_bytes += total
         queue.next_offset += len(messages)
         codes = [message.tags_code for message in messages]
-        if self._sync:
-            entries = b"".join(map(ENTRY.pack, positions, sizes, codes))
-            self._dispatcher.hold(Waiting(end, queue, entries, codes))
-        else:
-            self._dispatcher.publish_run(queue, positions, sizes, codes)
+        self._publish(queue, b"".join(map(ENTRY.pack, positions, sizes, codes)), end)
         return BatchPutResult(PutStatus.OK, positions, first, store_ms, end)
+
+    def _publish(self, queue: ConsumeQueue, entries: bytes, end: int) -> None:
+        """Make messages visible now, in SYNC mode once the disk has the log up to ``end``."""
+        if self._sync:
+            self._dispatcher.hold(Waiting(end, queue, entries))
+        else:
+            self._dispatcher.publish(queue, entries)
 
     # --- checks, in the order of DefaultMessageStore.putMessage
 

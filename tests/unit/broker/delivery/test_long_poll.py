@@ -114,7 +114,7 @@ def test_tables_are_empty_when_nobody_waits():
     polls = LongPolls(0.0, limit=10)
     polls.park(pull())
     polls.arrived("T", 0, 6, 0)
-    assert not polls._queues
+    assert not polls.queues
     assert not polls._buckets
     assert not polls._owners
 

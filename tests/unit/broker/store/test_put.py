@@ -13,6 +13,7 @@ from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.hosts import host_bytes
 from remoting.protocol.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
+from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     bodies,
@@ -240,6 +241,19 @@ def test_arrivals_are_told_with_the_new_maximum_and_the_tag(store: MessageStore)
         ("TopicTest", 3, 3, tags_code("a")),
         ("TopicTest", 3, 4, tags_code("b")),
     ]
+
+
+def test_arrivals_are_told_of_watched_queues_and_of_delayed_messages(store: MessageStore) -> None:
+    arrivals: list[tuple[str, int]] = []
+    watched: set[tuple[str, int]] = set()
+    store.on_arrival = lambda topic, queue_id, *_: arrivals.append((topic, queue_id))
+    store.watch(watched)
+    store.put(message(queue_id=1))
+    watched.add(("TopicTest", 1))
+    store.put(message(queue_id=1))
+    store.put(message(queue_id=2))
+    store.put(message(topic=SCHEDULE_TOPIC, queue_id=0))
+    assert arrivals == [("TopicTest", 1), (SCHEDULE_TOPIC, 0)]
 
 
 def test_a_deleted_topic_is_gone_and_begins_anew(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_light_queues_may_point_to_messages_of_other_topics(store: MessageStore)
     queue = store.queues.get_or_create("%LMQ%mine", 0)
     for number in (3, 4, 9):
         queue.prepare(1)
-        queue.append(places[number], size, 0)
+        queue.append_packed(ENTRY.pack(places[number], size, 0))
     flip(store, places[4] + PARTS["body"])
     assert bodies(store, "%LMQ%mine") == [BODY % 3, BODY % 9]
 

@@ -37,7 +37,6 @@ class Run:
     number: int = 0
     place: memoryview | None = None
     entries: bytearray = field(default_factory=bytearray)
-    codes: list[int] = field(default_factory=list)
 
 
 class Sent(NamedTuple):
@@ -156,14 +155,13 @@ class Day:
             record = self._record(message, run.number, position, store_ms)
             records += record
             run.entries += ENTRY.pack(position, len(record), message.tags_code)
-            run.codes.append(message.tags_code)
             self._note(queue, run.number, position + len(record), message)
             run.number += 1
         end = begin + len(records)
         appender.store(begin, memoryview(records), len(messages))
         for run in sorted(runs, key=lambda run: bytes(run.entries)):
-            if run.codes:
-                appender.publish(run.queue, run.place, bytes(run.entries), run.codes, end)
+            if run.entries:
+                appender.publish(run.queue, run.place, bytes(run.entries), end)
 
     def _record(self, message: PendingMessage, number: int, position: int, store_ms: int) -> bytes:
         return encode_record(

@@ -24,7 +24,7 @@ def queue_of(directory: Path, entries: list[int | None]) -> ConsumeQueue:
     queue = ConsumeQueue(space, directory, "T", 0)
     for place in entries:
         queue.prepare(1)
-        queue.append(*(FILLER_ENTRY if place is None else (place, 100, 1)))
+        queue.append_packed(ENTRY.pack(*(FILLER_ENTRY if place is None else (place, 100, 1))))
         queue.next_offset = queue.max_offset
     return queue
 
