@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig
-from client.config import ConsumerOptions, Options, ProducerOptions
+from client.config import ClientOptions, ConsumerOptions, Options, ProducerOptions
 from client.consumer.options import PushOptions
 from client.errors import UsageError
-from client.instance import ClientOptions
 from tests.tour import HOME
 
 PAGE = (HOME / "docs" / "operating.md").read_text()

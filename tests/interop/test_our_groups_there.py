@@ -91,7 +91,7 @@ async def test_members_that_differ_are_found_before_they_join(there: Apache) -> 
         await one.subscribe(topic, "a")
         with pytest.raises(GroupConflict, match="of topic differ") as raised:
             await two.subscribe(topic, "b")
-        assert raised.value.members == (two._context.client_id, one._instance.client_id)
+        assert raised.value.members == (two._context.client_id, one._context.client_id)
         await two.subscribe(topic, "a")
         await until(lambda: len(one.assigned) + len(two.assigned) == QUEUES)
 
