@@ -12,7 +12,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
-.PHONY: help setup demo test spark check sanitize soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo test spark check house sanitize soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -65,6 +65,9 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	PATH=$(BIN):$$PATH cython-lint remoting broker
+
+house: setup              ## the size and shape of the code base
+	$(BIN)/python scripts/house.py
 
 cover:                    ## the tests as CI runs them: with branch coverage, and a skip fails
 	$(MAKE) test CI=true

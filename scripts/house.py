@@ -1,0 +1,256 @@
+"""The size and shape of the code base: ``python scripts/house.py [--check] [--list NAME]``.
+
+Counts what makes a code base hard to enter: files, code lines, classes, functions, import circles,
+small private functions with one use, long functions without a comment, class names used twice,
+words of another language's syntax, and how far tests reach into private names. ``--check`` exits 1
+when one of the lasting rules is broken; ``--list`` shows what a number is made of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+PACKAGES = ("remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq")
+TEXTS = ("*.md", "docs/*.md")
+COMPILED = (".pyx", ".pxd")
+
+LONGEST = 40
+SMALL = 8
+CIRCLE = 3
+"""Files that may import each other in a circle."""
+
+WORDS = HOME / "scripts" / "words.txt"
+"""Regular expressions, one a line, for words and phrases that don't belong here."""
+
+LASTING = {"circles", "names used twice", "words"}
+"""What ``--check`` demands to be empty."""
+
+_SKIPPED = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER),
+}
+
+
+@dataclass
+class House:
+    """What was counted; ``found`` has a line per finding, by rule."""
+
+    files: int = 0
+    code_lines: int = 0
+    classes: int = 0
+    functions: int = 0
+    found: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+def sources() -> list[Path]:
+    """The product's files, compiled sources included, stubs not."""
+    return sorted(
+        path
+        for package in PACKAGES
+        for path in (HOME / package).rglob("*")
+        if path.suffix in {".py", *COMPILED}
+    )
+
+
+def code_lines(text: str) -> int:
+    """Lines with tokens that are neither comments nor docstrings."""
+    lines: set[int] = set()
+    statement_begins = True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in _SKIPPED:
+            statement_begins = statement_begins or token.type == tokenize.NEWLINE
+            continue
+        if not (token.type == tokenize.STRING and statement_begins):
+            lines.update(range(token.start[0], token.end[0] + 1))
+        statement_begins = False
+    return len(lines)
+
+
+def module_of(path: Path) -> str:
+    """A file's name in an import statement."""
+    parts = path.relative_to(HOME).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(module: str, tree: ast.AST, modules: set[str], *, package: bool) -> set[str]:
+    """The product's modules that a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")
+            if node.level:
+                cut = len(parents) - node.level + package
+                base = ".".join([*parents[:cut], *([node.module] if node.module else [])])
+            else:
+                base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in modules else base)
+    return (found & modules) - {module}
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """The strongly connected components (Tarjan 1972) of more than one module."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(module: str) -> Iterator[list[str]]:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in sorted(graph[module]):
+            if other not in index:
+                yield from visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            members = stack[at:]
+            del stack[at:]
+            if len(members) > 1:
+                yield members
+
+    for module in sorted(graph):
+        if module not in index:
+            yield from visit(module)
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function's body, its docstring left out."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path, str]) -> None:
+    """Classes, functions and their names."""
+    uses = Counter[str]()
+    small: list[tuple[str, str]] = []
+    long: list[tuple[int, str, bool]] = []
+    names = defaultdict[str, list[str]](list)
+    for path, tree in trees.items():
+        lines = texts[path].splitlines()
+        where = path.relative_to(HOME)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                uses[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                uses[node.attr] += 1
+            elif isinstance(node, ast.ClassDef):
+                house.classes += 1
+                names[node.name].append(f"{where}:{node.lineno}")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                house.functions += 1
+                length = body_lines(node)
+                inside = lines[node.lineno - 1 : node.end_lineno]
+                explained = any(re.search(r"(^|\s)# (?!noqa|type:)", line) for line in inside)
+                long.append((length, f"{where}:{node.lineno} {node.name}", explained))
+                if re.match("_[^_]", node.name) and length <= SMALL:
+                    small.append((node.name, f"{where}:{node.lineno} {node.name}"))
+    house.found["small private functions used once"] = [
+        text for name, text in small if uses[name] == 1
+    ]
+    house.found[f"uncommented among the {LONGEST} longest functions"] = [
+        f"{text}: {length} lines"
+        for length, text, explained in sorted(long, reverse=True)[:LONGEST]
+        if not explained
+    ]
+    house.found["names used twice"] = [
+        f"{name}: {', '.join(places)}"
+        for name, places in sorted(names.items())
+        if len(places) > 1 and not name.startswith("_")
+    ]
+
+
+def look_at_words(house: House, paths: list[Path]) -> None:
+    """Words and phrases of the list, in code, docstrings, comments and documents."""
+    entries = [line for line in WORDS.read_text().splitlines() if line and line[0] != "#"]
+    pattern = re.compile("|".join(f"(?:{entry})" for entry in entries))
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for match in pattern.finditer(line):
+                where = path.relative_to(HOME)
+                house.found["words"].append(f"{where}:{number} {match[0]!r}: {line.strip()}")
+
+
+def look_at_tests(house: House) -> None:
+    """How tests change the product from outside, and which private names they use."""
+    for path in sorted((HOME / "tests").rglob("*.py")):
+        where = path.relative_to(HOME)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Attribute):
+                continue
+            place = f"{where}:{node.lineno} {ast.unparse(node)}"
+            owner = node.value
+            if node.attr == "setattr" and isinstance(owner, ast.Name) and owner.id == "monkeypatch":
+                house.found["monkeypatch.setattr in tests"].append(place)
+            elif re.match("_[a-z]", node.attr) and not (
+                isinstance(owner, ast.Name) and owner.id in {"self", "cls"}
+            ):
+                house.found["private names used by tests"].append(place)
+
+
+def survey() -> House:
+    """Look at everything."""
+    house = House()
+    paths = sources()
+    texts = {path: path.read_text() for path in paths}
+    trees = {path: ast.parse(text) for path, text in texts.items() if path.suffix == ".py"}
+    house.files = len(paths)
+    house.code_lines = sum(map(code_lines, texts.values()))
+    modules = {module_of(path) for path in paths}
+    graph = {
+        module_of(path): imports(module_of(path), tree, modules, package=path.name == "__init__.py")
+        for path, tree in trees.items()
+    }
+    graph |= {module: set() for module in modules - graph.keys()}
+    house.found["circles"] = [
+        f"{len(members)}: {' '.join(members)}"
+        for members in circles(graph)
+        if len(members) > CIRCLE
+    ]
+    look_at_python(house, trees, texts)
+    documents = [path for pattern in TEXTS for path in sorted(HOME.glob(pattern))]
+    look_at_words(house, [*paths, *documents])
+    look_at_tests(house)
+    return house
+
+
+def main() -> int:
+    """Print the numbers; with ``--check`` 1 if a lasting rule is broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 for a broken rule")
+    parser.add_argument("--list", metavar="NAME", help="the findings under a name")
+    options = parser.parse_args()
+    house = survey()
+    out = sys.stdout
+    if options.list:
+        out.writelines(f"{line}\n" for line in house.found[options.list])
+        return 0
+    if options.check:
+        broken = {name: house.found[name] for name in sorted(LASTING) if house.found[name]}
+        for name, findings in broken.items():
+            out.writelines(f"{name}: {line}\n" for line in findings)
+        return 1 if broken else 0
+    out.write(f"files: {house.files}\ncode lines: {house.code_lines}\n")
+    out.write(f"classes: {house.classes}\nfunctions: {house.functions}\n")
+    out.writelines(f"{name}: {len(findings)}\n" for name, findings in house.found.items())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
