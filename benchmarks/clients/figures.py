@@ -14,11 +14,11 @@ OURS: Final = "pocketmq"
 PRODUCE, CONSUME, DELIVER = PHASES = ("produce", "consume", "deliver")
 
 BARS: Final[Mapping[tuple[str, str], float]] = {
-    ("confluent-kafka", PRODUCE): 1.0,
-    ("confluent-kafka", CONSUME): 0.95,
+    ("confluent-kafka", PRODUCE): 1.3,
+    ("confluent-kafka", CONSUME): 0.9,
     ("confluent-kafka", DELIVER): 1.0,
-    ("aiokafka", PRODUCE): 2.0,
-    ("aiokafka", CONSUME): 1.3,
+    ("aiokafka", PRODUCE): 3.0,
+    ("aiokafka", CONSUME): 2.5,
     ("aiokafka", DELIVER): 1.0,
 }
 """How many times better ours has to be, by the client it is compared with."""
