@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,23 @@ def test_one_that_can_compile_the_core_comes_before_faster_ones(tmp_path: Path) 
     done = run(tmp_path / "bare", tmp_path / "slow")
     assert "bare" not in done.stdout
     assert "/somewhere/bare/python3.12  (without Python.h)" in done.stderr
+
+
+def test_a_path_with_one_directory_is_searched_too(tmp_path: Path) -> None:
+    interpreter(tmp_path / "only", "echo 0 1 3.12.9 /somewhere/only/python3.12")
+    for tool in ("awk", "sort"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / "only" / tool).symlink_to(found)
+    done = subprocess.run(
+        [str(SCRIPT)],
+        env={"PATH": str(tmp_path / "only")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout == "/somewhere/only/python3.12\n", done.stderr
 
 
 def test_one_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
