@@ -31,9 +31,9 @@ from broker.rates import SAMPLE_SECONDS, Rates, Totals
 from broker.registration import Registration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
+from broker.store.files import Files, OsFiles
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.message_store import MessageStore
-from broker.store.os_files import Files, OsFiles
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
@@ -218,7 +218,8 @@ class Broker:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
         # Compiled: they are there only if ``WHY`` is empty.
-        from broker.fast_path.host import FastPathFeed, Host  # noqa: PLC0415
+        from broker.fast_path.feed import FastPathFeed  # noqa: PLC0415
+        from broker.fast_path.host import Host  # noqa: PLC0415
         from broker.fast_path.read_pass import ReadPass  # noqa: PLC0415
 
         endpoint = self._server.endpoint

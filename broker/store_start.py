@@ -16,8 +16,8 @@ import structlog
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.store.errors import StoreError
+from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.os_files import Files
 from remoting.clock import Clock
 from remoting.protocol.message.hosts import ip_bytes
 

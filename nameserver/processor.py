@@ -10,7 +10,29 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from nameserver import broker_requests, kv_requests, route_requests
+from nameserver.kv_requests import delete_kv, get_config, get_kv, get_kv_list, put_kv, update_config
+from nameserver.broker_requests import (
+    broker_heartbeat,
+    get_broker_member_group,
+    query_data_version,
+    register_broker,
+    register_topic,
+    unregister_broker,
+)
+from nameserver.route_requests import (
+    add_write_permission,
+    delete_topic,
+    get_all_topics,
+    get_cluster_info,
+    get_route,
+    get_system_topics,
+    get_topics_of_cluster,
+    get_unit_sub_topics,
+    get_unit_sub_ununit_topics,
+    get_unit_topics,
+    subscribe_route,
+    wipe_write_permission,
+)
 from nameserver.state import Peer, State
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -19,30 +41,30 @@ from remoting.protocol.own_codes import OwnRequestCode
 Answer = Command | Awaitable[Command]
 
 HANDLERS: Final[dict[int, Callable[[State, Command, Peer], Answer]]] = {
-    RequestCode.REGISTER_BROKER: broker_requests.register_broker,
-    RequestCode.UNREGISTER_BROKER: broker_requests.unregister_broker,
-    RequestCode.QUERY_DATA_VERSION: broker_requests.query_data_version,
-    RequestCode.BROKER_HEARTBEAT: broker_requests.broker_heartbeat,
-    RequestCode.GET_BROKER_MEMBER_GROUP: broker_requests.get_broker_member_group,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: broker_requests.register_topic,
-    RequestCode.GET_ROUTEINFO_BY_TOPIC: route_requests.get_route,
-    RequestCode.GET_BROKER_CLUSTER_INFO: route_requests.get_cluster_info,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: route_requests.get_all_topics,
-    RequestCode.GET_TOPICS_BY_CLUSTER: route_requests.get_topics_of_cluster,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: route_requests.get_system_topics,
-    RequestCode.GET_UNIT_TOPIC_LIST: route_requests.get_unit_topics,
-    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: route_requests.get_unit_sub_topics,
-    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: route_requests.get_unit_sub_ununit_topics,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: route_requests.delete_topic,
-    RequestCode.WIPE_WRITE_PERM_OF_BROKER: route_requests.wipe_write_permission,
-    RequestCode.ADD_WRITE_PERM_OF_BROKER: route_requests.add_write_permission,
-    OwnRequestCode.SUBSCRIBE_ROUTE: route_requests.subscribe_route,
-    RequestCode.PUT_KV_CONFIG: kv_requests.put_kv,
-    RequestCode.GET_KV_CONFIG: kv_requests.get_kv,
-    RequestCode.DELETE_KV_CONFIG: kv_requests.delete_kv,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: kv_requests.get_kv_list,
-    RequestCode.UPDATE_NAMESRV_CONFIG: kv_requests.update_config,
-    RequestCode.GET_NAMESRV_CONFIG: kv_requests.get_config,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster_info,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_of_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_unit_sub_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_sub_ununit_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_permission,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+    OwnRequestCode.SUBSCRIBE_ROUTE: subscribe_route,
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.GET_KV_CONFIG: get_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
 }
 
 

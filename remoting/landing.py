@@ -20,7 +20,7 @@ from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, needed
 
 if TYPE_CHECKING:
-    from remoting.connection import Link
+    from remoting.link import Link
 
 LARGE_REST_BYTES: Final = 128 * 1024
 """What lacks less comes in one more read."""

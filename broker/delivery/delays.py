@@ -11,7 +11,7 @@ import structlog
 from broker.delivery.deliverer import Deliverer
 from broker.delivery.progress import DeliveryProgress, Save
 from broker.delivery.schedule import Schedule
-from broker.store.os_files import Files
+from broker.store.files import Files
 from remoting.clock import Clock
 from remoting.protocol.names import SCHEDULE_TOPIC
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.delivery.schedule import Schedule
-from broker.store.os_files import Files, Region
+from broker.store.files import Files, Region
 from remoting.protocol.accelerated import crc32
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ header object or a task for each. Whatever is unusual in any way, by its header,
 properties or the state of the broker, takes the general path, ``broker.processors``, which is the
 reference: both give the same records, queue entries, answers and errors, in the same order.
 
-``read_pass`` is the loop, ``host`` its place on a connection and what it asks of the broker,
-``templates`` the answers it fills in.
+``read_pass`` is the loop, ``host`` what it asks of the broker, ``templates`` the answers it fills
+in, ``feed`` its place on a connection.
 """
 
 from __future__ import annotations

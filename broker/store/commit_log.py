@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.errors import StoreError
+from broker.store.files import Files
 from broker.store.limits import APPENDER_STEP_BYTES, WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import Files
 from remoting.protocol.disk.file_name import name_of, offset_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 

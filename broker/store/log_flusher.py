@@ -15,8 +15,8 @@ from collections.abc import Callable
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
+from broker.store.files import is_no_space
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import is_no_space
 from broker.store.stats import StoreStats
 from broker.store.threads import Worker
 from remoting.clock import Clock

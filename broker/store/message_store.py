@@ -22,11 +22,11 @@ from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, OnArrival
 from broker.store.errors import StoreError
+from broker.store.files import DiskUse, Files, OsFiles
 from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import NO_SPACE_RETRY_SECONDS
 from broker.store.opening import open_store
-from broker.store.os_files import DiskUse, Files, OsFiles
 from broker.store.parts import Parts, join_parts
 from broker.store.paths import StorePaths
 from broker.store.progress import Progress

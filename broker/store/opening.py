@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from broker.store import clean_stop
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig
-from broker.store.consume_queue import QueueSpace
 from broker.store.errors import StoreError
+from broker.store.files import Files, Lock
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
-from broker.store.os_files import Files, Lock
 from broker.store.paths import StorePaths
 from broker.store.progress import Progress
+from broker.store.queue_files import QueueSpace
 from broker.store.queue_table import QueueTable
 from broker.store.recovery import Recovery
 from broker.store.results import RecoveryReport

@@ -40,7 +40,7 @@ def address_of(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
-def is_cached(address: int, position: int, length: int) -> bool | None:
+def is_range_cached(address: int, position: int, length: int) -> bool | None:
     """Whether a range of a map can be touched without waiting for the disk.
 
     Only for the loop's thread.
@@ -59,14 +59,14 @@ def is_cached(address: int, position: int, length: int) -> bool | None:
     pages = (over + length + PAGESIZE - 1) // PAGESIZE
     if pages > _PAGES_AT_ONCE:
         first = _PAGES_AT_ONCE * PAGESIZE - over
-        found = is_cached(address, position, first)
-        return is_cached(address, position + first, length - first) if found else found
+        found = is_range_cached(address, position, first)
+        return is_range_cached(address, position + first, length - first) if found else found
     if _mincore(address + position - over, pages * PAGESIZE, _answer_at):
         return None
     return _answer.find(0, 0, pages) < 0
 
 
-def fetch(descriptor: int, position: int, length: int) -> None:
+def fetch_range(descriptor: int, position: int, length: int) -> None:
     """Read a range into the page cache, however long the disk takes. Raises ``OSError``."""
     buffer = memoryview(bytearray(min(length, FETCH_BYTES)))
     end = position + length
@@ -77,7 +77,7 @@ def fetch(descriptor: int, position: int, length: int) -> None:
         position += got
 
 
-def read_ahead(descriptor: int, position: int, length: int) -> None:
+def read_range_ahead(descriptor: int, position: int, length: int) -> None:
     """Have the system begin to read a range that will be wanted soon."""
     advise = getattr(os, "posix_fadvise", None)
     if advise is not None and length > 0:

@@ -10,11 +10,11 @@ from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher
+from broker.store.files import Files, Lock
 from broker.store.index.file import Shape
 from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.log_flusher import LogFlusher
 from broker.store.opening import Opened
-from broker.store.os_files import Files, Lock
 from broker.store.paths import StorePaths
 from broker.store.queue_flusher import QueueFlusher
 from broker.store.queue_table import QueueTable

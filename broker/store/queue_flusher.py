@@ -13,6 +13,7 @@ from dataclasses import replace
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
+from broker.store.files import Files
 from broker.store.limits import (
     FIRST_TURN_SECONDS,
     FIRST_TURNS,
@@ -23,7 +24,6 @@ from broker.store.limits import (
     SAFE_POINT_QUEUE_SECONDS,
 )
 from broker.store.log_flusher import LogFlusher
-from broker.store.os_files import Files
 from broker.store.paths import StorePaths
 from broker.store.queue_table import QueueTable
 from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of

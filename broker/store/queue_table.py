@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.errors import StoreError
 from broker.store.limits import MAX_QUEUES
 from broker.store.progress import Progress
+from broker.store.queue_files import QueueEnds, QueueSpace
 from remoting.protocol.names import validate_topic
 
 _MAX_QUEUE_ID = 2**31 - 1

@@ -19,7 +19,7 @@ from operator import add
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
     GRANULE_BYTES,
     MAX_PROBES,
@@ -29,6 +29,7 @@ from broker.store.limits import (
     MIN_SCAN_BYTES,
 )
 from broker.store.lookups import Lookups
+from broker.store.queue_files import NO_MESSAGE
 from broker.store.results import GetResult, GetStatus
 from broker.store.soundness import Run, TagsCodes
 from broker.store.spans import slices_of, spans_of

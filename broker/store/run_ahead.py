@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
+from broker.store.files import Files
 from broker.store.limits import (
     ALLOCATE_STEP_BYTES,
     APPENDER_STEP_BYTES,
@@ -22,7 +23,6 @@ from broker.store.limits import (
     RUN_AHEAD_STEP_BYTES,
 )
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import Files
 from broker.store.threads import Worker
 
 

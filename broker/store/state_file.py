@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from broker.store.errors import StoreError
-from broker.store.os_files import Files, OsFiles
+from broker.store.files import Files, OsFiles
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.errors import BodyError
 

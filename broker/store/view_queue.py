@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import FILLER_SIZE
 from broker.store.errors import StoreError
 from broker.store.limits import MAX_VIEW_ENTRIES
+from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import LogView
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES

@@ -15,7 +15,7 @@ from broker.store.verify.findings import Finding, Severity
 from broker.store.verify.overview import Overview, overview
 from broker.store.verify.repair import Repair, repair
 from pocketmq import output
-from pocketmq.cli import store_copy
+from pocketmq.cli.store_copy import copy
 from pocketmq.cli.options import json_option
 from pocketmq.cli.times import iso
 
@@ -30,7 +30,7 @@ def store() -> None:
     """Look at a store's directory: no broker is asked."""
 
 
-store.add_command(store_copy.copy)
+store.add_command(copy)
 
 
 class _Unreadable(click.ClickException):

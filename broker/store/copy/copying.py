@@ -30,7 +30,7 @@ from broker.store.copy.moment import DEFAULT_QUEUE_FILE_BYTES, Moment, config_of
 from broker.store.copy.queue_copy import Queues, complete, copy_queues
 from broker.store.copy.target import Target
 from broker.store.errors import StoreError
-from broker.store.os_files import OsFiles
+from broker.store.files import OsFiles
 from broker.store.paths import StorePaths
 from broker.store.safe_point import SafePoint, SafePointFile
 from broker.store.view import PATH_SEPARATOR

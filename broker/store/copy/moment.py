@@ -18,7 +18,7 @@ from pathlib import Path
 from broker.store.config import StoreConfig
 from broker.store.copy.limits import MAX_STARTS
 from broker.store.errors import StoreError
-from broker.store.os_files import OsFiles
+from broker.store.files import OsFiles
 from broker.store.paths import StorePaths
 from broker.store.safe_point import Numbers, SafePoint, SafePointFile
 from broker.store.view import StoreChanged, StoreView, ViewFile

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from broker.store.consume_queue import FILLER_SIZE
 from broker.store.copy.file_copy import copy_beginning
 from broker.store.copy.limits import MAX_STARTS, SYNC_THREADS
 from broker.store.copy.log_copy import LogCopy
@@ -29,6 +28,7 @@ from broker.store.copy.moment import DEFAULT_QUEUE_FILE_BYTES, Moment
 from broker.store.copy.target import Target
 from broker.store.dispatch import QueueEntry, entry_of
 from broker.store.log_walk import LogRecord
+from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import LogChunk, LogView
 from broker.store.view_queue import first_from

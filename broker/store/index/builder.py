@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from broker.store.files import Files
 from broker.store.index import batch
 from broker.store.index.limits import (
     MAX_SLICE_BYTES,
@@ -29,7 +30,6 @@ from broker.store.index.limits import (
 from broker.store.index.log_reader import LogReader, Piece
 from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
-from broker.store.os_files import Files
 from remoting.protocol import core
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2

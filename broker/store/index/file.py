@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.store.files import Files, Region
 from broker.store.index.batch import Batch
 from broker.store.index.limits import PAGE_BYTES
-from broker.store.os_files import Files, Region
 from remoting.protocol.disk.index_file import ENTRY, HEADER, IndexHeader, IndexTable, file_bytes
 
 

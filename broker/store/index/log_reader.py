@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
+from broker.store.files import Files, Region
 from broker.store.index.limits import HOT_LOG_RATIO
-from broker.store.os_files import Files, Region
 from remoting.memory import memory_bytes
 from remoting.protocol.disk.file_name import name_of
 

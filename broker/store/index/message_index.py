@@ -20,6 +20,7 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
 from broker.store.errors import StoreBusy, StoreError
+from broker.store.files import Files
 from broker.store.index.builder import Found, IndexBuilder
 from broker.store.index.file import Shape
 from broker.store.index.limits import (
@@ -35,7 +36,6 @@ from broker.store.index.limits import (
 )
 from broker.store.index.log_reader import LogReader
 from broker.store.index.row import IndexRow
-from broker.store.os_files import Files
 from broker.store.threads import Worker
 from remoting.clock import Clock
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import structlog
 
+from broker.store.files import Files
 from broker.store.index.batch import Batch
 from broker.store.index.file import IndexFile, Shape
-from broker.store.os_files import Files
 from remoting.clock import Clock
 from remoting.protocol.disk.index_file import index_key
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from broker.store.consume_queue import FILLER_SIZE, NO_MESSAGE, QueueFiles
+from broker.store.files import Region
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import Region
+from broker.store.queue_files import FILLER_SIZE, NO_MESSAGE, QueueFiles
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 
 _AT_ONCE: Final = 512

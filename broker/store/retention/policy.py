@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.store.os_files import DiskUse
+from broker.store.files import DiskUse
 
 _HOUR_MS: Final = 3_600_000
 _PERCENT: Final = 100

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import structlog
 
+from broker.store.files import Files
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import Files
 from broker.store.retention.policy import RetentionConfig
 from remoting.clock import Clock
 

@@ -29,8 +29,8 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
+from broker.store.files import Files
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import Files
 from broker.store.queue_table import QueueTable
 from broker.store.retention.ages import Ages
 from broker.store.retention.minima import first_alive

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from broker.store.consume_queue import FILLER_SIZE
 from broker.store.derive.runs import EntryRun, QueueKey
+from broker.store.queue_files import FILLER_SIZE
 from broker.store.verify.queue_walk import QueueReader, QueueState, QueueWalk
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.disk.file_name import name_of

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import FILLER_SIZE
 from broker.store.derive.runs import QueueKey
 from broker.store.errors import StoreError
+from broker.store.queue_files import FILLER_SIZE
 from broker.store.verify.findings import Findings
 from broker.store.verify.queue_walk import Kind, QueueReader, QueueState, Wrong
 from broker.store.verify.ranges import Ranges

@@ -17,9 +17,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import FILLER_SIZE
 from broker.store.derive.runs import EntryRun, QueueKey
 from broker.store.errors import StoreError
+from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow
 from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
 

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from broker.store.derive.runs import QueueKey
 from broker.store.errors import StoreError
+from broker.store.files import OsFiles
 from broker.store.index.batch import PlainBatch
 from broker.store.index.file import Shape
 from broker.store.index.row import IndexRow
 from broker.store.opening import LOCK_TEXT
-from broker.store.os_files import OsFiles
 from broker.store.verify.check import CheckOptions, Report, check
 from broker.store.verify.findings import Findings
 from broker.store.verify.index_files import load_index

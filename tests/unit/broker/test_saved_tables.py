@@ -17,7 +17,7 @@ from broker.errors import BrokerError
 from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.saved_tables import SavedTables
 from broker.store.errors import StoreError
-from broker.store.os_files import OsFiles
+from broker.store.files import OsFiles
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.topic import TopicConfig

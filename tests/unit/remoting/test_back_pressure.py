@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 import pytest
 
 from remoting import connection as connection_module
-from remoting import connection as link
+from remoting import link
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.errors import ConnectionLost, TooManyRequests

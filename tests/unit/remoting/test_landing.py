@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import connection as link
-from remoting import landing
+from remoting import landing, link
 from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES, Rooms
 from remoting.limits import ConnectionLimits
 from remoting.protocol.frame import encode

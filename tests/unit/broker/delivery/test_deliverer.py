@@ -17,8 +17,8 @@ from broker.delivery.delays import Delays
 from broker.delivery.progress import FILE_NAME
 from broker.state import BrokerCounters
 from broker.store import cold_reads, lookups
+from broker.store.files import OsFiles
 from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
-from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC

@@ -12,7 +12,7 @@ import pytest
 
 from broker.store import page_cache
 from broker.store.limits import GRANULE_BYTES
-from broker.store.page_cache import address_of, fetch, is_cached
+from broker.store.page_cache import address_of, fetch_range, is_range_cached
 
 SIZE = 4 * GRANULE_BYTES
 PAGE = mmap.PAGESIZE
@@ -50,36 +50,36 @@ def address(descriptor: int) -> Iterator[int]:
 def test_what_left_memory_is_not_there_until_somebody_reads_it(
     descriptor: int, address: int
 ) -> None:
-    assert is_cached(address, 0, SIZE) is False
-    fetch(descriptor, GRANULE_BYTES, GRANULE_BYTES)
-    assert is_cached(address, GRANULE_BYTES, GRANULE_BYTES) is True
-    assert is_cached(address, 0, SIZE) is False
-    fetch(descriptor, 0, SIZE)
-    assert is_cached(address, 0, SIZE) is True
+    assert is_range_cached(address, 0, SIZE) is False
+    fetch_range(descriptor, GRANULE_BYTES, GRANULE_BYTES)
+    assert is_range_cached(address, GRANULE_BYTES, GRANULE_BYTES) is True
+    assert is_range_cached(address, 0, SIZE) is False
+    fetch_range(descriptor, 0, SIZE)
+    assert is_range_cached(address, 0, SIZE) is True
 
 
 def test_all_pages_that_a_range_touches_count(descriptor: int, address: int) -> None:
-    fetch(descriptor, PAGE, PAGE)
-    assert is_cached(address, PAGE, PAGE) is True
-    assert is_cached(address, PAGE + 100, 1) is True
-    assert is_cached(address, PAGE - 1, 1) is False
-    assert is_cached(address, PAGE - 1, 2) is False
-    assert is_cached(address, 2 * PAGE - 1, 2) is False
+    fetch_range(descriptor, PAGE, PAGE)
+    assert is_range_cached(address, PAGE, PAGE) is True
+    assert is_range_cached(address, PAGE + 100, 1) is True
+    assert is_range_cached(address, PAGE - 1, 1) is False
+    assert is_range_cached(address, PAGE - 1, 2) is False
+    assert is_range_cached(address, 2 * PAGE - 1, 2) is False
 
 
 def test_what_was_written_is_there(descriptor: int, address: int) -> None:
     os.pwrite(descriptor, bytes(GRANULE_BYTES), 2 * GRANULE_BYTES)
-    assert is_cached(address, 2 * GRANULE_BYTES, GRANULE_BYTES) is True
+    assert is_range_cached(address, 2 * GRANULE_BYTES, GRANULE_BYTES) is True
 
 
 def test_of_what_is_not_mapped_nobody_knows(address: int) -> None:
-    assert is_cached(0, 0, PAGE) is None
+    assert is_range_cached(0, 0, PAGE) is None
 
 
 def test_where_it_can_not_be_asked_nobody_knows(
     address: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "_mincore", None)
-    assert is_cached(address, 0, SIZE) is None
+    assert is_range_cached(address, 0, SIZE) is None
     monkeypatch.setattr(page_cache.sys, "platform", "darwin")
     assert page_cache._find_mincore() is None

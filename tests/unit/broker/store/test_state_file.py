@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import StoreError
-from broker.store.os_files import OsFiles
+from broker.store.files import OsFiles
 from broker.store.state_file import load, load_json, save_json
 
 

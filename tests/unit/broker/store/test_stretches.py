@@ -16,10 +16,10 @@ from broker.store import log_walk
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.derive.runs import Stretch
 from broker.store.dispatch import entry_of
+from broker.store.files import OsFiles
 from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.message_store import MessageStore
-from broker.store.os_files import OsFiles
 from remoting.protocol import core
 from remoting.protocol.disk.consume_queue_entry import ENTRY
 from remoting.protocol.disk.file_name import name_of

@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
+from broker.store.files import DiskUse
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage
-from broker.store.os_files import DiskUse
 from broker.store.retention.policy import RetentionConfig
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.sizes import size

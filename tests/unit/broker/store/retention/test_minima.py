@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import ConsumeQueue, QueueSpace
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.files import OsFiles
 from broker.store.mapped_file import MappedFiles
-from broker.store.os_files import OsFiles
+from broker.store.queue_files import QueueSpace
 from broker.store.retention.minima import first_alive
 from remoting.protocol.disk.consume_queue_entry import ENTRY, FILLER
 

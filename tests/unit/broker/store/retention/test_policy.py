@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.os_files import DiskUse
+from broker.store.files import DiskUse
 from broker.store.retention.policy import (
     LogFile,
     Moment,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.files import DiskUse
 from broker.store.message_store import MessageStore, PutStatus
-from broker.store.os_files import DiskUse
 from broker.store.retention import retention as module
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records
