@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import client
 from pocketmq import testing
-from remoting.loop import run
+from remoting.tasks import run
 
 TASKS = 256
 DELIVERIES_PER_SECOND = 500

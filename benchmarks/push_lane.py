@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 
 import client
-from remoting.loop import run
+from remoting.tasks import run
 
 PATIENCE: Final = 120.0
 EXTRA_WATCHED: Final = 0.2

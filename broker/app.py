@@ -40,14 +40,14 @@ from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.descriptors import ConnectionRoom
 from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
+from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor

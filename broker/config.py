@@ -19,8 +19,10 @@ from broker.delivery.levels import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.store.retention.policy import RetentionConfig
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from remoting.settings import ConfigError, Refused, Settings, setting
-from remoting.settings_values import (
+from remoting.settings import (
+    ConfigError,
+    Refused,
+    Settings,
     addresses,
     boolean,
     choice,
@@ -29,6 +31,7 @@ from remoting.settings_values import (
     multiple_of,
     name,
     path,
+    setting,
     word,
 )
 

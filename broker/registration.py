@@ -29,7 +29,7 @@ from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfigSerializeWrapper
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command

@@ -13,11 +13,10 @@ from typing import Final
 from broker import fast_path
 from broker.rates import Rates
 from broker.state import BrokerState
-from remoting.descriptors import limit
-from remoting.protocol.codes import VERSION
+from remoting.process_limits import limit
+from remoting.protocol.codes import VERSION, name_of
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
-from remoting.protocol.versions import name_of
 
 _POOLS: Final = {
     "sendThreadPoolQueueCapacity": "10000",

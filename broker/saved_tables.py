@@ -36,19 +36,18 @@ from broker.store.files import Files
 from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.body import Body
-from remoting.protocol.bodies.group import SubscriptionGroupWrapper
-from remoting.protocol.bodies.offsets import (
+from remoting.protocol.bodies.body import Body, MapParts
+from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
 )
-from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.topic import (
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from remoting.settings_values import name as valid_name
+from remoting.settings import name as valid_name
 
 _log = structlog.get_logger("broker")
 

@@ -21,7 +21,7 @@ from broker.limits import LOGGED_A_SECOND
 from broker.throttle import Throttle
 from broker.topics import TopicTable
 from remoting.clock import Clock
-from remoting.descriptors import ConnectionRoom
+from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.message import properties

@@ -19,7 +19,7 @@ from broker.store.errors import StoreError
 from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
 from remoting.clock import Clock
-from remoting.protocol.message.hosts import ip_bytes
+from remoting.protocol.message.record import ip_bytes
 
 _log = structlog.get_logger("broker")
 

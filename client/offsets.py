@@ -12,25 +12,26 @@ from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.places import Place, Position, milliseconds
 from client.routes import Route
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError, RecordError
 from remoting.protocol.headers.base import Header
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 

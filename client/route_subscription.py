@@ -14,7 +14,7 @@ from client.routes import RouteTable
 from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader

@@ -16,9 +16,9 @@ from nameserver.state import State
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.descriptors import ConnectionRoom
 from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
+from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
 from remoting.server import Server
 from remoting.tasks import Supervisor

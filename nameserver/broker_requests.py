@@ -27,7 +27,7 @@ from remoting.protocol.bodies.route import (
     GetBrokerMemberGroupResponseBody,
     TopicRouteData,
 )
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command

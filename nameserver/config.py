@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 from nameserver.limits import MAX_BROKERS, MAX_ROUTE_ENTRIES
-from remoting.settings import Refused, Settings, refused, setting
-from remoting.settings_values import boolean, host, integer, path
+from remoting.settings import Refused, Settings, boolean, host, integer, path, refused, setting
 
 DEFAULT_PORT: Final = 9876
 

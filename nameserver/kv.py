@@ -14,7 +14,7 @@ from typing import Final, Self
 from nameserver.limits import MAX_KV_BYTES, MAX_KV_ENTRIES, MAX_KV_TEXT_LENGTH
 from remoting.protocol.accelerated import json_dumps
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.tables import KVConfigSerializeWrapper
+from remoting.protocol.bodies.stats import KVConfigSerializeWrapper
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """Topic -> ``broker:queues;...``: which queues an ordered topic always has."""

@@ -10,7 +10,7 @@ from nameserver.kv import KVLimitError
 from nameserver.state import Peer, State
 from nameserver.state_files import StateFileError
 from remoting.protocol.bodies import encode, properties_text
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from nameserver.kv_requests import delete_kv, get_config, get_kv, get_kv_list, put_kv, update_config
 from nameserver.broker_requests import (
     broker_heartbeat,
     get_broker_member_group,
@@ -19,6 +18,7 @@ from nameserver.broker_requests import (
     register_topic,
     unregister_broker,
 )
+from nameserver.kv_requests import delete_kv, get_config, get_kv, get_kv_list, put_kv, update_config
 from nameserver.route_requests import (
     add_write_permission,
     delete_topic,

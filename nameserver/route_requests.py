@@ -11,7 +11,7 @@ from nameserver.state import Peer, State
 from nameserver.watches import WatchLimitError
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (

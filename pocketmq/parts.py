@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pocketmq.serving import Part
-from remoting.descriptors import ConnectionRoom
+from remoting.process_limits import ConnectionRoom
 
 if TYPE_CHECKING:
     from broker.app import Broker

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import click
 
-from remoting import loop
+from remoting import tasks as loop
 from remoting.protocol.accelerated import json_dumps
 
 COLLECT_EVERY: Final = 10_000

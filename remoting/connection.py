@@ -19,15 +19,14 @@ from typing import Any
 from remoting.agreement import Agreement
 from remoting.endpoint import Endpoint
 from remoting.errors import CommandTooLarge, ConnectionLost, TooManyRequests
-from remoting.flow import Buffer, Reason
+from remoting.framing import Buffer, Reason
+from remoting.in_flight import Pending, PendingRequests, Serving
 from remoting.limits import MAX_LOOKS, SLICE_BYTES, SLICE_SECONDS, STALL_SECONDS
 from remoting.link import Link
-from remoting.pending import Pending, PendingRequests
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode_head
-from remoting.serving import Serving
 
 
 class Connection(Link):

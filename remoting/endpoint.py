@@ -8,19 +8,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from remoting.alarms import Alarms
 from remoting.clock import Clock, SystemClock
-from remoting.complaints import Complaints
 from remoting.counters import Counters
-from remoting.landing import Rooms
+from remoting.deadlines import Alarms
+from remoting.framing import Rooms
 from remoting.limits import ConnectionLimits
-from remoting.log import Log
+from remoting.log import Complaints, Log
 from remoting.protocol.command import Command
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
-    from remoting.descriptors import ConnectionRoom
+    from remoting.process_limits import ConnectionRoom
 
 _log = Log("remoting")
 

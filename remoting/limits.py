@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.memory import memory_bytes
+from remoting.process_limits import memory_bytes
 from remoting.protocol.limits import MAX_FRAME_BYTES
 
 CONNECT_TIMEOUT: Final = 3.0

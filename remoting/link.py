@@ -15,16 +15,23 @@ from math import inf
 from typing import Any, cast
 
 from remoting.addresses import address_text
-from remoting.alarms import Alarm
+from remoting.deadlines import Alarm, Verdict, Watch
 from remoting.endpoint import Endpoint, Feed
 from remoting.errors import ConnectionLost
-from remoting.flow import Buffer, DrainWaiters, Gate, Outbox, Reason
-from remoting.inbox import Inbox
-from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES, Landing
+from remoting.framing import (
+    BEGIN_BYTES,
+    LARGE_REST_BYTES,
+    Buffer,
+    DrainWaiters,
+    Gate,
+    Inbox,
+    Landing,
+    Outbox,
+    Reason,
+)
 from remoting.limits import READ_AHEAD_BYTES
 from remoting.log import Log
 from remoting.protocol.errors import FrameError
-from remoting.watch import Verdict, Watch
 
 _log = Log("remoting")
 

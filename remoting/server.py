@@ -25,7 +25,7 @@ from remoting.limits import BACKLOG, DRAIN_TIMEOUT, SHORT_BACKLOG, ServerLimits
 from remoting.log import Log
 
 if TYPE_CHECKING:
-    from remoting.descriptors import ConnectionRoom
+    from remoting.process_limits import ConnectionRoom
 
 _log = Log("remoting")
 

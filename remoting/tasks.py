@@ -115,3 +115,19 @@ class Supervisor:
             # Read once, so that a future nobody awaits does not complain when it is collected:
             # the failure was logged and passed to the callback already.
             future.exception()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A fresh loop, uvloop's when it can be imported."""
+    try:
+        import uvloop  # noqa: PLC0415 - optional, and only needed by a process that runs a loop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` on a new loop and return its result; like ``asyncio.run`` otherwise."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)

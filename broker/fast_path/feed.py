@@ -6,7 +6,7 @@ from broker.fast_path.read_pass import ReadPass
 from remoting.connection import Connection
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.protocol.frame import cut
-from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import host_bytes
 
 
 class FastPathFeed:

@@ -21,17 +21,18 @@ from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
-from remoting.flow import GATHER_BYTES
+from remoting.framing import GATHER_BYTES
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.frame import Frame, decode, encode
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
-from remoting.protocol.headers.pull import PullMessageRequestHeader
+from remoting.protocol.headers.pull import (
+    PullMessageRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from remoting.protocol.message.hosts import HOST_BYTES_V4
 from remoting.protocol.message.properties import CLUSTER, NAME_END
-from remoting.protocol.message.sys_flag import HOSTS_V6_MASK, TRANSACTION_MASK
+from remoting.protocol.message.record import HOST_BYTES_V4, HOSTS_V6_MASK, TRANSACTION_MASK
 
 if TYPE_CHECKING:
     from broker.store.reader import Window

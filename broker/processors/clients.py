@@ -27,7 +27,7 @@ from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData
-from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (

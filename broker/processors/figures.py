@@ -13,10 +13,15 @@ from broker.rates import Rates
 from broker.runtime_info import runtime_info
 from broker.state import BrokerState
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.offsets import DelayOffsetSerializeWrapper
-from remoting.protocol.bodies.parts import MapParts
-from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.stats import (
+    ConsumeStats,
+    KVTable,
+    OffsetWrapper,
+    TopicOffset,
+    TopicStatsTable,
+)
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader

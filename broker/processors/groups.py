@@ -19,13 +19,13 @@ from broker.processors.patience import Answer
 from broker.processors.remarks import NOT_SAVED, check_group
 from broker.state import BrokerState
 from remoting.protocol.bodies import clients, decode, encode
+from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
-from remoting.protocol.bodies.parts import MapParts
-from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.bodies.stats import GroupList
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (

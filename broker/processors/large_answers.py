@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from broker.processors.patience import from_store
 from broker.store.message_store import MessageStore
 from remoting.errors import ConnectionLost
-from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.command import Command
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from broker.processors.remarks import (
 )
 from broker.state import BrokerState
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.locks import (
+from remoting.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     UnlockBatchRequestBody,

@@ -11,11 +11,11 @@ from broker.groups.queue_rails import went_backwards
 from broker.processors.large_answers import SLICE_ENTRIES, LargeAnswers
 from broker.processors.patience import Answer
 from broker.state import BrokerState
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMinOffsetRequestHeader,

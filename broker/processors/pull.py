@@ -33,8 +33,8 @@ from broker.store.results import GetResult, GetStatus, PendingMessage
 from broker.store.soundness import TagsCodes
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.group import OffsetMovedEvent
 from remoting.protocol.bodies.heartbeat import SubscriptionData
-from remoting.protocol.bodies.offsets import OffsetMovedEvent
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader

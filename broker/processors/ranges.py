@@ -11,7 +11,7 @@ from remoting.protocol.byte_range import ByteQuestion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -16,8 +16,14 @@ from broker.groups.members import Member
 from broker.state import BrokerState
 from remoting.errors import RemotingError, RequestTimeout
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.offsets import GetConsumerStatusBody
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.bodies.group import GetConsumerStatusBody
+from remoting.protocol.codes import (
+    V3_0_7_SNAPSHOT,
+    V3_1_8_SNAPSHOT,
+    RequestCode,
+    ResponseCode,
+    name_of,
+)
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.group import (
@@ -27,7 +33,6 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.queue import MessageQueue
-from remoting.protocol.versions import V3_0_7_SNAPSHOT, V3_1_8_SNAPSHOT, name_of
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

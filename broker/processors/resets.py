@@ -19,12 +19,11 @@ from broker.processors.remarks import check_group
 from broker.state import BrokerState
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import Body, decode, encode
-from remoting.protocol.bodies.offsets import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
-from remoting.protocol.codes import Language, RequestCode, ResponseCode
+from remoting.protocol.bodies.group import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
+from remoting.protocol.codes import V3_0_7_SNAPSHOT, Language, RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
+from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
-from remoting.protocol.versions import V3_0_7_SNAPSHOT
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

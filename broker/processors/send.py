@@ -38,8 +38,9 @@ from remoting.protocol.headers.send import (
     SendMessageResponseHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
-from remoting.protocol.message import batch, ids, properties, sys_flag
-from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message import batch, ids, properties
+from remoting.protocol.message import record as sys_flag
+from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code_of
 
 if TYPE_CHECKING:

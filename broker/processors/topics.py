@@ -21,8 +21,8 @@ from broker.state import BrokerState
 from broker.topic_attributes import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.parts import MapParts
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
     TopicConfig,

@@ -18,7 +18,7 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, Waiting
 from broker.store.stats import StoreStats
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY_BYTES
 
 
 class Appender:

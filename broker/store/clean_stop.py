@@ -21,7 +21,7 @@ from broker.store.paths import StorePaths
 from broker.store.queue_files import QueueEnds
 from broker.store.queue_table import QueueTable
 from remoting.protocol.accelerated import crc32, json_dumps, json_loads
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import name_of
 
 FORMAT: Final = 1
 _CRC_DIGITS: Final = 8

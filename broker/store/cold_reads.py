@@ -38,7 +38,7 @@ from broker.store.results import FileRange, GetResult, GetStatus
 from broker.store.soundness import TagsCodes
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 

@@ -26,7 +26,7 @@ from broker.store.errors import StoreError
 from broker.store.files import Files
 from broker.store.limits import APPENDER_STEP_BYTES, WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
-from remoting.protocol.disk.file_name import name_of, offset_of
+from remoting.protocol.disk.files import name_of, offset_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 
 NEVER: Final = math.inf

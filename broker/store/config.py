@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
 from broker.store.retention.policy import RetentionConfig
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 

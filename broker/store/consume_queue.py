@@ -15,8 +15,7 @@ from broker.store.errors import StoreError
 from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.queue_files import FILLER_SIZE, NO_MESSAGE, QueueFiles
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
-from remoting.protocol.disk.file_name import name_of, offset_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of, offset_of
 
 
 class ConsumeQueue(QueueFiles):

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.log_walk import LogRecord
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message import properties
-from remoting.protocol.message.sys_flag import (
+from remoting.protocol.message.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,

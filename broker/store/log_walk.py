@@ -22,10 +22,10 @@ from broker.store.derive.runs import Stretch
 from broker.store.errors import StoreError
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import Progress
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (
+    BORN_HOST_V6,
     FIXED_BYTES_V4,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -39,7 +39,6 @@ from remoting.protocol.message.record import (
     examine,
     locate,
 )
-from remoting.protocol.message.sys_flag import BORN_HOST_V6
 
 # CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.
 _FIELDS: Final = Struct(">8xIi4xqqi16xq")

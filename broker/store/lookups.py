@@ -24,11 +24,10 @@ from broker.store.results import FileRange
 from broker.store.soundness import Run, Soundness
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
-from remoting.memory import memory_bytes
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.process_limits import memory_bytes
+from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
-from remoting.protocol.message.record import FIXED_BYTES_V4
-from remoting.protocol.message.sys_flag import BORN_HOST_V6
+from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4
 
 # Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
 _TIMES: Final = Struct(">28xqi16xq4xq")

@@ -20,7 +20,7 @@ from broker.store.recovery import Recovery
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePointFile
 from remoting.clock import Clock
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 
 LOCK_TEXT = b"lock"

@@ -26,8 +26,7 @@ from typing import Final, NamedTuple
 from broker.store.files import Files
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.results import FileRange
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of
 
 NO_MESSAGE: Final = ENTRY.unpack(FILLER)
 """What the entry of a message says that nobody has any more."""

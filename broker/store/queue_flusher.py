@@ -30,8 +30,7 @@ from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, poin
 from broker.store.stats import StoreStats
 from broker.store.threads import Worker
 from remoting.clock import Clock
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 
 
 class QueueFlusher:

@@ -19,7 +19,7 @@ from broker.store.cold_reads import ColdReads
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.queue_files import FILLER_SIZE
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY_BYTES
 
 MAX_LOOKED_AT: Final = 262_144
 """Entries that one request looks at: 5 MiB of the queue, and some 3 ms of the loop in all."""

@@ -33,7 +33,7 @@ from broker.store.queue_files import NO_MESSAGE
 from broker.store.results import GetResult, GetStatus
 from broker.store.soundness import Run, TagsCodes
 from broker.store.spans import slices_of, spans_of
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
 _NOTHING: Final = memoryview(b"")

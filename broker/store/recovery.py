@@ -39,7 +39,7 @@ from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
 from remoting.protocol import core
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 
 
 class Recovery:

@@ -15,7 +15,7 @@ from broker.store.dispatch import QueueEntry, entry_of
 from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.queue_table import QueueTable
 from broker.store.results import RecoveryReport
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 
 _MAX_GATHERED: Final = 4096
 """Entries that wait for others of their queue: some 100 KiB."""

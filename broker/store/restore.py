@@ -36,7 +36,7 @@ from broker.store.soundness import LIGHT_PREFIX, Soundness
 from broker.store.stats import StoreStats
 from broker.store.view_files import FileRow
 from broker.store.view_log import Damage, LogView
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4, locate

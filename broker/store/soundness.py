@@ -30,10 +30,11 @@ from broker.store.limits import MAX_NAMED_DAMAGE
 from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.accelerated import crc32
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
+    HOSTS_V6_MASK,
     MAGIC_V1,
     MAGIC_V2,
     Buffer,
@@ -42,7 +43,6 @@ from remoting.protocol.message.record import (
     examine,
     locate,
 )
-from remoting.protocol.message.sys_flag import HOSTS_V6_MASK
 
 TagsCodes = frozenset[int]
 """The tags codes of the messages that are wanted."""

@@ -24,7 +24,7 @@ from broker.store.errors import StoreError
 from broker.store.view_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.store.view_log import Damage, LogChunk, LogEnd, LogView
 from broker.store.view_queue import EntryRun, QueueRange, QueueView
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 
 __all__ = [

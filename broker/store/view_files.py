@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.store.errors import StoreError
 from broker.store.limits import MAX_OPEN_VIEW_FILES, VIEW_SEARCH_BYTES
-from remoting.protocol.disk.file_name import offset_of
+from remoting.protocol.disk.files import offset_of
 
 
 class StoreChanged(StoreError):

@@ -17,7 +17,7 @@ from broker.store.limits import MAX_VIEW_ENTRIES
 from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import LogView
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 
 # Size and physical offset of a record.
 _HEAD: Final = Struct(">I24xq")

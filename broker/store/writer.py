@@ -23,17 +23,20 @@ from broker.store.queue_table import QueueTable
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from broker.store.stats import StoreStats
 from remoting.clock import Clock
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
-from remoting.protocol.message.hosts import HOST_BYTES_V4, HOST_BYTES_V6, host_bytes
 from remoting.protocol.message.record import (
     HEAD_V4,
+    HOST_BYTES_V4,
+    HOST_BYTES_V6,
+    HOSTS_V6_MASK,
     MAGIC_V1,
+    TRANSACTION_MASK,
     body_crc,
     encode_record,
+    host_bytes,
     record_size,
 )
-from remoting.protocol.message.sys_flag import HOSTS_V6_MASK, TRANSACTION_MASK
 
 
 class PutRefused(Exception):

@@ -8,7 +8,7 @@ from client.admin.base import AdminBase
 from client.errors import remote_error
 from client.offsets import read_header
 from remoting.protocol.bodies import properties_text
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.admin import (

@@ -26,7 +26,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message import properties
-from remoting.protocol.message.sys_flag import COMPRESSED, COMPRESSION_MASK
+from remoting.protocol.message.record import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, dlq_topic
 from remoting.protocol.queue import MessageQueue

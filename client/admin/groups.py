@@ -12,8 +12,7 @@ from client.names import check_group, check_topic_name
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import Connection, ConsumerConnection, ProducerConnection
 from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper
-from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.bodies.stats import ConsumeStats, GroupList, OffsetWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,

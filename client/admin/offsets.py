@@ -9,7 +9,7 @@ from datetime import datetime
 from client.admin.base import AdminBase
 from client.names import check_group
 from client.places import instant, milliseconds
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.queue import MessageQueue
 

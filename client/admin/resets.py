@@ -23,10 +23,10 @@ from client.errors import NotOnline, UsageError
 from client.names import check_group, check_topic_name
 from client.places import Place, Position, milliseconds
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.bodies.heartbeat import ConsumeType
-from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.names import TOOLS_CONSUMER_GROUP
 from remoting.protocol.queue import MessageQueue
 

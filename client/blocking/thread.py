@@ -14,7 +14,7 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from client.errors import UsageError
-from remoting.loop import new_event_loop
+from remoting.tasks import new_event_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")

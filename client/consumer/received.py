@@ -24,11 +24,12 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
+    COMPRESSED,
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
+    HOSTS_V6_MASK,
     MAGIC_V1,
 )
-from remoting.protocol.message.sys_flag import COMPRESSED, HOSTS_V6_MASK
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue, QueueOffset

@@ -28,7 +28,7 @@ from remoting.protocol.headers.send import (
 )
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
-from remoting.protocol.message.sys_flag import COMPRESSED, COMPRESSION_MASK
+from remoting.protocol.message.record import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GROUP, retry_topic
 
 _log = Log("client")

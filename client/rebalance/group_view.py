@@ -19,7 +19,7 @@ from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import GroupDescription
-from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError

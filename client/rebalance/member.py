@@ -33,8 +33,8 @@ from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import BlockedQueue
+from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
-from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError

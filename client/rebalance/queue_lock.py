@@ -19,7 +19,7 @@ from client.remote import unavailable
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.locks import (
+from remoting.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     UnlockBatchRequestBody,

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
+from remoting.protocol.bodies.group import GetConsumerStatusBody
 from remoting.protocol.bodies.heartbeat import ConsumerData
-from remoting.protocol.bodies.offsets import GetConsumerStatusBody
-from remoting.protocol.codes import VERSION, ResponseCode
+from remoting.protocol.codes import VERSION, ResponseCode, name_of
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.group import GetConsumerStatusRequestHeader
 from remoting.protocol.queue import MessageQueue
-from remoting.protocol.versions import name_of
 
 CONSUME_ORDERLY = "PROP_CONSUMEORDERLY"
 

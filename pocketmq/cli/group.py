@@ -16,8 +16,8 @@ from pocketmq.cli.options import json_option, nameserver_option, yes_option
 from pocketmq.cli.running import at_once, run
 from pocketmq.cli.times import iso
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.codes import name_of
 from remoting.protocol.names import RETRY_PREFIX
-from remoting.protocol.versions import name_of
 
 
 @click.group(epilog="Example: pocketmq group lag billing")

@@ -12,7 +12,7 @@ from pocketmq import output
 from pocketmq.cli.options import DEFAULT_NAMESERVER, json_option
 from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
 from remoting.protocol.bodies.route import ClusterInfo
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 
 

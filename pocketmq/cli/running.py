@@ -12,7 +12,7 @@ import click
 
 from client.errors import PocketMQError
 from pocketmq.sources import SourceError
-from remoting import loop
+from remoting import tasks as loop
 from remoting.log import ROOT as LOGGERS
 
 T = TypeVar("T")

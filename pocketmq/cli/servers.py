@@ -16,7 +16,7 @@ from nameserver.state_files import StateFileError
 from pocketmq import logs
 from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
 from pocketmq.serving import Failed, Part, Serving
-from remoting import descriptors
+from remoting import process_limits as descriptors
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
 

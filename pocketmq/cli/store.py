@@ -15,8 +15,8 @@ from broker.store.verify.findings import Finding, Severity
 from broker.store.verify.overview import Overview, overview
 from broker.store.verify.repair import Repair, repair
 from pocketmq import output
-from pocketmq.cli.store_copy import copy
 from pocketmq.cli.options import json_option
+from pocketmq.cli.store_copy import copy
 from pocketmq.cli.times import iso
 
 _COLUMNS = ["severity", "kind", "path", "place", "sentence"]

@@ -11,7 +11,7 @@ from pocketmq.demo.group import GroupDemo, GroupResult
 from pocketmq.demo.stage import stage
 from pocketmq.demo.stream import CONSUMERS, Result, Stream, quantile
 from pocketmq.flights import flights
-from remoting import loop
+from remoting import tasks as loop
 
 __all__ = ["CONSUMERS", "DemoFailed", "GroupResult", "Result", "quantile", "run"]
 

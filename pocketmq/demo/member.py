@@ -18,7 +18,7 @@ import msgspec
 
 import client
 from pocketmq.demo.journal import Pen
-from remoting import loop
+from remoting import tasks as loop
 
 MAX_RETRIES: Final = 2
 SUSPEND: Final = 0.5

@@ -26,7 +26,7 @@ from pocketmq.demo import departures, plot
 from pocketmq.demo.errors import DemoFailed
 from pocketmq.demo.plain_delays import Figures, Place, counted
 from pocketmq.demo.stage import Stage, stage
-from remoting import loop
+from remoting import tasks as loop
 
 TOPIC: Final = "flights"
 RESULTS: Final = "delays"

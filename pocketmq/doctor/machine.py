@@ -11,7 +11,7 @@ from typing import Final
 import pocketmq
 from broker import fast_path
 from pocketmq.doctor.findings import Case, Finding, ok, warning
-from remoting.descriptors import ENOUGH
+from remoting.process_limits import ENOUGH
 
 ACCELERATORS: Final = {
     "uvloop": "a faster event loop",

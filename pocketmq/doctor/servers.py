@@ -12,10 +12,10 @@ from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
 from pocketmq.doctor.machine import core
 from pocketmq.doctor.stores import store_files
 from pocketmq.probe import NoAnswer
-from remoting.descriptors import ENOUGH
 from remoting.docs import DOCS
+from remoting.process_limits import ENOUGH
 from remoting.protocol.bodies.route import ClusterInfo
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0

@@ -9,7 +9,7 @@ from pocketmq.doctor.findings import Case, Finding, failed, ok
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
-from remoting.protocol.bodies.tables import GroupList
+from remoting.protocol.bodies.stats import GroupList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader

@@ -25,7 +25,7 @@ from pocketmq.export.portions import (
     Where,
     fault_of,
 )
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import FIXED_BYTES_V4
 from remoting.protocol.names import SCHEDULE_TOPIC

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message import compression
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED
 from spark_connector.decode import texts
 from spark_connector.decode.layout import Layout
 from spark_connector.decode.model import MAX_BATCH_INFLATED_BYTES, UnusualError

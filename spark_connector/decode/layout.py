@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message.record import (
+    BORN_HOST_V6,
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
+    HOSTS_V6_MASK,
     MAGIC_V1,
     MAGIC_V2,
     MAX_TOPIC_BYTES_V2,
+    STORE_HOST_V6,
     Buffer,
 )
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, HOSTS_V6_MASK, STORE_HOST_V6
 from spark_connector.decode.model import Starts, UnusualError
 
 _FIRST: Final = np.dtype(

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message import compression, properties
-from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, Buffer
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED, FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, Buffer
 from remoting.protocol.message.view import RecordView
 from spark_connector.decode.model import (
     MAX_BATCH_INFLATED_BYTES,

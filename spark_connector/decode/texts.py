@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from remoting.protocol.message.hosts import host_of
+from remoting.protocol.message.record import host_of
 from spark_connector.decode.model import UnusualError
 from spark_connector.decode.plain import host_text
 

@@ -20,7 +20,7 @@ from client.producer.queue_selector import FaultTable, RoundRobin
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue

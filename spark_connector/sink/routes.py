@@ -20,7 +20,7 @@ from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError

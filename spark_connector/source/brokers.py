@@ -14,14 +14,13 @@ from typing import Final
 
 from client.offsets import pull_header
 from client.routes import MASTER_ID, Route, route_of
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.bodies.route import TopicRouteData
-from remoting.protocol.bodies.stats import TopicStatsTable
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList, TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader, GetRouteInfoRequestHeader
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,

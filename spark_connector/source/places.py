@@ -14,8 +14,11 @@ from client.offsets import WALK_MESSAGES, pull_header
 from client.routes import Route
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import RecordError
-from remoting.protocol.headers.offset import SearchOffsetRequestHeader, SearchOffsetResponseHeader
-from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.headers.pull import (
+    PullMessageResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
 from remoting.protocol.headers.query import QueryMessageRequestHeader, QueryMessageResponseHeader
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.message.view import RecordView, iter_records

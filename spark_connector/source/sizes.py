@@ -17,7 +17,7 @@ from remoting.protocol.byte_range import SIZE, ByteAnswer, ByteQuestion
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
 from spark_connector.source.brokers import Brokers, master_of

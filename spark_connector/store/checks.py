@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from remoting.protocol.message.record import (
+    BORN_HOST_V6,
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
     MAGIC_V1,
@@ -15,9 +16,9 @@ from remoting.protocol.message.record import (
     PHYSICAL_OFFSET_AT,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    STORE_HOST_V6,
     SYS_FLAG_AT,
 )
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from spark_connector.store.gathering import Gathered, Numbers
 
 _V6_EXTRA: Final = 12

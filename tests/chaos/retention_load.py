@@ -16,8 +16,12 @@ from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
-from remoting.protocol.headers.offset import GetMinOffsetRequestHeader, GetMinOffsetResponseHeader
-from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from remoting.protocol.headers.pull import (
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message.view import RecordView, iter_records
 

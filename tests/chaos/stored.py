@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.store.view import StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from tests.chaos.flood import Place, number_of
 
 

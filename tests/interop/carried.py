@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import client
 from broker.store.view import LogChunk, StoreView
 from remoting.protocol import bodies
-from remoting.protocol.bodies.offsets import (
+from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
 )

@@ -13,7 +13,7 @@ from pocketmq import testing
 from remoting.connection import Connection
 from remoting.pool import ConnectionPool
 from remoting.protocol import bodies
-from remoting.protocol.bodies.offsets import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader

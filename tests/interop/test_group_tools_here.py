@@ -15,11 +15,11 @@ from remoting.connection import Connection
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
+from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
-from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import Language, RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )

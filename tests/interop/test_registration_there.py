@@ -16,7 +16,7 @@ from broker.registration import MAX_TOPICS_AT_ONCE, Registration
 from broker.topics import TopicRules, TopicTable
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

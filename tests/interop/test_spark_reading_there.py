@@ -12,7 +12,7 @@ import pytest
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
 from spark_connector.planning.ranges import OnDataLoss
 from spark_connector.reading import connections

@@ -15,7 +15,7 @@ import pytest
 import client
 from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
 from pocketmq import testing
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from remoting.protocol.message.record import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from tests.interop import carried
 from tests.interop.apache import JavaClient, apache
 from tests.interop.carried import Fact, body_sha256

@@ -20,7 +20,7 @@ from remoting.connection import Connection
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
-from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import Language, RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (

@@ -18,7 +18,7 @@ from remoting.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED
 from tests.chaos.cluster import cluster
 
 QUICK = {"fetchOffset.numRetries": "0", "requestTimeoutMs": "20000", "readTimeoutMs": "1000"}

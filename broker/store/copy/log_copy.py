@@ -19,15 +19,15 @@ from broker.store.errors import StoreError
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import Damage, LogChunk, LogView
 from remoting.protocol.accelerated import crc32
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     HEAD_BYTES_V4,
+    HOSTS_V6_MASK,
     MAGIC_V1,
     Invalid,
     examine,
 )
-from remoting.protocol.message.sys_flag import HOSTS_V6_MASK
 from remoting.protocol.message.view import RecordView
 
 # Size, magic, CRC, system flag and body length of a record with IPv4 hosts.

@@ -22,7 +22,7 @@ from broker.store.files import OsFiles
 from broker.store.paths import StorePaths
 from broker.store.safe_point import Numbers, SafePoint, SafePointFile
 from broker.store.view import StoreChanged, StoreView, ViewFile
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 
 DEFAULT_QUEUE_FILE_BYTES = 6_000_000

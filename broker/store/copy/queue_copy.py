@@ -32,8 +32,7 @@ from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow, StoreChanged, ViewFile
 from broker.store.view_log import LogChunk, LogView
 from broker.store.view_queue import first_from
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import locate
 from remoting.protocol.message.view import RecordView

@@ -21,7 +21,7 @@ from broker.store.copy.log_copy import LogCopy
 from broker.store.copy.moment import Moment, is_clean
 from broker.store.copy.target import Target
 from broker.store.view_files import StoreChanged, unreadable
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER, IndexHeader
 
 _INDEX_NAME: Final = re.compile(r"\d{17}")

@@ -23,7 +23,7 @@ from broker.store.copy.target import Target
 from broker.store.errors import StoreError
 from broker.store.view_files import FileRow, unreadable
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import BodyError
 from remoting.protocol.names import SCHEDULE_TOPIC
 

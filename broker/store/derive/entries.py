@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from broker.store.derive.rows import Row
 from broker.store.derive.runs import EntryRun, QueueKey
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 
 MAX_GATHERED: Final = 50_000
 """Entries that wait: enough to make a visit to a queue pay."""

@@ -15,8 +15,7 @@ from broker.store.dispatch import entry_of, takes_queue_offset
 from broker.store.index.batch import hashes_of
 from broker.store.log_walk import LogRecord
 from remoting.protocol.errors import RecordError
-from remoting.protocol.message.record import FIXED_BYTES_V4, body_crc, locate
-from remoting.protocol.message.sys_flag import BORN_HOST_V6
+from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4, body_crc, locate
 from remoting.protocol.names import validate_topic
 
 # CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.

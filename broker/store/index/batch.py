@@ -14,11 +14,13 @@ from typing import Final, NamedTuple, Protocol
 from remoting.protocol.disk.index_file import KEY_SEPARATOR, IndexTable, Links, key_hash
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
-from remoting.protocol.message.record import FIXED_BYTES_V4, Buffer, locate
-from remoting.protocol.message.sys_flag import (
+from remoting.protocol.message.record import (
     BORN_HOST_V6,
+    FIXED_BYTES_V4,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    Buffer,
+    locate,
 )
 
 KEY_END: Final = b" "

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from broker.store.commit_log import CommitLog
 from broker.store.files import Files, Region
 from broker.store.index.limits import HOT_LOG_RATIO
-from remoting.memory import memory_bytes
-from remoting.protocol.disk.file_name import name_of
+from remoting.process_limits import memory_bytes
+from remoting.protocol.disk.files import name_of
 
 
 class Piece(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Final
 from broker.store.limits import MAX_RECORD_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.retention.policy import LogFile
-from remoting.protocol.message.record import Found, examine
-from remoting.protocol.message.sys_flag import BORN_HOST_V6
+from remoting.protocol.message.record import BORN_HOST_V6, Found, examine
 
 # Size; system flag; store time behind an IPv4 and behind an IPv6 born host.
 _HEAD: Final = Struct(">I32xi16xq4xq")

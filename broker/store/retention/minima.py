@@ -13,7 +13,7 @@ from typing import Final
 from broker.store.files import Region
 from broker.store.mapped_file import MappedFile
 from broker.store.queue_files import FILLER_SIZE, NO_MESSAGE, QueueFiles
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 
 _AT_ONCE: Final = 512
 """Entries read in one step where fillers are stepped over."""

@@ -15,8 +15,7 @@ from typing import Final
 from broker.store.derive.runs import EntryRun, QueueKey
 from broker.store.queue_files import FILLER_SIZE
 from broker.store.verify.queue_walk import QueueReader, QueueState, QueueWalk
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES, FILLER
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of
 
 _AT_ONCE: Final = 65_536
 

@@ -20,8 +20,7 @@ from broker.store.verify.findings import Findings
 from broker.store.verify.queue_walk import Kind, QueueReader, QueueState, Wrong
 from broker.store.verify.ranges import Ranges
 from broker.store.view import StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
-from remoting.protocol.disk.file_name import name_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 
 _AT_ONCE: Final = 16_384
 _MAX_WAIT_TRIES: Final = 60

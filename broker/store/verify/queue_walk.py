@@ -21,7 +21,7 @@ from broker.store.derive.runs import EntryRun, QueueKey
 from broker.store.errors import StoreError
 from broker.store.queue_files import FILLER_SIZE
 from broker.store.view_files import FileRow
-from remoting.protocol.disk.consume_queue_entry import ENTRY, ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 
 MAX_RANGES_PER_QUEUE: Final = 64
 """Ranges of wrong entries that are kept of one queue; those behind them count as one."""

@@ -31,8 +31,7 @@ from broker.store.verify.queue_walk import QueueReader
 from broker.store.verify.side_files import CLEAN_STOP, INDEX_NOTE, SAFE_POINT, read_told
 from broker.store.view import StoreView
 from remoting.clock import SystemClock
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.consume_queue_entry import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 
 _QUEUE_FILE_BYTES: Final = 6_000_000

@@ -13,7 +13,7 @@ from broker.store.verify.findings import Findings
 from broker.store.verify.index_scan import IndexPart
 from broker.store.view import StoreView
 from remoting.protocol.accelerated import crc32, json_loads
-from remoting.protocol.disk.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
 

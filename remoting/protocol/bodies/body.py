@@ -1,23 +1,146 @@
-"""What all bodies share: their base class, the types of their fields, ``decode`` and ``encode``.
+"""The conversions that fastjson makes without a word (cf. TypeUtils.cast).
 
-A body is a ``msgspec.Struct`` with camel-case names on the wire and a default for everything.
-Decoding is done by msgspec at C speed. Only when it refuses a body, the lax conversions of
-fastjson are tried (``leniency``), which also treat null as absent; what is still wrong then is a
-``BodyError``. Bodies with maps keyed by queues always go that way, since msgspec takes any text
-for a key of a type that it does not know.
+Numbers become text and text becomes numbers, fractions are cut off, a null member counts as
+absent, a name without quotes as a key is text. ``soften`` makes them on a tree that was read,
+guided by the types that the body wants, and leaves alone what it can't improve: the converter
+names the fault. Depth is that of the body's type, so no input makes it recurse further.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.bodies.leniency import has_object_keys, soften, type_of
-from remoting.protocol.bodies.relaxed_reader import ObjectKey
+from remoting.protocol.bodies.relaxed_json import ObjectKey
 from remoting.protocol.errors import BodyError
 from remoting.protocol.queue import MessageQueue
+
+_ABSENT: Final = object()
+
+
+def soften(value: object, kind: inspect.Type) -> object:
+    """The value with Java's conversions made wherever they bring it nearer to ``kind``."""
+    converter = _CONVERTERS.get(type(kind))
+    if converter is None or value is None:
+        return value
+    return converter(value, kind)
+
+
+@cache
+def type_of(kind: type) -> inspect.Type:
+    """The description of a body's class that guides ``soften``."""
+    return inspect.type_info(kind)
+
+
+@cache
+def has_object_keys(kind: type) -> bool:
+    """Whether a body of this class has, at any depth, a map keyed by objects."""
+    return _has_object_keys(type_of(kind))
+
+
+def _has_object_keys(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.DictType):
+        return isinstance(kind.key_type, inspect.CustomType) or _has_object_keys(kind.value_type)
+    if isinstance(kind, inspect.ListType):
+        return _has_object_keys(kind.item_type)
+    if isinstance(kind, inspect.StructType):
+        return any(_has_object_keys(_required_type(field.type)) for field in kind.fields)
+    return False
+
+
+def _present(value: object, kind: inspect.Type) -> bool:
+    """Whether a value counts at all: to Java null, and a blank where a number belongs, don't."""
+    if value is None:
+        return False
+    wants_number = isinstance(kind, inspect.IntType | inspect.FloatType | inspect.BoolType)
+    return not (wants_number and value in ("", "null", "NULL"))
+
+
+def _to_int(value: object, _: inspect.Type) -> object:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return int(value)
+    return value
+
+
+def _to_bool(value: object, _: inspect.Type) -> object:
+    return value == 1 if type(value) in {int, float} else value
+
+
+def _to_text(value: object, _: inspect.Type) -> object:
+    return value if isinstance(value, str) else relaxed_json.dumps(value).decode()
+
+
+def _to_list(value: object, kind: inspect.Type) -> object:
+    assert isinstance(kind, inspect.ListType)
+    if not isinstance(value, list):
+        return value
+    item_type = kind.item_type
+    return [soften(item, item_type) for item in value if _present(item, item_type)]
+
+
+def _to_dict(value: object, kind: inspect.Type) -> object:
+    assert isinstance(kind, inspect.DictType)
+    if not isinstance(value, dict):
+        return value
+    return {
+        _to_key(key, kind.key_type): soften(member, kind.value_type)
+        for key, member in value.items()
+        if _present(member, kind.value_type)
+    }
+
+
+def _to_key(key: object, kind: inspect.Type) -> object:
+    if isinstance(kind, inspect.CustomType) and isinstance(key, str):
+        return _object_key_of(key)
+    return soften(key, kind)
+
+
+def _object_key_of(text: str) -> relaxed_json.ObjectKey:
+    """The object whose JSON stands as text for the key; an empty one when it is other text."""
+    try:
+        key = relaxed_json.ObjectKey.of(relaxed_json.loads(text.encode()))
+    except BodyError:
+        key = None
+    return key or relaxed_json.ObjectKey()
+
+
+def _to_struct(value: object, kind: inspect.Type) -> object:
+    assert isinstance(kind, inspect.StructType)
+    if not isinstance(value, dict):
+        return value
+    softened: dict[str, object] = {}
+    for field in kind.fields:
+        member = value.get(field.encode_name)
+        member_type = _required_type(field.type)
+        if _present(member, member_type):
+            softened[field.encode_name] = soften(member, member_type)
+    return softened
+
+
+def _required_type(kind: inspect.Type) -> inspect.Type:
+    """The type within an optional one."""
+    if isinstance(kind, inspect.UnionType):
+        return next(member for member in kind.types if not isinstance(member, inspect.NoneType))
+    return kind
+
+
+_CONVERTERS: Final[dict[type, Callable[[object, inspect.Type], object]]] = {
+    inspect.IntType: _to_int,
+    inspect.BoolType: _to_bool,
+    inspect.StrType: _to_text,
+    inspect.ListType: _to_list,
+    inspect.DictType: _to_dict,
+    inspect.StructType: _to_struct,
+}
+
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """Java's ``int``."""
@@ -93,3 +216,35 @@ def _read_custom(kind: type, value: Any) -> MessageQueue:
     except msgspec.ValidationError as error:
         raise ValueError(f"Expected a message queue: {error}") from None  # msgspec adds the place
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
+
+
+class MapParts:
+    """The text of a body, put together from texts of its map's entries.
+
+    Args:
+        empty: the body with its map empty; the map has to be the last of its members to be
+            written, by name.
+        pretty: as of ``encode``.
+    """
+
+    __slots__ = ("_closing", "_head", "_pretty", "_tail")
+
+    def __init__(self, empty: msgspec.Struct, *, pretty: bool = False) -> None:
+        head, _, tail = encode(empty, pretty=pretty).rpartition(b"{}")
+        self._head = head + b"{"
+        self._tail = b"}" + tail
+        line = head.rpartition(b"\n")[2]
+        # What ends a map that isn't empty: a line of its own, indented as the map's own name.
+        self._closing = b"\n" + line[: len(line) - len(line.lstrip())] if pretty else b""
+        self._pretty = pretty
+
+    def part(self, body: msgspec.Struct) -> bytes:
+        """The text of some entries, given as the same body with nothing else in its map."""
+        text = encode(body, pretty=self._pretty)
+        return text[len(self._head) : -len(self._closing + self._tail)]
+
+    def whole(self, parts: Sequence[bytes]) -> bytes:
+        """The body's text with all these entries."""
+        entries = b",".join([part for part in parts if part])
+        closing = self._closing if entries else b""
+        return b"".join((self._head, entries, closing, self._tail))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from remoting.protocol.bodies.relaxed_reader import with_whole_surrogates
+from remoting.protocol.bodies.relaxed_json import with_whole_surrogates
 from remoting.protocol.errors import BodyError
 
 _LINE_END = re.compile(r"\r\n|\n|\r")

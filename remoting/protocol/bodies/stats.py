@@ -1,4 +1,4 @@
-"""Figures about topics, groups and queues. Times are milliseconds."""
+"""Statistics of topics, groups and queues, and plain tables of names. Times are milliseconds."""
 
 from __future__ import annotations
 
@@ -107,3 +107,34 @@ class QueryConsumeQueueResponseBody(Body):
     queue_data: list[ConsumeQueueData] | None = None
     max_queue_index: Long = 0
     min_queue_index: Long = 0
+
+
+class KVTable(Body):
+    """Names and values: runtime information, a namespace of the name server."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+class KVConfigSerializeWrapper(Body):
+    """The name server's ``kvConfig.json``: namespace to key to value."""
+
+    config_table: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class TopicList(Body):
+    """Names of topics (and, of GET_SYSTEM_TOPIC_LIST_FROM_NS, of brokers and clusters)."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None
+
+
+class GroupList(Body):
+    """Names of groups."""
+
+    group_list: list[str] = field(default_factory=list)
+
+
+class GetConsumerListByGroupResponseBody(Body):
+    """Client ids of a group's members."""
+
+    consumer_id_list: list[str] = field(default_factory=list)

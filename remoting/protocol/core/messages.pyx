@@ -11,7 +11,7 @@ from types import MemberDescriptorType
 from remoting.protocol.core.octets cimport put16, put32
 from remoting.protocol.core.record cimport Record, Span, check_layout, find_property
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
-from remoting.protocol.message.sys_flag import COMPRESSED, HOSTS_V6_MASK
+from remoting.protocol.message.record import COMPRESSED, HOSTS_V6_MASK
 
 cdef extern from "structmember.h":
     ctypedef struct PyMemberDef:

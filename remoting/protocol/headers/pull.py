@@ -1,4 +1,4 @@
-"""Pulling messages."""
+"""Pulling messages; offsets of groups and bounds of queues."""
 
 from __future__ import annotations
 
@@ -38,3 +38,138 @@ class PullMessageResponseHeader(Header):
     topic_sys_flag: Int | None = None  # 5.x
     group_sys_flag: Int | None = None  # 5.x
     forbidden_type: Int | None = None  # 5.x
+
+
+@header
+class QueryConsumerOffsetRequestHeader(Header):
+    """QUERY_CONSUMER_OFFSET: how far a group has come in a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    bname: str | None = None
+    set_zero_if_not_found: bool | None = None  # 5.x
+
+
+@header
+class QueryConsumerOffsetResponseHeader(Header):
+    """The group's offset: the next message it wants."""
+
+    offset: Long
+
+
+@header
+class UpdateConsumerOffsetRequestHeader(Header):
+    """UPDATE_CONSUMER_OFFSET: how far a group has come."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    commit_offset: Long
+    bname: str | None = None
+
+
+@header
+class UpdateConsumerOffsetResponseHeader(Header):
+    """No fields."""
+
+
+@header
+class SearchOffsetRequestHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP; ``boundaryType`` is LOWER (when absent) or UPPER."""
+
+    topic: str
+    queue_id: Int
+    timestamp: Long
+    bname: str | None = None
+    boundary_type: str | None = None  # 5.x
+
+
+@header
+class SearchOffsetResponseHeader(Header):
+    """The offset found."""
+
+    offset: Long
+
+
+@header
+class GetMaxOffsetRequestHeader(Header):
+    """GET_MAX_OFFSET; ``committed`` is true when absent."""
+
+    topic: str
+    queue_id: Int
+    bname: str | None = None
+    committed: bool | None = None  # 5.x
+
+
+@header
+class GetMaxOffsetResponseHeader(Header):
+    """The offset that the queue's next message will have."""
+
+    offset: Long
+
+
+@header
+class GetMinOffsetRequestHeader(Header):
+    """GET_MIN_OFFSET."""
+
+    topic: str
+    queue_id: Int
+    bname: str | None = None
+
+
+@header
+class GetMinOffsetResponseHeader(Header):
+    """The offset of the queue's first message that is still there."""
+
+    offset: Long
+
+
+@header
+class GetEarliestMsgStoretimeRequestHeader(Header):
+    """GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int
+    bname: str | None = None
+
+
+@header
+class GetEarliestMsgStoretimeResponseHeader(Header):
+    """When the queue's first message was stored, ms; -1 for none."""
+
+    timestamp: Long
+
+
+@header
+class ResetOffsetRequestHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET to clients.
+
+    ``timestamp`` -1 means the end; ``queueId`` absent or -1 (5.x) means all queues.
+    """
+
+    topic: str
+    group: str
+    timestamp: Long
+    is_force: bool
+    queue_id: Int | None = None  # 5.x
+    offset: Long | None = None  # 5.x
+
+
+@header
+class CloneGroupOffsetRequestHeader(Header):
+    """CLONE_GROUP_OFFSET: one group goes on where another one is."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool | None = None
+
+
+@header
+class QueryCorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET: the least offsets of some groups; ``filterGroups`` by comma."""
+
+    filter_groups: str | None = None
+    compare_group: str
+    topic: str

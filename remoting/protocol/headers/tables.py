@@ -9,18 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.headers import (
-    access,
-    admin,
-    group,
-    offset,
-    pop,
-    pull,
-    query,
-    registration,
-    send,
-    transaction,
-)
+from remoting.protocol.headers import access, admin, group, pop, pull, query, registration, send
+from remoting.protocol.headers import pull as offset
+from remoting.protocol.headers import send as transaction
 from remoting.protocol.headers.base import Header
 
 REQUEST_HEADERS: Final[dict[int, type[Header]]] = {

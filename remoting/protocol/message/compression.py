@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_INFLATED_MESSAGE_BYTES
-from remoting.protocol.message import sys_flag as flags
+from remoting.protocol.message import record as flags
 
 CompressionKind: TypeAlias = Literal["zlib", "lz4", "zstd"]
 

@@ -20,7 +20,7 @@ from itertools import count, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
-from remoting.protocol.message.hosts import host_bytes, host_of, ip_bytes, ip_text
+from remoting.protocol.message.record import host_bytes, host_of, ip_bytes, ip_text
 from remoting.protocol.queue import PhysicalOffset
 
 _OFFSET: Final = Struct(">q")

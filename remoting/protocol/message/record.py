@@ -1,39 +1,9 @@
-"""The record of a message: one layout for the commit log and for the bodies of pull answers.
-
-====================  ========  =================================================
-field                 bytes     at (both hosts IPv4)
-====================  ========  =================================================
-total size            4         0
-magic                 4         4: ``MAGIC_V1``, or ``MAGIC_V2`` (5.x)
-body CRC              4         8: CRC-32 of the body as stored, 31 bits of it
-queue id              4         12
-flag                  4         16: the application's
-queue offset          8         20
-physical offset       8         28
-system flag           4         36
-born timestamp, ms    8         40
-born host             8 or 20   48: IP, int32 port
-store timestamp, ms   8         56
-store host            8 or 20   64
-reconsume times       4         72
-prepared offset       8         76
-body length, body     4 + n     84
-topic length, topic   1 + n     v2: 2 + n
-properties            2 + n     length, text
-====================  ========  =================================================
-
-All integers are big endian. Topic and properties are not covered by the CRC. A file's last record
-may be followed by a blank one: int32 bytes left in the file, ``MAGIC_BLANK``, and whatever was
-there before. So at least eight bytes stay free behind every record (cf. CommitLog).
-
-A writer on the hot path packs the fixed fields with ``HEAD_V4`` in one call and joins head, body
-and ``tail``; everyone else calls ``encode_record``. ``examine`` looks at the bytes at a position
-of a log whose end is not known. It trusts nothing, and finds no record where ``RecordView``
-would find none.
-"""
+"""Addresses as records and message ids hold them: 4 or 16 bytes of IP, then an int32 port."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
@@ -41,8 +11,94 @@ from typing import Final, NamedTuple, TypeAlias
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
-from remoting.protocol.message.hosts import HOST_BYTES_V4, HOST_BYTES_V6, host_bytes, host_of
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, HOSTS_V6_MASK, STORE_HOST_V6
+
+HOST_BYTES_V4: Final = 8
+HOST_BYTES_V6: Final = 20
+
+
+@lru_cache(maxsize=1024)
+def ip_bytes(ip: str) -> bytes:
+    """The 4 or 16 bytes of an IP address.
+
+    An IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``, what a dual-stack socket reports) counts
+    as IPv4, and a zone (``fe80::1%eth0``) is left out: it means nothing to another machine.
+
+    Raises:
+        ValueError: ``ip`` is not a numeric address.
+    """
+    address: IPv4Address | IPv6Address = ip_address(ip)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed
+
+
+def host_bytes(ip: str, port: int) -> bytes:
+    """The 8 (IPv4) or 20 (IPv6) bytes of an address.
+
+    Raises:
+        ValueError: ``ip`` is not a numeric address, or ``port`` is not in 0..65535.
+    """
+    if not 0 <= port <= 0xFFFF:
+        raise ValueError(f"port {port} of host {ip} is not in 0..65535")
+    return ip_bytes(ip) + port.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=1024)
+def ip_text(packed: bytes) -> str:
+    """The address of 4 or 16 bytes, an IPv6 one in its short form."""
+    return str(ip_address(packed))
+
+
+def host_of(packed: bytes) -> tuple[str, int]:
+    """``(ip, port)`` of the 8 or 20 bytes of an address.
+
+    The port is the stored 32 bits, unsigned: what is on disk is shown as it is.
+    """
+    return ip_text(packed[:-4]), int.from_bytes(packed[-4:], "big")
+
+
+COMPRESSED: Final = 0x1
+"""The body is compressed; ``COMPRESSION_MASK`` says how."""
+
+MULTI_TAGS: Final = 0x2
+
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_NONE: Final = 0x0
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+
+BORN_HOST_V6: Final = 0x10
+"""The born host takes 20 bytes instead of 8."""
+
+STORE_HOST_V6: Final = 0x20
+"""The store host takes 20 bytes instead of 8."""
+
+HOSTS_V6_MASK: Final = BORN_HOST_V6 | STORE_HOST_V6
+
+NEED_UNWRAP: Final = 0x40
+"""The body is an inner batch that a reader has to unwrap; written by 5.x only."""
+
+INNER_BATCH: Final = 0x80
+
+COMPRESSION_MASK: Final = 0x700
+COMPRESSION_LEGACY: Final = 0x000
+"""No type given, as senders before 4.9.4 wrote it: zlib."""
+
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
+
+
+def transaction_type(sys_flag: int) -> int:
+    """One of the ``TRANSACTION_*`` values."""
+    return sys_flag & TRANSACTION_MASK
+
+
+def is_compressed(sys_flag: int) -> bool:
+    """Whether the stored body has to be inflated; the type bits alone don't say so."""
+    return bool(sys_flag & COMPRESSED)
+
 
 __all__ = [
     "BORN_TIMESTAMP_AT",

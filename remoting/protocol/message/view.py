@@ -16,15 +16,17 @@ from remoting.protocol.limits import MAX_INFLATED_MESSAGE_BYTES
 from remoting.protocol.message import compression, ids, properties
 from remoting.protocol.message.record import (
     BORN_HOST_AT,
+    BORN_HOST_V6,
     BORN_TIMESTAMP_AT,
+    COMPRESSED,
     PHYSICAL_OFFSET_AT,
     QUEUE_OFFSET_AT,
+    STORE_HOST_V6,
     Buffer,
     body_crc,
     host_of,
     locate,
 )
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from remoting.protocol.queue import PhysicalOffset, QueueOffset
 
 _INT: Final = Struct(">i")

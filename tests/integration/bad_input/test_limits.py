@@ -21,15 +21,15 @@ from broker.limits import (
 )
 from pocketmq.memory import private_megabytes
 from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.group import LockBatchRequestBody
 from remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     HeartbeatData,
     ProducerData,
     SubscriptionData,
 )
-from remoting.protocol.bodies.locks import LockBatchRequestBody
 from remoting.protocol.bodies.registration import RegisterBrokerBody
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

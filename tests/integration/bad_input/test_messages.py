@@ -15,13 +15,12 @@ import zstandard
 
 import client
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.group import LockBatchRequestBody, SubscriptionGroupConfig
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from remoting.protocol.bodies.locks import LockBatchRequestBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from remoting.protocol.headers.registration import RegisterBrokerRequestHeader
 from remoting.protocol.limits import (
     MAX_BATCH_MESSAGES,

@@ -11,11 +11,12 @@ from broker.processors.clients import ClientProcessor
 from remoting.connection import Connection
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from remoting.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers import admin, group, offset
+from remoting.protocol.headers import admin, group
+from remoting.protocol.headers import pull as offset
 from remoting.protocol.queue import MessageQueue
 from tests.integration.broker.client import TIMEOUT, bodies
 from tests.unit.broker.harness import heartbeat

@@ -23,7 +23,7 @@ from pocketmq.metrics_page import Page
 from pocketmq.request_times import RequestTimes
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message.record import HEAD_BYTES_V4

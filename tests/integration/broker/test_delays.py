@@ -13,7 +13,7 @@ import pytest
 from broker.app import Broker
 from broker.delivery.schedule import Schedule
 from remoting.protocol import bodies
-from remoting.protocol.bodies.offsets import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader

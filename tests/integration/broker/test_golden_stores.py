@@ -12,10 +12,10 @@ import pytest
 from broker.app import Broker
 from remoting.clock import ManualClock
 from remoting.protocol import bodies
-from remoting.protocol.bodies.group import SubscriptionGroupWrapper
-from remoting.protocol.bodies.offsets import (
+from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -22,9 +22,12 @@ from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo
 from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.group import (
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ResetOffsetBody,
+)
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from remoting.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody
-from remoting.protocol.bodies.offsets import ResetOffsetBody
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader
@@ -32,7 +35,7 @@ from remoting.protocol.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     UnregisterClientRequestHeader,
 )
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     ResetOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )

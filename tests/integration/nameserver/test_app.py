@@ -20,7 +20,7 @@ from remoting.blocking import BlockingConnection
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed, ConnectFailed
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

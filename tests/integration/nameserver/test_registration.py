@@ -10,7 +10,7 @@ from broker.registration import MAX_TOPICS_AT_ONCE, Registration
 from nameserver.app import NameServer
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from remoting import descriptors
-from remoting.descriptors import ConnectionRoom
+from remoting import process_limits as descriptors
+from remoting.process_limits import ConnectionRoom
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from tests.integration.bad_input.peer import PATIENCE, Peer
 from tests.sizes import size
 from tests.unit.broker.harness import send_command

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES
-from remoting.loop import new_event_loop
+from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
 from remoting.server import Server
+from remoting.tasks import new_event_loop
 from tests.integration.remoting.peers import ECHO, Services, raw, until
 
 LARGE = BEGIN_BYTES + LARGE_REST_BYTES

@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 import pytest
 
 from remoting.connection import Connection
-from remoting.descriptors import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.errors import BindFailed, ConnectionLost, RequestTimeout
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
+from remoting.process_limits import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode

@@ -14,7 +14,7 @@ from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
 from remoting.protocol.byte_range import ByteQuestion
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from spark_connector.planning.offsets import from_json
 from tests.integration.spark_connector.filling import Filler
 from tests.integration.spark_connector.querying import Query, Row, stream_reader

@@ -32,7 +32,7 @@ from remoting.protocol.codes import Language, RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
-from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code
 
 HOST = ("127.0.0.1", 20911)

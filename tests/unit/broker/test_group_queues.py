@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from remoting.docs import DOCS
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.description import GroupDescription
-from remoting.protocol.bodies.locks import LockBatchRequestBody
+from remoting.protocol.bodies.group import LockBatchRequestBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import (

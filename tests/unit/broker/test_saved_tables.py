@@ -18,8 +18,8 @@ from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.saved_tables import SavedTables
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles
+from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
-from remoting.protocol.bodies.parts import MapParts
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive

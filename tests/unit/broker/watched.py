@@ -12,7 +12,7 @@ from remoting.protocol.bodies.description import GroupDescription
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.own_codes import (
     ON_CONFLICT,

@@ -18,8 +18,7 @@ from client.consumer.outcome import Outcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.threads import HandlerThreads
 from client.rebalance.starts import Start
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor

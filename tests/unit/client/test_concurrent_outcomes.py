@@ -14,7 +14,7 @@ from client.consumer.outcome import Verdict
 from client.consumer.received import messages_of
 from client.errors import AlreadySettled, DeadLetter, RetryLater, UnreadableMessage
 from client.events import HandlerTimedOut
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED
 from tests.unit.client.consuming import QUEUE, Works, eventually, making, record
 
 Make = Callable[..., Works]

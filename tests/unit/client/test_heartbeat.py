@@ -15,7 +15,7 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, Subs
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import NotifyConsumerIdsChangedRequestHeader
-from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 
 
 class Sharing:

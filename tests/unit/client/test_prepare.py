@@ -16,7 +16,8 @@ from client.producer.columns import MessageColumns
 from client.producer.prepare import Preparer
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message import batch as batches
-from remoting.protocol.message import compression, properties, sys_flag
+from remoting.protocol.message import compression, properties
+from remoting.protocol.message import record as sys_flag
 from remoting.protocol.queue import MessageQueue
 
 ID_BYTES = len("UNIQ_KEY\x01ID0")

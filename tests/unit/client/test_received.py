@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from client import serde
 from client.consumer.received import COPY_BELOW, ReceivedMessage, messages_of
 from remoting.protocol.errors import RecordError
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import encode_record
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED, encode_record, host_bytes
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 

@@ -26,8 +26,7 @@ from client.places import instant, milliseconds, seconds
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData, SubscriptionData
 from remoting.protocol.message import compression
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.queue import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 2)

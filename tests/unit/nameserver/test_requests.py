@@ -14,7 +14,7 @@ from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.registration import RegisterBrokerBody, body_crc32, encode_compressed
 from remoting.protocol.bodies.route import QueueData, TopicRouteData
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

@@ -17,7 +17,7 @@ from remoting.protocol.bodies.route import (
     QueueData,
     TopicRouteData,
 )
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

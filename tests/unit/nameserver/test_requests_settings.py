@@ -9,7 +9,7 @@ from nameserver.config import NameServerConfig
 from nameserver.state import State
 from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, properties_text
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin

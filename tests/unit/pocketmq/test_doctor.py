@@ -14,8 +14,7 @@ from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
 from remoting.protocol.bodies.clients import Connection, ConsumerConnection
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import ConsumeStats, KVTable, OffsetWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue

@@ -23,11 +23,11 @@ from remoting.protocol.bodies.description import (
 from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from remoting.protocol.bodies.stats import (
     ConsumeStats,
+    GroupList,
     OffsetWrapper,
     TopicOffset,
     TopicStatsTable,
 )
-from remoting.protocol.bodies.tables import GroupList
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue

@@ -12,11 +12,11 @@ from remoting import link
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.errors import ConnectionLost, TooManyRequests
+from remoting.in_flight import BUSY
 from remoting.limits import ConnectionLimits
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
-from remoting.serving import BUSY
 from tests.unit.remoting.transcripts import Peer, request, turns
 
 SMALL = ConnectionLimits(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.connection import Connection
-from remoting.flow import GATHER_BYTES
+from remoting.framing import GATHER_BYTES
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from remoting.deadlines import Watch
 from remoting.limits import ConnectionLimits
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
-from remoting.watch import Watch
 from tests.unit.remoting.test_back_pressure import Slow
 from tests.unit.remoting.transcripts import Peer, request, turns
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.inbox import Inbox
+from remoting.framing import Inbox
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import cut
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import landing, link
-from remoting.landing import BEGIN_BYTES, LARGE_REST_BYTES, Rooms
+from remoting import framing as landing
+from remoting import link
+from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, Rooms
 from remoting.limits import ConnectionLimits
 from remoting.protocol.frame import encode
 from tests.unit.remoting.transcripts import Peer, echo, request, turns

@@ -14,19 +14,17 @@ from remoting.settings import (
     ConfigError,
     Refused,
     Settings,
-    environment_name,
-    refused,
-    setting,
-)
-from remoting.settings_values import (
     addresses,
     boolean,
     choice,
+    environment_name,
     host,
     integer,
     multiple_of,
     name,
     path,
+    refused,
+    setting,
     word,
 )
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from remoting import errors, loop
+from remoting import errors
+from remoting import tasks as loop
 from remoting.addresses import address_text, parse_address
 from remoting.clock import ManualClock, SystemClock
-from remoting.complaints import MAX_PER_SECOND, Complaints
 from remoting.counters import Counters
-from remoting.log import Log
+from remoting.log import MAX_PER_SECOND, Complaints, Log
 
 
 def test_the_system_clock_tells_the_time() -> None:

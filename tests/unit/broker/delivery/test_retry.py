@@ -15,8 +15,7 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupConfig,
 )
 from remoting.protocol.message import properties
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import encode_record
+from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
 

@@ -11,8 +11,10 @@ from msgpack import packb
 
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.headers.base import Header, wire_names_of
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
-from remoting.protocol.headers.pull import PullMessageRequestHeader
+from remoting.protocol.headers.pull import (
+    PullMessageRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.message import batch
 from tests.unit.broker.fast_path.paths import frame

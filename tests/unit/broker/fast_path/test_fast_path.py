@@ -10,7 +10,7 @@ import pytest
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.fast_path.paths import Side, frame

@@ -12,8 +12,13 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
-from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
-from remoting.protocol.bodies.tables import GroupList, KVTable, TopicList
+from remoting.protocol.bodies.stats import (
+    ConsumeStats,
+    GroupList,
+    KVTable,
+    TopicList,
+    TopicStatsTable,
+)
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
     TopicConfig,

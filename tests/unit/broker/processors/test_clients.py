@@ -14,7 +14,7 @@ from remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     SubscriptionData,
 )
-from remoting.protocol.bodies.tables import GetConsumerListByGroupResponseBody
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (

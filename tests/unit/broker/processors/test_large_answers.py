@@ -8,9 +8,12 @@ import pytest
 
 from broker.processors.large_answers import SLICE_ENTRIES
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode

@@ -7,15 +7,15 @@ from structlog.testing import capture_logs
 
 from remoting.docs import DOCS
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.locks import (
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
     LockBatchResponseBody,
     UnlockBatchRequestBody,
 )
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers import offset as headers
+from remoting.protocol.headers import pull as headers
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, fields_of
 

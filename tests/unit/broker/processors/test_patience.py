@@ -14,7 +14,7 @@ from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,

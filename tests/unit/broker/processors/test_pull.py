@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.offsets import OffsetMovedEvent
+from remoting.protocol.bodies.group import OffsetMovedEvent
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.harness import fields_of

@@ -9,7 +9,7 @@ from broker.store.message_store import MessageStore
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import GetMaxOffsetRequestHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from tests.unit.broker.harness import Bench, answer_of, fields_of
 
 

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from remoting.protocol.bodies import decode, encode, relaxed_json
-from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from remoting.protocol.bodies.offsets import (
+from remoting.protocol.bodies.group import (
     GetConsumerStatusBody,
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
+from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import Language, RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
@@ -20,7 +20,7 @@ from remoting.protocol.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     CloneGroupOffsetRequestHeader,
     ResetOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.offsets import ResetOffsetBody
+from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench
 

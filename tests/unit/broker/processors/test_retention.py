@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.tables import KVTable
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from tests.unit.broker.harness import Bench, pull_command

@@ -21,7 +21,7 @@ from broker.store.errors import StoreBusy
 from broker.store.message_store import GetStatus, MessageStore, StoreError
 from broker.store.restore import Search, find_entries
 from broker.store.view_log import LogView
-from remoting.protocol.disk.consume_queue_entry import ENTRY, FILLER
+from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.sizes import size

@@ -14,7 +14,7 @@ from broker.store import lookups
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import HEAD_BYTES_V4
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.sizes import size

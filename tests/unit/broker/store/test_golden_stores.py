@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.store.message_store import GetStatus, MessageStore, StoreConfig
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.archives import unpack as unpack_archive
 from tests.unit.broker.store.stores import message

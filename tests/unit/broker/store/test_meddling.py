@@ -13,7 +13,7 @@ import pytest
 from broker.store.errors import StoreError
 from broker.store.message_store import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import (
     LOG_FILE,

@@ -10,8 +10,7 @@ import pytest
 from broker.store.message_store import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from remoting.protocol.message.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, host_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.unit.broker.store.stores import (

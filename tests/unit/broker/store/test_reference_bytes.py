@@ -10,7 +10,7 @@ import pytest
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from remoting.clock import ManualClock
 from remoting.protocol.message import properties
-from remoting.protocol.message.hosts import host_bytes
+from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code
 
 BORN = 1_600_000_000_000

@@ -13,7 +13,7 @@ from broker.store import lookups, soundness
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import MAGIC_V2, encode_record
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.damage import BODY, COUNT, PARTS, TOPIC, all_but, fill, flip

@@ -21,14 +21,15 @@ from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.message_store import MessageStore
 from remoting.protocol import core
-from remoting.protocol.disk.consume_queue_entry import ENTRY
-from remoting.protocol.disk.file_name import name_of
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import MAGIC_V2, blank, encode_record
-from remoting.protocol.message.sys_flag import (
+from remoting.protocol.disk.files import ENTRY, name_of
+from remoting.protocol.message.record import (
+    MAGIC_V2,
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    blank,
+    encode_record,
+    host_bytes,
 )
 from tests.core import LACKING
 from tests.sizes import size

@@ -11,7 +11,7 @@ import pytest
 
 from broker.store.message_store import MessageStore
 from broker.store.view import Damage, LogEnd, QueueRange, StoreError, StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
 from tests.unit.broker.store.views import BODY, COUNT, copied, filled, found_by, numbers

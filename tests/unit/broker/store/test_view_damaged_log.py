@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from broker.store import view_log
 from broker.store.view import LogEnd, StoreError, StoreView
 from broker.store.view_files import FileRow
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
 from tests.unit.broker.store.views import (

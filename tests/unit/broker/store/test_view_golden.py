@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.store.view import Damage, LogEnd, QueueRange, StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.archives import unpack
 

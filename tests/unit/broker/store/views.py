@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.store.message_store import MessageStore
 from broker.store.view import Damage, StoreView
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import LOG_FILE, message, opened

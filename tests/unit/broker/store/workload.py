@@ -17,7 +17,7 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.results import RecoveryReport
 from remoting.clock import ManualClock
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import encode_record
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records

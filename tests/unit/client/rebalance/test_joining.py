@@ -14,10 +14,10 @@ from client.events import (
     SubscriptionUnstable,
 )
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.offsets import ResetOffsetBody
+from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.offset import ResetOffsetRequestHeader
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from tests.unit.client.rebalance.one_broker import now, queue, world
 from tests.virtual_time import virtual

@@ -5,8 +5,8 @@ from __future__ import annotations
 from client.rebalance.running_info import Running, consumer_status, running_info
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
+from remoting.protocol.bodies.group import GetConsumerStatusBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from remoting.protocol.bodies.offsets import GetConsumerStatusBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, encode

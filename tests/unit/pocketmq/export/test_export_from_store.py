@@ -22,7 +22,7 @@ from broker.store.message_store import MessageStore
 from pocketmq.cli import root as commands
 from pocketmq.export import writers
 from remoting.protocol.message import properties as texts
-from remoting.protocol.message.sys_flag import COMPRESSED
+from remoting.protocol.message.record import COMPRESSED
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import SCHEDULE_TOPIC
 from spark_connector.schema import STORE_COLUMNS, arrow_schema

@@ -15,7 +15,7 @@ from remoting.protocol.codes import (
 )
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.offset import (
+from remoting.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     SearchOffsetRequestHeader,

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from remoting.protocol import versions
-from remoting.protocol.codes import VERSION
-from remoting.protocol.versions import name_of, ordinal_of
+from remoting.protocol import codes as versions
+from remoting.protocol.codes import VERSION, name_of, ordinal_of
 
 TABLE = """
 V3_0_0_ALPHA1=1 V3_0_0_FINAL=15 V3_0_11=37 V3_1_0=47 V3_2_6=79 V3_4_9=121 V3_5_8=137 V3_6_2=143

@@ -10,7 +10,7 @@ from typing import Any
 from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from remoting.protocol.bodies.tables import TopicList
+from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from remoting.protocol.headers.offset import UpdateConsumerOffsetRequestHeader
+from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from spark_connector.options.common import ConnectionOptions
 from spark_connector.source.brokers import Brokers

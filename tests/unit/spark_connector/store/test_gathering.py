@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.view import EntryRun, StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from spark_connector.store import gathering
 from spark_connector.store.gathering import Entries, Gatherer

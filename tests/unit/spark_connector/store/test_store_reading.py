@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.view import StoreView
-from remoting.protocol.disk.consume_queue_entry import FILLER
+from remoting.protocol.disk.files import FILLER
 from spark_connector.errors import ConnectorError, DataLossError, DecodeError
 from spark_connector.store.planning import LogPiece
 from tests.unit.spark_connector.store.directories import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from broker.store.copy.copying import CopyReport, copy_store
 from broker.store.view import Damage, StoreView
-from remoting.protocol.disk.consume_queue_entry import ENTRY, FILLER
+from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.message.view import RecordView
 
 Look = Callable[[str, int], None]

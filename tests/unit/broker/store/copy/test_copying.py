@@ -10,7 +10,7 @@ import pytest
 
 from broker.store.message_store import MessageStore
 from broker.store.view import StoreView
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.copy.copies import check, copied
 from tests.unit.broker.store.stores import (
     LOG_FILE,

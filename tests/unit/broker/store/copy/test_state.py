@@ -13,7 +13,7 @@ from broker.store.copy import state_copy
 from broker.store.state_file import save_json
 from broker.store.view import StoreView
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.unit.broker.store.copy.copies import check, copied, records_of
 from tests.unit.broker.store.stores import message, opened

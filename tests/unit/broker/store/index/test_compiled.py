@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from broker.store.index import batch
 from remoting.protocol.disk.index_file import IndexTable, file_bytes
-from remoting.protocol.message.hosts import host_bytes
-from remoting.protocol.message.record import MAGIC_V1, MAGIC_V2, SYS_FLAG_AT, encode_record
-from remoting.protocol.message.sys_flag import BORN_HOST_V6, TRANSACTION_ROLLBACK
+from remoting.protocol.message.record import (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_AT,
+    TRANSACTION_ROLLBACK,
+    encode_record,
+    host_bytes,
+)
 from tests.core import LACKING
 
 if LACKING:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
-from remoting.protocol.disk.checkpoint import Checkpoint
+from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,

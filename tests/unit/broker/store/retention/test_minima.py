@@ -13,7 +13,7 @@ from broker.store.files import OsFiles
 from broker.store.mapped_file import MappedFiles
 from broker.store.queue_files import QueueSpace
 from broker.store.retention.minima import first_alive
-from remoting.protocol.disk.consume_queue_entry import ENTRY, FILLER
+from remoting.protocol.disk.files import ENTRY, FILLER
 
 FILLER_ENTRY = ENTRY.unpack(FILLER)
 

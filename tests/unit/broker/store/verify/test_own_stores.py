@@ -17,7 +17,7 @@ from broker.store.verify import check as checking
 from broker.store.verify.check import CheckOptions, check
 from broker.store.verify.running import is_open
 from broker.store.view import StoreChanged
-from remoting.protocol.message.sys_flag import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.verify.damaged import both, files_of, flip, mend, said

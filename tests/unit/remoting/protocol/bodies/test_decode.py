@@ -8,6 +8,12 @@ from hypothesis import strategies as st
 
 from remoting.protocol.bodies import Body, decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ConsumeStatus
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    LockBatchRequestBody,
+    OffsetMovedEvent,
+    ResetOffsetBody,
+)
 from remoting.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
@@ -16,17 +22,10 @@ from remoting.protocol.bodies.heartbeat import (
     MessageModel,
     SubscriptionData,
 )
-from remoting.protocol.bodies.locks import LockBatchRequestBody
-from remoting.protocol.bodies.offsets import (
-    ConsumerOffsetSerializeWrapper,
-    OffsetMovedEvent,
-    ResetOffsetBody,
-)
 from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.relaxed_json import dumps
 from remoting.protocol.bodies.route import BrokerData, TopicRouteData
-from remoting.protocol.bodies.stats import ConsumeStatsList
-from remoting.protocol.bodies.tables import KVTable, TopicList
+from remoting.protocol.bodies.stats import ConsumeStatsList, KVTable, TopicList
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_JSON_DEPTH

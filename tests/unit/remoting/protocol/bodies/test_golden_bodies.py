@@ -17,34 +17,31 @@ from remoting.protocol.bodies.clients import (
     ProducerConnection,
     ProducerTableInfo,
 )
-from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
-from remoting.protocol.bodies.locks import (
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    UnlockBatchRequestBody,
-)
-from remoting.protocol.bodies.offsets import (
+from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     GetConsumerStatusBody,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     ResetOffsetBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    UnlockBatchRequestBody,
 )
+from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
 from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import (
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
-    QueryConsumeQueueResponseBody,
-    QueryConsumeTimeSpanBody,
-    TopicStatsTable,
-)
-from remoting.protocol.bodies.tables import (
     GetConsumerListByGroupResponseBody,
     GroupList,
     KVTable,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
     TopicList,
+    TopicStatsTable,
 )
 from remoting.protocol.bodies.topic import (
     DataVersion,

@@ -14,16 +14,16 @@ from remoting.protocol.bodies import (
     encode,
     group,
     heartbeat,
-    locks,
-    offsets,
     pop,
     registration,
     relaxed_json,
     route,
     stats,
-    tables,
     topic,
 )
+from remoting.protocol.bodies import group as locks
+from remoting.protocol.bodies import group as offsets
+from remoting.protocol.bodies import stats as tables
 from remoting.protocol.queue import MessageQueue
 
 MODULES = (

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from remoting.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
-from remoting.protocol.bodies.parts import MapParts
+from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.stats import ConsumeStats, OffsetWrapper
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper

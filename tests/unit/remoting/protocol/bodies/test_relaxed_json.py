@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.bodies import relaxed_json
-from remoting.protocol.bodies.relaxed_json import ObjectKey, dumps, loads
-from remoting.protocol.bodies.relaxed_reader import MAX_NUMBER_DIGITS
+from remoting.protocol.bodies.relaxed_json import MAX_NUMBER_DIGITS, ObjectKey, dumps, loads
 from remoting.protocol.errors import BodyError
 from remoting.protocol.limits import MAX_JSON_DEPTH
 from remoting.protocol.queue import MessageQueue

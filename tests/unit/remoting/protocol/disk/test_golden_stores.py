@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from remoting.protocol.disk import consume_queue_entry
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.file_name import offset_of
+from remoting.protocol.disk import files as consume_queue_entry
+from remoting.protocol.disk.files import Checkpoint, offset_of
 from remoting.protocol.disk.index_file import IndexTable
 from remoting.protocol.message.record import Blank, End, Found, Invalid, examine
 from remoting.protocol.message.tags import tags_code

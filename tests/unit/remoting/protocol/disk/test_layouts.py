@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.protocol.disk import consume_queue_entry
-from remoting.protocol.disk.checkpoint import Checkpoint
-from remoting.protocol.disk.file_name import name_of, offset_of
+from remoting.protocol.disk import files as consume_queue_entry
+from remoting.protocol.disk.files import Checkpoint, name_of, offset_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.tags import tags_code
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.base import Header, Int, Long, header, wire_names_of
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
-from remoting.protocol.headers.offset import UpdateConsumerOffsetResponseHeader
+from remoting.protocol.headers.pull import UpdateConsumerOffsetResponseHeader
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from remoting.protocol.errors import BodyError, RecordError
-from remoting.protocol.message import batch, properties, sys_flag
+from remoting.protocol.message import batch, properties
+from remoting.protocol.message import record as sys_flag
 from remoting.protocol.message.record import body_crc, encode_record, host_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.message.hosts import host_bytes, host_of
+from remoting.protocol.message.record import host_bytes, host_of
 
 
 @pytest.mark.parametrize(

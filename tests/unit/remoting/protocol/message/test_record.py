@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.errors import RecordError
-from remoting.protocol.message import record, sys_flag
+from remoting.protocol.message import record
+from remoting.protocol.message import record as sys_flag
 from remoting.protocol.message.record import (
     Blank,
     End,

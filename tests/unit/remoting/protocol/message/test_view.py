@@ -8,7 +8,8 @@ import pytest
 
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.limits import MAX_INFLATED_MESSAGE_BYTES
-from remoting.protocol.message import properties, sys_flag
+from remoting.protocol.message import properties
+from remoting.protocol.message import record as sys_flag
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.view import RecordView, iter_records
 

@@ -1,20 +1,15 @@
-"""Doing the requests of one connection.
-
-A handler that has its answer at once returns it: no task, no future. One that has to wait returns
-an awaitable: a future is waited for as it is, anything else becomes a task of the endpoint. What
-those requests hold is counted, in requests and in bytes of their frames. A peer that keeps too many
-busy is not read from for a while; when all peers together do, further requests are answered
-SYSTEM_BUSY, the protocol's own word for it.
-"""
+"""Requests in progress on one connection: theirs that we serve, ours that have no answer yet."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from remoting.errors import CommandTooLarge
+from remoting.agreement import type_answer
+from remoting.errors import CommandTooLarge, ConnectionLost, RequestTimeout
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
@@ -22,6 +17,7 @@ from remoting.protocol.errors import BodyError, HeaderError
 if TYPE_CHECKING:
     from remoting.connection import Connection
     from remoting.endpoint import Endpoint
+
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _MAX_REMARK_CHARS: Final = 1024
@@ -171,3 +167,89 @@ def _discard(answer: Awaitable[Command | None]) -> None:
 
 async def _wait_for(answer: Awaitable[Command | None]) -> Command | None:
     return await answer
+
+
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
+
+
+class Pending(NamedTuple):
+    """One of them. ``timeout`` in seconds as the caller gave it; ``deadline`` on the clock."""
+
+    future: asyncio.Future[Command]
+    code: int
+    timeout: float
+    deadline: float
+
+
+class PendingRequests:
+    """The table of one connection."""
+
+    __slots__ = ("_opaque", "_table", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._opaque = 0
+        self._table: dict[int, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def next_opaque(self) -> int:
+        """A correlation id that no waiting request has; wraps within the positive int32."""
+        opaque = self._opaque
+        while opaque in self._table:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._opaque = (opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait."""
+        return len(self._table) < self.limit
+
+    def add(self, opaque: int, pending: Pending) -> None:
+        """Wait for the answer to ``opaque``."""
+        self._table[opaque] = pending
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for it any more."""
+        self._table.pop(opaque, None)
+
+    def resolve(self, response: Command) -> bool:
+        """Hand ``response`` to who waits for it. False: nobody does."""
+        pending = self._table.pop(response.opaque, None)
+        if pending is None or pending.future.done():
+            return False
+        if response.values is not None:
+            type_answer(response, pending.code)
+        pending.future.set_result(response)
+        return True
+
+    def expire(self, now: float, address: str) -> int:
+        """Fail what is overdue; returns how many were."""
+        overdue = 0
+        for opaque, pending in list(self._table.items()):
+            if pending.deadline <= now:
+                del self._table[opaque]
+                if pending.future.done():
+                    continue
+                overdue += 1
+                pending.future.set_exception(RequestTimeout(address, pending.code, pending.timeout))
+        return overdue
+
+    def next_deadline(self) -> float:
+        """Forget what was cancelled; returns the earliest deadline, inf without one."""
+        earliest = inf
+        for opaque, pending in list(self._table.items()):
+            if pending.future.done():
+                del self._table[opaque]
+            elif pending.deadline < earliest:
+                earliest = pending.deadline
+        return earliest
+
+    def fail_all(self, address: str, reason: str) -> None:
+        """The connection is gone: nothing will be answered."""
+        table, self._table = self._table, {}
+        for pending in table.values():
+            if not pending.future.done():
+                pending.future.set_exception(ConnectionLost(address, reason))

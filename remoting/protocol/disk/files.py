@@ -1,7 +1,6 @@
-"""The checkpoint file: up to which store times the log, the queues and the index are on disk.
+"""Names and small layouts of the store's files: checkpoint and consume queue entry.
 
-Three int64 in 4096 bytes, the rest zero (5.x keeps two more numbers there, which are not ours to
-read). All three may be 0 after a crash (cf. StoreCheckpoint).
+Files of the commit log and of consume queues are named by the offset they begin at.
 """
 
 from __future__ import annotations
@@ -50,3 +49,33 @@ class Checkpoint:
         if len(data) < _TIMES.size:
             raise RecordError(f"the checkpoint has {len(data)} bytes, its numbers take 24")
         return cls(*_TIMES.unpack_from(data))
+
+
+ENTRY: Final = Struct(">qiq")
+"""Physical offset, size of the record, tags code."""
+
+ENTRY_BYTES: Final = ENTRY.size
+
+FILLER: Final = ENTRY.pack(0, 0x7FFFFFFF, 0)
+"""Before the first real entry of a queue whose first file does not begin with one."""
+
+
+NAME_LENGTH: Final = 20
+
+
+def name_of(offset: int) -> str:
+    """The name of the file that begins at an offset: 20 decimal digits.
+
+    Raises:
+        ValueError: the offset is negative.
+    """
+    if offset < 0:
+        raise ValueError(f"no file begins at the negative offset {offset}")
+    return f"{offset:020d}"
+
+
+def offset_of(name: str) -> int | None:
+    """The offset that a file begins at; None if the name is none of ours."""
+    if len(name) == NAME_LENGTH and name.isascii() and name.isdigit():
+        return int(name)
+    return None

@@ -1,0 +1,419 @@
+"""Bytes in and out of one connection, without a loop: what was read, what waits to be written.
+
+``Inbox`` holds reads until their frames are worked, ``LargeFrameReader`` assembles large frames in
+place, ``Outbox`` and ``ReadPause`` count what waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from remoting.errors import ConnectionLost
+from remoting.protocol.errors import FrameError
+from remoting.protocol.frame import PREFIX_BYTES, needed
+
+if TYPE_CHECKING:
+    from remoting.link import Link
+
+
+Buffer = bytes | bytearray | memoryview
+
+
+GATHER_BYTES: Final = 16 * 1024
+"""Parts of this size on average are written as they are."""
+
+
+class Reason(IntEnum):
+    """Why nothing is read from a peer; bits, of which several may be set.
+
+    No ``IntFlag``: its operators are Python code, and these run for every frame.
+    """
+
+    BACKLOG = 1
+    """It was read faster than it was worked."""
+    UNSENT = 2
+    """The peer does not take its answers."""
+    IN_PROGRESS = 4
+    """Too many of its requests are being done."""
+    CLOSING = 8
+    """Nothing more is wanted from it."""
+
+
+_STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
+
+
+class Gate:
+    """Pauses and resumes the reading of a transport; says whether what was read may be worked.
+
+    Attributes:
+        bars: the reasons that hold now.
+        works: whether frames that were read may be worked.
+    """
+
+    __slots__ = ("_transport", "bars", "works")
+
+    def __init__(self, transport: asyncio.ReadTransport) -> None:
+        self._transport = transport
+        self.bars = 0
+        self.works = True
+
+    def bar(self, reason: Reason) -> None:
+        """Stop reading for ``reason``."""
+        if not self.bars and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._set(self.bars | reason)
+
+    def lift(self, reason: Reason) -> bool:
+        """Take ``reason`` away. True if it was there and frames may be worked again."""
+        if not self.bars & reason:
+            return False
+        self._set(self.bars & ~reason)
+        if not self.bars and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return self.works
+
+    def _set(self, bars: int) -> None:
+        self.bars = bars
+        self.works = not bars & _STOPS_WORK
+
+
+class Outbox:
+    """What is to be written, in order, as one piece."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self.size = 0
+
+    def add(self, part: Buffer) -> None:
+        """Append ``part``; it is not copied before it is written."""
+        if part:
+            self._parts.append(part)
+            self.size += len(part)
+
+    def extend(self, parts: Iterable[Buffer]) -> None:
+        """Append several parts at once."""
+        before = len(self._parts)
+        self._parts += parts
+        self.size += sum(map(len, self._parts[before:]))
+
+    def take(self) -> list[Buffer]:
+        """Everything, as one buffer unless the parts are large.
+
+        Joining small ones is measurably faster than a gathering write of them.
+        """
+        parts = self._parts
+        if self.size < GATHER_BYTES * len(parts) and len(parts) > 1:
+            parts = [b"".join(parts)]
+        self.clear()
+        return parts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._parts = []
+        self.size = 0
+
+
+class DrainWaiters:
+    """Those who wait until a peer has taken enough of what was sent."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Until ``release`` or ``fail``."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def release(self) -> None:
+        """Let all go on."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, address: str, reason: str) -> None:
+        """Raise ConnectionLost in all."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(address, reason))
+
+
+_LENGTH: Final = Struct(">I")
+_SMALL_READ_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+class Inbox:
+    """The buffer being worked, the position in it, and the chunks behind it.
+
+    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes. Of a frame
+    that is whole only the length is looked at: who works it sees the rest.
+
+    Attributes:
+        ready: whether there is a whole frame, at ``position`` of ``buffer``.
+        empty: whether there is nothing.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_chunks_bytes",
+        "_max_frame_bytes",
+        "_need",
+        "buffer",
+        "empty",
+        "position",
+        "ready",
+    )
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self.buffer = b""
+        self.position = 0
+        self._chunks: list[bytes | bytearray] = []
+        self._chunks_bytes = 0
+        self._need = needed(b"")
+        self.ready = False
+        self.empty = True
+
+    def __len__(self) -> int:
+        return len(self.buffer) - self.position + self._chunks_bytes
+
+    def add(self, data: bytes) -> None:
+        """Take a read."""
+        if self.empty:
+            self.buffer = data
+            self.position = 0
+            self._measure()
+            return
+        self._keep(data)
+        if len(self) >= self._need > len(self.buffer) - self.position:
+            self._join()
+
+    def advance(self, position: int) -> None:
+        """What lies before ``position`` has been worked."""
+        end = len(self.buffer)
+        assert self.position <= position <= end, "a feed consumes what it was given"
+        self.position = position
+        if position == end and not self._chunks_bytes:
+            self.clear()
+        else:
+            self._measure()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the frame at the position lacks, or its length, when that is missing."""
+        return max(self._need - len(self), 0)
+
+    def take_rest(self) -> tuple[int, list[bytes | bytearray]]:
+        """Give away the incomplete frame, the only thing there is: its bytes, and what is here."""
+        need, parts = self._need, [self.buffer[self.position :], *self._chunks]
+        self.clear()
+        return need, parts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.buffer = b""
+        self.position = 0
+        if self._chunks_bytes:
+            self._chunks.clear()
+            self._chunks_bytes = 0
+        self._need = _LENGTH.size
+        self.ready = False
+        self.empty = True
+
+    def _keep(self, data: bytes) -> None:
+        chunks = self._chunks
+        self._chunks_bytes += len(data)
+        if len(data) >= _SMALL_READ_BYTES:
+            chunks.append(data)
+            return
+        last = chunks[-1] if chunks else None
+        if isinstance(last, bytearray) and len(last) < _CHUNK_BYTES:
+            last += data
+        else:
+            chunks.append(bytearray(data))
+
+    def _join(self) -> None:
+        """Make one buffer of the rest and the chunks behind it."""
+        self.buffer = b"".join((memoryview(self.buffer)[self.position :], *self._chunks))
+        self.position = 0
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find out what the frame at the position needs, and get it into one piece if it is here.
+
+        A rest that has to wait is cut off: it must not keep a long read alive.
+        """
+        self.empty = False
+        have = len(self.buffer) - self.position
+        if have >= PREFIX_BYTES:
+            (length,) = _LENGTH.unpack_from(self.buffer, self.position)
+            need = _LENGTH.size + length
+            if PREFIX_BYTES <= need <= have and need <= self._max_frame_bytes:
+                self._need = need
+                self.ready = True
+                return
+        self.ready = False
+        need = needed(self.buffer, self.position, max_frame_bytes=self._max_frame_bytes)
+        self._need = need
+        if need <= have + self._chunks_bytes:
+            self._join()
+        elif self.position:
+            self.buffer = self.buffer[self.position :]
+            self.position = 0
+
+
+LARGE_REST_BYTES: Final = 128 * 1024
+"""What lacks less comes in one more read."""
+
+BEGIN_BYTES: Final = 64 * 1024
+"""That are here before a frame lands, or are read of one whose length isn't known yet."""
+
+_GROWTH: Final = 4
+_MAX_SPARE_BYTES: Final = BEGIN_BYTES * _GROWTH**3
+
+
+class Rooms:
+    """One room that the connections of an endpoint share: most frames land one after the other."""
+
+    __slots__ = ("_spare",)
+
+    def __init__(self) -> None:
+        self._spare = memoryview(b"")
+
+    def take(self, size: int, most: int = sys.maxsize) -> memoryview:
+        """A room of at least so many bytes; a new one has ``most`` at most."""
+        spare, self._spare = self._spare, memoryview(b"")
+        if len(spare) >= size:
+            return spare
+        room_bytes = BEGIN_BYTES
+        while room_bytes < size:
+            room_bytes *= _GROWTH
+        return memoryview(bytearray(min(room_bytes, most)))
+
+    def give(self, room: memoryview) -> None:
+        """It is no longer used."""
+        if len(self._spare) < len(room) <= _MAX_SPARE_BYTES:
+            self._spare = room
+
+
+class Landing(asyncio.BufferedProtocol):
+    """Takes the place of a link at its transport while large frames come.
+
+    Attributes:
+        filled: bytes that are here.
+    """
+
+    __slots__ = ("_link", "_need", "_room", "_rooms", "filled")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._rooms = link.endpoint.rooms
+        self._room: memoryview | None = None
+        self._need = 0
+        self.filled = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory taken."""
+        return 0 if self._room is None else len(self._room)
+
+    def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
+        """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
+        self._need = need
+        for part in parts:
+            end = self.filled + len(part)
+            self._with_room(end)[self.filled : end] = part
+            self.filled = end
+        self._link.read_by(self)
+
+    def clear(self) -> None:
+        """Forget what is here."""
+        if self._room is not None:
+            self._rooms.give(self._room)
+            self._room = None
+        self._need = self.filled = 0
+
+    def _with_room(self, size: int) -> memoryview:
+        """The room; larger than before, if it was smaller than that."""
+        old = self._room
+        if old is not None and len(old) >= size:
+            return old
+        room = self._room = self._rooms.take(size, self._need or BEGIN_BYTES)
+        if old is not None:
+            room[: self.filled] = old[: self.filled]
+            self._rooms.give(old)
+        return room
+
+    # What the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
+        """Where to read to: not beyond the end of the frame."""
+        room = self._with_room(self.filled + 1 if self._need else BEGIN_BYTES)
+        return room[self.filled : self._need or BEGIN_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        self.filled += nbytes
+        self._link.landed(nbytes)
+        room = self._room
+        if room is None or not (self._need or self._measure(room)):
+            return
+        if self.filled >= self._need:
+            frame = bytes(room[: self.filled])
+            self.clear()
+            self._link.data_received(frame, landed=len(frame))
+
+    def _measure(self, room: memoryview) -> bool:
+        """Find out how long the frame is; False when too little of it is here."""
+        if self.filled < PREFIX_BYTES:
+            return False
+        limit = self._link.endpoint.limits.max_frame_bytes
+        try:
+            need = needed(room[: self.filled], max_frame_bytes=limit)
+        except FrameError:
+            # Who takes it finds the same, and says so.
+            need = 0
+        if need - self.filled < LARGE_REST_BYTES:
+            self._leave()
+        else:
+            self._need = need
+        return True
+
+    def _leave(self) -> None:
+        """The link reads again, and gets what is here."""
+        self._link.read_by(self._link)
+        self._need = self.filled
+
+    def eof_received(self) -> bool:
+        """See ``Link``."""
+        return self._link.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``Link``."""
+        self._link.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See ``Link``."""
+        self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See ``Link``."""
+        self._link.resume_writing()
