@@ -11,7 +11,7 @@ from typing import Self
 import structlog
 
 from nameserver.config import NameServerConfig
-from nameserver.processor import Answer, process
+from nameserver.requests import Answer, process
 from nameserver.state import State
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection

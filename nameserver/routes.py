@@ -1,37 +1,96 @@
-"""Which broker holds which queue: the route table, a state machine without I/O.
-
-Events go in with the time (``register``, ``connection_closed``, ``scan``, ...), effects come out: a
-``Change`` names the topics whose route is another one now and the connections that should be
-closed. Three tables that always agree (``check_invariants`` states how):
-
-- *brokers*: a broker's name -> its cluster and its addresses by broker id, 0 the master;
-- *queues*: topic -> broker name -> how many queues, with which permission; only for brokers that
-  are in the first table;
-- *live*: address -> when it was last heard of, and on which connection.
-
-cf. RouteInfoManager. As there, topics are believed to a master only, what a broker no longer names
-stays until it is deleted, and a route disappears with the last address of its last broker.
-"""
+"""What goes into the route table, and what comes out of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from nameserver.limits import MAX_BROKERS, MAX_ROUTE_ENTRIES
-from nameserver.route_events import (
-    NO_CHANGE,
-    Broker,
-    Change,
-    Queues,
-    Registered,
-    Registration,
-    Route,
-    RouteLimitError,
+from nameserver.config import (
+    BROKER_TIMEOUT_MS,
+    MAX_BROKERS,
+    MAX_ROUTE_ENTRIES,
+    MAX_WATCHED_TOPICS,
+    MAX_WATCHES,
 )
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.names import PERM_READ, PERM_WRITE
+
+
+class RouteLimitError(Exception):
+    """A registration would exceed a limit of the table; nothing of it was taken."""
+
+
+class Queues(NamedTuple):
+    """A topic's queues at one broker."""
+
+    read: int
+    write: int
+    perm: int
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says about itself."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    version: DataVersion | None = None
+    topics: Mapping[str, Queues] | None = None
+    """None: it says nothing about topics."""
+    filter_servers: tuple[str, ...] = ()
+    timeout_ms: int = BROKER_TIMEOUT_MS
+    enable_acting_master: bool | None = None
+    connection: Hashable = None
+    """What closes when the broker dies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an event did to the table, and what is to be done about it."""
+
+    topics: frozenset[str] = frozenset()
+    """Topics whose route is not what it was."""
+    addresses_gone: tuple[str, ...] = ()
+    connections_to_close: tuple[Hashable, ...] = ()
+
+
+NO_CHANGE: Final = Change()
+
+
+class Registered(NamedTuple):
+    """The outcome of a registration."""
+
+    change: Change
+    is_new: bool
+    replaced_address: str | None
+    """Another address that had this name and id until now: two brokers may share a name."""
+    master_address: str | None
+    """For a slave: where its living master is."""
+    ha_address: str | None
+
+
+@dataclass(slots=True)
+class Broker:
+    """One broker name with its addresses."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    enable_acting_master: bool | None = None
+
+
+class Route(NamedTuple):
+    """The answer for one topic."""
+
+    queues: Mapping[str, Queues]
+    brokers: tuple[Broker, ...]
+    filter_servers: Mapping[str, tuple[str, ...]]
+
 
 MASTER_ID: Final = 0
 
@@ -359,3 +418,68 @@ class RouteTable:
             self._remove(topic, broker_name)
         del self._topics_of[broker_name]
         del self._brokers[broker_name]
+
+
+C = TypeVar("C", bound=Hashable)
+"""A connection."""
+
+
+class WatchLimitError(Exception):
+    """More topics than one connection, or all together, may ask for."""
+
+
+class Watches(Generic[C]):
+    """Connection <-> topics, bounded per connection and in all."""
+
+    def __init__(
+        self, *, max_topics: int = MAX_WATCHED_TOPICS, max_watches: int = MAX_WATCHES
+    ) -> None:
+        self._max_topics = max_topics
+        self._max_watches = max_watches
+        self._topics: dict[C, frozenset[str]] = {}
+        self._connections: dict[str, set[C]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def set(self, connection: C, topics: Collection[str]) -> None:
+        """Replace what a connection wants to hear about; nothing ends it.
+
+        Raises:
+            WatchLimitError: too many topics; what it asked for before stays.
+        """
+        wanted = frozenset(topics)
+        if len(wanted) > self._max_topics:
+            raise WatchLimitError(
+                f"{len(wanted)} topics are more than the {self._max_topics} that one connection "
+                "may watch; watch those in use and ask for the others' routes now and then"
+            )
+        held = self._topics.get(connection, frozenset())
+        if self._count - len(held) + len(wanted) > self._max_watches:
+            raise WatchLimitError(
+                f"{self._max_watches} topics are watched already, the most this name server "
+                "takes; ask for routes now and then instead"
+            )
+        self.forget(connection)
+        if wanted:
+            self._topics[connection] = wanted
+            self._count += len(wanted)
+            for topic in wanted:
+                self._connections.setdefault(topic, set()).add(connection)
+
+    def forget(self, connection: C) -> None:
+        """A connection ended."""
+        held = self._topics.pop(connection, frozenset())
+        self._count -= len(held)
+        for topic in held:
+            connections = self._connections[topic]
+            connections.discard(connection)
+            if not connections:
+                del self._connections[topic]
+
+    def concerned(self, topics: Iterable[str]) -> Iterator[tuple[C, str]]:
+        """Whom to tell about which of these topics."""
+        for topic in topics:
+            for connection in tuple(self._connections.get(topic, ())):
+                yield connection, topic

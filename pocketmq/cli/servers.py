@@ -12,7 +12,7 @@ import click
 
 from broker.errors import BrokerError
 from broker.store.errors import StoreError
-from nameserver.state_files import StateFileError
+from nameserver.state import StateFileError
 from pocketmq import logs
 from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
 from pocketmq.serving import Failed, Part, Serving

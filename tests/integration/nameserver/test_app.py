@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from broker.announcement import Announcement
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
-from nameserver.state_files import StateFileError
+from nameserver.state import StateFileError
 from remoting.blocking import BlockingConnection
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed, ConnectFailed

@@ -11,9 +11,8 @@ from broker.announcement import Announcement
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Registration
 from broker.topics import TopicRules, TopicTable
-from nameserver.route_events import Queues
-from nameserver.route_events import Registration as Told
-from nameserver.routes import RouteTable
+from nameserver.routes import Queues, RouteTable
+from nameserver.routes import Registration as Told
 from remoting.connection import Connection
 from remoting.protocol.bodies.registration import decode_registration
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper

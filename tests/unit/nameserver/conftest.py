@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nameserver.config import NameServerConfig
-from nameserver.processor import process
+from nameserver.requests import process
 from nameserver.state import State
 from remoting.clock import ManualClock
 from remoting.errors import ConnectionLost

@@ -10,15 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nameserver.route_events import (
+from nameserver.routes import (
     NO_CHANGE,
     Change,
     Queues,
     Registered,
     Registration,
     RouteLimitError,
+    RouteTable,
 )
-from nameserver.routes import RouteTable
 from remoting.protocol.bodies.topic import DataVersion
 
 A = Registration(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nameserver.state_files import StateFileError, load, save
+from nameserver.state import StateFileError, load, save
 from remoting.protocol.errors import BodyError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.watches import Watches, WatchLimitError
+from nameserver.routes import Watches, WatchLimitError
 
 
 def test_only_who_asked_for_a_topic_is_concerned() -> None:

@@ -1,0 +1,417 @@
+"""The requests of a name server: one table from code to handler.
+
+Brokers register, stay registered and leave; clients and tools ask about routes and change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from nameserver.config import (
+    BROKER_TIMEOUT_MS,
+    MAX_BROKER_TIMEOUT_MS,
+    MAX_FILTER_SERVERS,
+    MAX_NAME_LENGTH,
+    MAX_QUEUES,
+)
+from nameserver.kv import (
+    ORDER_TOPIC_NAMESPACE,
+    delete_kv,
+    get_config,
+    get_kv,
+    get_kv_list,
+    put_kv,
+    update_config,
+)
+from nameserver.routes import (
+    Broker,
+    Queues,
+    Registered,
+    Registration,
+    Route,
+    RouteLimitError,
+    WatchLimitError,
+)
+from nameserver.state import Peer, State
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.registration import (
+    RegisterBrokerBody,
+    body_crc_matches,
+    decode_registration,
+)
+from remoting.protocol.bodies.route import (
+    BrokerData,
+    BrokerMemberGroup,
+    ClusterInfo,
+    GetBrokerMemberGroupResponseBody,
+    QueueData,
+    TopicRouteData,
+)
+from remoting.protocol.bodies.stats import KVTable, TopicList
+from remoting.protocol.bodies.topic import DataVersion, TopicConfig
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from remoting.protocol.headers.registration import (
+    BrokerHeartbeatRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    RegisterTopicRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
+from remoting.protocol.own_codes import OwnRequestCode
+
+_UNLIKELY: Final = frozenset("\0\r\n\t ")
+
+_log = structlog.get_logger("nameserver")
+
+
+def register_broker(state: State, request: Command, peer: Peer) -> Command:
+    """REGISTER_BROKER: what a broker is and holds (cf. registerBrokerWithFilterServer)."""
+    header = request.read(RegisterBrokerRequestHeader)
+    if not body_crc_matches(request.body, header.body_crc32):
+        return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    problem = _name_problem(header.cluster_name, header.broker_name, header.broker_addr)
+    if problem is not None or header.broker_id < 0:
+        return request.reply(ResponseCode.SYSTEM_ERROR, problem or "a broker's id is 0 or more")
+    body = _body_of(request, compressed=bool(header.compressed))
+    try:
+        done = state.routes.register(_registration(header, body, peer), state.now_ms)
+    except RouteLimitError as error:
+        _log.error("registration refused", broker=header.broker_name, why=str(error))
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    _log_registered(header, done, peer)
+    state.apply(done.change, "it registered")
+    reply = RegisterBrokerResponseHeader(
+        ha_server_addr=done.ha_address, master_addr=done.master_address
+    )
+    return request.reply(header=reply, body=_order_topics(state))
+
+
+def unregister_broker(state: State, request: Command, peer: Peer) -> Command:
+    """UNREGISTER_BROKER: a broker stops in an orderly way."""
+    header = request.read(UnRegisterBrokerRequestHeader)
+    change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
+    state.apply(change, f"it said good-bye from {peer.remote_text}", expected=True)
+    return request.reply()
+
+
+def query_data_version(state: State, request: Command, _: Peer) -> Command:
+    """QUERY_DATA_VERSION: whether a registration would tell anything new."""
+    header = request.read(QueryDataVersionRequestHeader)
+    version = decode(DataVersion, request.body) if request.body else DataVersion()
+    changed, known = state.routes.compare_version(header.broker_addr, version, state.now_ms)
+    return request.reply(
+        header=QueryDataVersionResponseHeader(changed=changed),
+        body=encode(known) if known is not None else b"",
+    )
+
+
+def broker_heartbeat(state: State, request: Command, _: Peer) -> Command:
+    """BROKER_HEARTBEAT: 5.x brokers in between their registrations."""
+    header = request.read(BrokerHeartbeatRequestHeader)
+    timeout_ms = _timeout_ms(header.heartbeat_timeout_mills)
+    state.routes.heard_of(header.broker_addr, state.now_ms, timeout_ms=timeout_ms)
+    return request.reply()
+
+
+def get_broker_member_group(state: State, request: Command, _: Peer) -> Command:
+    """GET_BROKER_MEMBER_GROUP: the addresses under one broker name (5.x)."""
+    header = request.read(GetBrokerMemberGroupRequestHeader)
+    broker = state.routes.brokers().get(header.broker_name)
+    addresses = dict(broker.addresses) if broker and broker.cluster == header.cluster_name else {}
+    group = BrokerMemberGroup(header.cluster_name, header.broker_name, addresses)
+    return request.reply(body=encode(GetBrokerMemberGroupResponseBody(group)))
+
+
+def register_topic(state: State, request: Command, _: Peer) -> Command:
+    """REGISTER_TOPIC_IN_NAMESRV: a topic's place by somebody else's word (5.x)."""
+    topic = request.read(RegisterTopicRequestHeader).topic
+    problem = _name_problem(topic)
+    if problem is not None:
+        return request.reply(ResponseCode.SYSTEM_ERROR, problem)
+    route = decode(TopicRouteData, request.body)
+    queues = {
+        data.broker_name: _queues(
+            data.read_queue_nums, data.write_queue_nums, data.perm, data.topic_sys_flag
+        )
+        for data in route.queue_datas
+    }
+    try:
+        state.apply(state.routes.set_queues(topic, queues), "its topic was registered")
+    except RouteLimitError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    return request.reply()
+
+
+def _body_of(request: Command, *, compressed: bool) -> RegisterBrokerBody:
+    if not request.body:
+        return RegisterBrokerBody()
+    return decode_registration(request.body, compressed=compressed, version=request.version)
+
+
+def _registration(
+    header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, peer: Peer
+) -> Registration:
+    wrapper = body.topic_config_serialize_wrapper
+    return Registration(
+        cluster=header.cluster_name,
+        broker_name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+        ha_address=header.ha_server_addr[:MAX_NAME_LENGTH],
+        version=wrapper.data_version,
+        topics=_topics(wrapper.topic_config_table, header.broker_name),
+        filter_servers=tuple(
+            server[:MAX_NAME_LENGTH] for server in body.filter_server_list[:MAX_FILTER_SERVERS]
+        ),
+        timeout_ms=_timeout_ms(header.heartbeat_timeout_millis) or BROKER_TIMEOUT_MS,
+        enable_acting_master=header.enable_acting_master,
+        connection=peer,
+    )
+
+
+def _topics(table: dict[str, TopicConfig], broker_name: str) -> dict[str, Queues]:
+    topics = {
+        name: _queues(
+            topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag
+        )
+        for name, topic in table.items()
+        if _name_problem(name) is None
+    }
+    if len(topics) < len(table):
+        _log.warning(
+            "topics with impossible names left out",
+            broker=broker_name,
+            count=len(table) - len(topics),
+        )
+    return topics
+
+
+def _queues(read: int, write: int, perm: int, sys_flag: int) -> Queues:
+    return Queues(min(max(read, 0), MAX_QUEUES), min(max(write, 0), MAX_QUEUES), perm, sys_flag)
+
+
+def _timeout_ms(asked: int | None) -> int | None:
+    return min(asked, MAX_BROKER_TIMEOUT_MS) if asked is not None and asked > 0 else None
+
+
+def _name_problem(*names: str) -> str | None:
+    for name in names:
+        if not name or len(name) > MAX_NAME_LENGTH or not _UNLIKELY.isdisjoint(name):
+            return (
+                f"{name[:40]!r} can't be a name or an address: use 1 to {MAX_NAME_LENGTH} "
+                "characters without white space"
+            )
+    return None
+
+
+def _order_topics(state: State) -> bytes:
+    entries = state.kv.entries(ORDER_TOPIC_NAMESPACE)
+    if not entries or not state.config.return_order_topic_config_to_broker:
+        return b""
+    return encode(KVTable(table=dict(entries)))
+
+
+def _log_registered(header: RegisterBrokerRequestHeader, done: Registered, peer: Peer) -> None:
+    if done.is_new:
+        _log.info(
+            "broker registered",
+            broker=header.broker_name,
+            id=header.broker_id,
+            address=header.broker_addr,
+            cluster=header.cluster_name,
+            peer=peer.remote_text,
+        )
+    if done.replaced_address is not None:
+        _log.warning(
+            "another address took over a broker's name; give every broker a name of its own "
+            "unless it moved",
+            broker=header.broker_name,
+            id=header.broker_id,
+            address=header.broker_addr,
+            former_address=done.replaced_address,
+        )
+
+
+V4_9_4: Final = 401
+"""The first release whose clients read routes in standard JSON without asking for it."""
+
+UNIT_FLAG: Final = 1
+UNIT_SUB_FLAG: Final = 2
+
+
+def get_route(state: State, request: Command, _: Peer) -> Command:
+    """GET_ROUTEINFO_BY_TOPIC, in the JSON dialect that the client reads."""
+    header = request.read(GetRouteInfoRequestHeader)
+    route = state.routes.route(header.topic)
+    if route is None:
+        return request.reply(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"No topic route info in name server for the topic: {header.topic}\n"
+            "No broker has registered it: create it, or check that its brokers run.",
+        )
+    body = _route_body(route)
+    if state.config.order_message_enable:
+        body.order_topic_conf = state.kv.get(ORDER_TOPIC_NAMESPACE, header.topic)
+    standard = request.version >= V4_9_4 or bool(header.accept_standard_json_only)
+    return request.reply(body=encode(body, standard=standard))
+
+
+def get_cluster_info(state: State, request: Command, _: Peer) -> Command:
+    """GET_BROKER_CLUSTER_INFO: all brokers, by name and by cluster."""
+    brokers = {name: _broker_data(broker) for name, broker in state.routes.brokers().items()}
+    return request.reply(body=encode(ClusterInfo(brokers, state.routes.clusters())))
+
+
+def get_all_topics(state: State, request: Command, _: Peer) -> Command:
+    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    return request.reply(body=encode(TopicList(state.routes.topics())))
+
+
+def get_topics_of_cluster(state: State, request: Command, _: Peer) -> Command:
+    """GET_TOPICS_BY_CLUSTER."""
+    cluster = request.read(GetTopicsByClusterRequestHeader).cluster
+    return request.reply(body=encode(TopicList(state.routes.topics_of_cluster(cluster))))
+
+
+def get_system_topics(state: State, request: Command, _: Peer) -> Command:
+    """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""
+    clusters = state.routes.clusters()
+    names = [name for cluster, brokers in clusters.items() for name in (cluster, *brokers)]
+    broker = next(iter(state.routes.brokers().values()), None)
+    address = next(iter(broker.addresses.values())) if broker is not None else None
+    return request.reply(body=encode(TopicList(names, address)))
+
+
+def get_unit_topics(state: State, request: Command, _: Peer) -> Command:
+    """GET_UNIT_TOPIC_LIST."""
+    return _topics_where(state, request, lambda flag: flag & UNIT_FLAG != 0)
+
+
+def get_unit_sub_topics(state: State, request: Command, _: Peer) -> Command:
+    """GET_HAS_UNIT_SUB_TOPIC_LIST."""
+    return _topics_where(state, request, lambda flag: flag & UNIT_SUB_FLAG != 0)
+
+
+def get_unit_sub_ununit_topics(state: State, request: Command, _: Peer) -> Command:
+    """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST."""
+    return _topics_where(
+        state, request, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
+    )
+
+
+def delete_topic(state: State, request: Command, _: Peer) -> Command:
+    """DELETE_TOPIC_IN_NAMESRV: forget a topic's route until a broker registers it again."""
+    header = request.read(DeleteTopicFromNamesrvRequestHeader)
+    state.apply(
+        state.routes.delete_topic(header.topic, header.cluster_name or None), "topic deleted"
+    )
+    return request.reply()
+
+
+def wipe_write_permission(state: State, request: Command, _: Peer) -> Command:
+    """WIPE_WRITE_PERM_OF_BROKER: clients send no more to a broker that is to be stopped."""
+    name = request.read(WipeWritePermOfBrokerRequestHeader).broker_name
+    count, change = state.routes.wipe_write_permission(name)
+    state.apply(change, "write permission wiped")
+    return request.reply(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
+
+
+def add_write_permission(state: State, request: Command, _: Peer) -> Command:
+    """ADD_WRITE_PERM_OF_BROKER: and here they send again."""
+    name = request.read(AddWritePermOfBrokerRequestHeader).broker_name
+    count, change = state.routes.add_write_permission(name)
+    state.apply(change, "write permission added")
+    return request.reply(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
+
+
+def subscribe_route(state: State, request: Command, peer: Peer) -> Command:
+    """SUBSCRIBE_ROUTE (ours): tell this client when the route of one of these topics changes."""
+    topics = decode(TopicList, request.body).topic_list
+    try:
+        state.watches.set(peer, topics)
+    except WatchLimitError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    return request.reply()
+
+
+def _topics_where(state: State, request: Command, condition: Callable[[int], bool]) -> Command:
+    return request.reply(body=encode(TopicList(state.routes.topics_where(condition))))
+
+
+def _route_body(route: Route) -> TopicRouteData:
+    return TopicRouteData(
+        queue_datas=[_queue_data(name, queues) for name, queues in route.queues.items()],
+        broker_datas=[_broker_data(broker) for broker in route.brokers],
+        filter_server_table={a: list(servers) for a, servers in route.filter_servers.items()},
+    )
+
+
+def _queue_data(broker_name: str, queues: Queues) -> QueueData:
+    return QueueData(broker_name, queues.read, queues.write, queues.perm, queues.sys_flag)
+
+
+def _broker_data(broker: Broker) -> BrokerData:
+    return BrokerData(
+        broker.cluster, broker.name, dict(broker.addresses), broker.enable_acting_master
+    )
+
+
+Answer = Command | Awaitable[Command]
+
+HANDLERS: Final[dict[int, Callable[[State, Command, Peer], Answer]]] = {
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+    RequestCode.GET_BROKER_MEMBER_GROUP: get_broker_member_group,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster_info,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topics,
+    RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_of_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_unit_sub_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_sub_ununit_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_permission,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+    OwnRequestCode.SUBSCRIBE_ROUTE: subscribe_route,
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.GET_KV_CONFIG: get_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
+}
+
+
+def process(state: State, request: Command, peer: Peer) -> Answer:
+    """Answer one request.
+
+    Raises:
+        HeaderError, BodyError: the request can't be understood; the server answers code 1.
+    """
+    handler = HANDLERS.get(request.code)
+    if handler is None:
+        return request.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {request.code} not supported",
+        )
+    return handler(state, request, peer)
