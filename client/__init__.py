@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from client.admin.base import BrokerInfo
     from client.admin.dead_letters import DeadMessage, Redrive
     from client.admin.descriptions import GroupDescription, Member
-    from client.admin.lag import Lag, QueueLag
+    from client.admin.groups import Lag, QueueLag
     from client.admin.resets import Reset, ResetStep
     from client.consumer.options import Orderly, Tags
     from client.consumer.outcome import COMMIT, ROLLBACK, Decision
@@ -92,21 +92,20 @@ if TYPE_CHECKING:
     )
     from client.instance import Instance
     from client.interceptors import Interceptor
-    from client.message import Message
-    from client.places import BEGIN, END, FIRST, LAST, Place
+    from client.message import Message, Receipt, SendStatus
+    from client.positions import BEGIN, END, FIRST, LAST, Place
     from client.producer.producer import Producer
-    from client.rebalance.ring import ConsistentHash
     from client.rebalance.starts import Start
-    from client.rebalance.sticky import Sticky
     from client.rebalance.strategies import (
         Averagely,
         AveragelyByCircle,
         ByConfig,
         ByMachineRoom,
+        ConsistentHash,
         MachineRoomNearby,
+        Sticky,
         Strategy,
     )
-    from client.receipt import Receipt, SendStatus
     from remoting.protocol.queue import MessageQueue, PhysicalOffset, QueueOffset
 
 _MODULES = {
@@ -114,7 +113,7 @@ _MODULES = {
     "client.admin.base": ("BrokerInfo",),
     "client.admin.dead_letters": ("DeadMessage", "Redrive"),
     "client.admin.descriptions": ("GroupDescription", "Member"),
-    "client.admin.lag": ("Lag", "QueueLag"),
+    "client.admin.groups": ("Lag", "QueueLag"),
     "client.admin.resets": ("Reset", "ResetStep"),
     "client.interceptors": ("Interceptor",),
     "client.consumer.options": ("Orderly", "Tags"),
@@ -176,11 +175,11 @@ _MODULES = {
     ),
     "client.instance": ("Instance",),
     "client.message": ("Message",),
-    "client.places": ("BEGIN", "END", "FIRST", "LAST", "Place"),
+    "client.positions": ("BEGIN", "END", "FIRST", "LAST", "Place"),
     "client.producer.producer": ("Producer",),
-    "client.rebalance.ring": ("ConsistentHash",),
+    "client.rebalance.strategies": ("ConsistentHash",),
     "client.rebalance.starts": ("Start",),
-    "client.rebalance.sticky": ("Sticky",),
+    "client.rebalance.strategies": ("Sticky",),
     "client.rebalance.strategies": (
         "Averagely",
         "AveragelyByCircle",
@@ -189,7 +188,7 @@ _MODULES = {
         "MachineRoomNearby",
         "Strategy",
     ),
-    "client.receipt": ("Receipt", "SendStatus"),
+    "client.message": ("Receipt", "SendStatus"),
     "remoting.protocol.queue": ("MessageQueue", "PhysicalOffset", "QueueOffset"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

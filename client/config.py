@@ -20,7 +20,7 @@ from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
 from client.interceptors import Interceptor
-from client.places import Duration, Place, Position, StartFrom, position_of, seconds
+from client.positions import Duration, Place, Position, StartFrom, position_of, seconds
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
@@ -213,7 +213,7 @@ class ConsumerOptions(Options):
     Attributes:
         start_from: where a queue starts for which the group has committed nothing: ``FIRST``,
             ``LAST``, an offset or a datetime; or in words as the command line has them: see
-            ``client.places.position_of``.
+            ``client.positions.position_of``.
         auto_commit: commit by itself what was handed out before the latest call for more, and
             everything handed out when it is closed without an error.
         auto_commit_period: between automatic commits.

@@ -15,15 +15,18 @@ from typing import Any, Protocol
 
 from client.config import Addresses, ClientArguments, ClientOptions, name_servers
 from client.errors import UsageError
-from client.heartbeat import GROUP_REQUESTS, Members, Membership, Subscriptions, group_of
-from client.heartbeats import Heartbeats
+from client.heartbeat import (
+    GROUP_REQUESTS,
+    Heartbeats,
+    Members,
+    Membership,
+    Subscriptions,
+    group_of,
+)
 from client.lifecycle import Lifecycle, State
-from client.name_servers import NameServers
 from client.producer.queue_selector import FaultTable
-from client.remote import Remote
-from client.route_keeper import RouteKeeper
-from client.route_subscription import RouteSubscription
-from client.routes import Route, RouteTable
+from client.remote import NameServers, Remote
+from client.routes import Route, RouteKeeper, RouteSubscription, RouteTable
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
-    from client.places import Duration
-    from client.receipt import Receipt
+    from client.message import Receipt
+    from client.positions import Duration
 
 
 class PocketMQError(Exception):

@@ -14,8 +14,7 @@ from remoting.log import Log
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
-    from client.message import Message
-    from client.receipt import Receipt
+    from client.message import Message, Receipt
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
-from client.places import Place, Position, milliseconds
+from client.positions import Place, Position, milliseconds
 from client.routes import Route
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client.admin.brokers import BrokerAdmin
 from client.admin.dead_letters import DeadLetterAdmin
-from client.admin.lag import Lag, LagAdmin, QueueLag
+from client.admin.groups import Lag, LagAdmin, QueueLag
 from client.admin.messages import MessageAdmin
 from client.admin.resets import ResetAdmin
 from client.admin.topics import TopicAdmin

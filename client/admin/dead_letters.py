@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from client.admin.offsets import OffsetAdmin
+from client.admin.groups import OffsetAdmin
 from client.errors import NoRoute, TopicNotFound, UsageError
-from client.names import check_group, check_topic_name
 from client.offsets import WALK_MESSAGES, read_header
-from client.places import instant
+from client.positions import check_group, check_topic_name, instant
 from client.producer.queue_selector import by_sharding_key
 from client.routes import Route
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from client.places import instant
+from client.positions import instant
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.queue import MessageQueue

@@ -1,22 +1,52 @@
-"""Groups: making and deleting them, and what brokers answer about them."""
+"""Groups: creating and deleting them, their members, offsets and lag."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from msgspec import structs
 
 from client.admin.base import AdminBase
-from client.errors import NotFound, NotOnline, NotSupported, RemoteError, UsageError, remote_error
-from client.names import check_group, check_topic_name
+from client.admin.descriptions import (
+    GroupDescription,
+    Member,
+    merged,
+    of_apache,
+    of_ours,
+)
+from client.errors import (
+    NotFound,
+    NotOnline,
+    NotSupported,
+    RemoteError,
+    Unavailable,
+    UsageError,
+    remote_error,
+)
+from client.limits import RUNNING_INFO_TIMEOUT
+from client.positions import check_group, check_topic_name, instant, milliseconds
+from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.clients import Connection, ConsumerConnection, ProducerConnection
-from remoting.protocol.bodies.group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from remoting.protocol.bodies.clients import (
+    Connection,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerConnection,
+)
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from remoting.protocol.bodies.stats import ConsumeStats, GroupList, OffsetWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
     GetProducerConnectionListRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
 )
@@ -25,6 +55,7 @@ from remoting.protocol.headers.query import (
     QueryTopicConsumeByWhoRequestHeader,
 )
 from remoting.protocol.names import is_system_group, is_tool_group
+from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 
@@ -224,3 +255,200 @@ def _merged(known: list[Connection], more: list[Connection]) -> list[Connection]
     """Connections of several brokers: a client that is connected to each counts once."""
     ids = {connection.client_id for connection in known}
     return known + [connection for connection in more if connection.client_id not in ids]
+
+
+class MemberAdmin(GroupAdmin):
+    """The part of ``Admin`` about a group's members."""
+
+    async def describe_group(self, group: str) -> GroupDescription:
+        """Members, queues and problems of a group, as all brokers see it together.
+
+        A group that nobody consumes in has no members; one that no broker has looks the same.
+        """
+        check_group(group)
+        masters = await self._masters()
+        parts = await asyncio.gather(
+            *(self._describe(name, address, group) for name, address in masters.items())
+        )
+        return merged(group, parts)
+
+    async def members(self, group: str) -> list[Member]:
+        """The consumers that are in a group now, sorted by client id."""
+        return list((await self.describe_group(group)).members)
+
+    async def owners(self, group: str) -> dict[MessageQueue, str]:
+        """Which member, by its client id, reads which queue; queues without one are left out.
+
+        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
+        answer are left out.
+        """
+        description = await self.describe_group(group)
+        owners = dict(description.owners)
+        if not description.complete:
+            asked = await asyncio.gather(
+                *(self.running_info(group, member.client_id) for member in description.members),
+                return_exceptions=True,
+            )
+            for member, answer in zip(description.members, asked, strict=True):
+                if isinstance(answer, ConsumerRunningInfo):
+                    owners |= dict.fromkeys(answer.mq_table, member.client_id)
+                elif not isinstance(answer, RemoteError | Unavailable):
+                    raise answer
+        return owners
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """What a member says about itself: its settings, and what it holds of each queue.
+
+        Raises:
+            RemoteError: it isn't there, or doesn't answer the broker.
+        """
+        check_group(group)
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+        failure: RemoteError | None = None
+        for address in (await self._masters()).values():
+            try:
+                answer = await self._remote.call(
+                    address, code, header, group=group, timeout=RUNNING_INFO_TIMEOUT
+                )
+            except RemoteError as error:
+                failure = error
+                continue
+            return self._decode(ConsumerRunningInfo, answer, code, address)
+        assert failure is not None
+        raise failure
+
+    async def _describe(self, broker: str, address: str, group: str) -> GroupDescription:
+        own = DescribeConsumerGroupRequestHeader(consumer_group=group)
+        code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
+        try:
+            answer = await self._remote.call(address, code, own, group=group)
+        except NotSupported:
+            return await self._connections(address, group)
+        found = self._decode(wire.GroupDescription, answer, code, address)
+        return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
+
+    async def _connections(self, address: str, group: str) -> GroupDescription:
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        try:
+            answer = await self._remote.call(address, code, header, group=group)
+        except NotOnline:
+            return GroupDescription(group=group, complete=False)
+        return of_apache(group, self._decode(ConsumerConnection, answer, code, address))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is in one queue.
+
+    Attributes:
+        end: the offset the next message will get.
+        committed: the offset the group wants next; 0 also when it has committed nothing.
+        owner: the client id of the member that reads it; None for nobody, or when not asked for.
+        consumed_at: when the last message before ``committed`` was stored; None for none.
+    """
+
+    end: int
+    committed: int
+    owner: str | None = None
+    consumed_at: datetime | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many it has not consumed."""
+        return max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind, per queue and in all."""
+
+    group: str
+    queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Messages not consumed, of all queues."""
+        return sum(queue.messages for queue in self.queues.values())
+
+
+class LagAdmin(MemberAdmin):
+    """The part of ``Admin`` about lag."""
+
+    async def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
+        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+
+        Args:
+            topic: only this one.
+            owners: also find out who reads each queue: one more request to each broker, and with
+                Apache's one to each member.
+        """
+        if owners:
+            stats, owner = await asyncio.gather(
+                self.consume_stats(group, topic=topic), self.owners(group)
+            )
+        else:
+            stats, owner = await self.consume_stats(group, topic=topic), {}
+        return Lag(
+            group, {queue: _lag(figures, owner.get(queue)) for queue, figures in stats.items()}
+        )
+
+
+def _lag(figures: OffsetWrapper, owner: str | None) -> QueueLag:
+    return QueueLag(
+        end=figures.broker_offset,
+        committed=figures.consumer_offset,
+        owner=owner,
+        consumed_at=instant(figures.last_timestamp) if figures.last_timestamp > 0 else None,
+    )
+
+
+class OffsetAdmin(AdminBase):
+    """The part of ``Admin`` about offsets."""
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted."""
+        self._life.check()
+        return list((await self._context.routes.fresh(topic)).readable)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        self._life.check()
+        return await self._offsets.minimum(queue)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+        self._life.check()
+        return await self._offsets.maximum(queue)
+
+    async def search_offset(self, queue: MessageQueue, at: datetime) -> int:
+        """The offset the broker finds for a store time, by its own rules: one near it."""
+        self._life.check()
+        return await self._offsets.search(queue, milliseconds(at))
+
+    async def earliest_stored_at(self, queue: MessageQueue) -> datetime | None:
+        """When the oldest message was stored, UTC; None for an empty queue."""
+        self._life.check()
+        stored_ms = await self._offsets.earliest_store_time(queue)
+        return instant(stored_ms) if stored_ms >= 0 else None
+
+    async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """What a group has committed in each queue of a topic; None: nothing."""
+        check_group(group)
+        queues = await self.queues(topic)
+        found = await asyncio.gather(*(self._offsets.committed(queue, group) for queue in queues))
+        return dict(zip(queues, found, strict=True))
+
+    async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set how far a group has come. Its running consumers don't notice."""
+        self._life.check()
+        check_group(group)
+        for queue, offset in offsets.items():
+            await self._offsets.commit(queue, group, offset)
+
+    async def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
+        """Every committed offset at one broker: ``topic@group`` to queue id to offset."""
+        code = RequestCode.GET_ALL_CONSUMER_OFFSET
+        answer = await self._remote.call(address, code)
+        return self._decode(ConsumerOffsetSerializeWrapper, answer, code, address).offset_table

@@ -13,8 +13,7 @@ from typing import Final
 from client.admin.base import AdminBase
 from client.consumer.received import ReceivedMessage
 from client.errors import NotFound, UsageError, remote_error
-from client.names import check_topic_name
-from client.places import milliseconds
+from client.positions import check_topic_name, milliseconds
 from client.serde import raw
 from remoting.addresses import parse_address
 from remoting.protocol.codes import RequestCode, ResponseCode

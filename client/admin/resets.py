@@ -17,11 +17,9 @@ from datetime import datetime
 from typing import Final
 
 from client.admin.descriptions import Member, merged
-from client.admin.members import MemberAdmin
-from client.admin.offsets import OffsetAdmin
+from client.admin.groups import MemberAdmin, OffsetAdmin
 from client.errors import NotOnline, UsageError
-from client.names import check_group, check_topic_name
-from client.places import Place, Position, milliseconds
+from client.positions import Place, Position, check_group, check_topic_name, milliseconds
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.bodies.heartbeat import ConsumeType

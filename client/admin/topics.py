@@ -7,7 +7,7 @@ from typing import Final
 
 from client.admin.base import AdminBase
 from client.errors import NotSupported, UsageError, remote_error
-from client.names import check_topic_name
+from client.positions import check_topic_name
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import TopicList, TopicOffset, TopicStatsTable
 from remoting.protocol.bodies.topic import (

@@ -12,8 +12,7 @@ from client.consumer import pull as waiting
 from client.consumer.received import ReceivedMessage
 from client.lifecycle import State
 from client.limits import CLOSE_TIMEOUT
-from client.names import queues_of
-from client.places import Duration
+from client.positions import Duration, queues_of
 from client.serde import Serde
 from remoting.protocol.queue import MessageQueue
 

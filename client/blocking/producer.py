@@ -12,11 +12,10 @@ from client.blocking.thread import LoopThread, Owner
 from client.config import Addresses, ProducerArguments
 from client.errors import SendError
 from client.limits import CLOSE_TIMEOUT
-from client.message import Message
-from client.places import Duration
+from client.message import Message, Receipt
+from client.positions import Duration
 from client.producer import producer as waiting
 from client.producer.producer import DEFAULT_GROUP
-from client.receipt import Receipt
 from client.serde import Serde
 from remoting.protocol.queue import MessageQueue
 

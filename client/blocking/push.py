@@ -14,11 +14,11 @@ from client.config import Addresses
 from client.consumer import push as waiting
 from client.consumer.options import Handler, PushArguments, Subscribe, Tags
 from client.consumer.received import ReceivedMessage
-from client.consumer.stop_signal import SIGNALS, is_free
+from client.consumer.threads import SIGNALS, is_free
 from client.events import ConsumptionPaused
 from client.lifecycle import State
 from client.limits import CLOSE_TIMEOUT
-from client.places import Duration, seconds
+from client.positions import Duration, seconds
 from client.serde import Serde
 from remoting.protocol.queue import MessageQueue
 

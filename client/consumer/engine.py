@@ -12,15 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from client.consumer.broadcast import LocalOffsets, default_file
 from client.consumer.concurrent import Concurrent
 from client.consumer.crew import as_async, is_async
 from client.consumer.intake import Held, Intake
-from client.consumer.iteration import Iteration
-from client.consumer.lanes import Lanes
-from client.consumer.offset_store import BrokerOffsets, Store
+from client.consumer.offset_store import BrokerOffsets, LocalOffsets, Store, default_file
 from client.consumer.options import Handler, PushOptions
-from client.consumer.orderly import InOrder
+from client.consumer.orderly import InOrder, Lanes
+from client.consumer.outcome import Iteration
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.context import ClientContext
@@ -29,7 +27,7 @@ from client.events import ConsumerFailed, ConsumptionPaused, Event
 from client.limits import CANCEL_TIMEOUT
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember, Start
-from client.rebalance.running_info import Running
+from client.rebalance.reports import Running
 from client.serde import Serde
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo

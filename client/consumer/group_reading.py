@@ -19,7 +19,7 @@ from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
-from client.rebalance.running_info import Running
+from client.rebalance.reports import Running
 from client.rebalance.starts import Start
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo

@@ -1,16 +1,20 @@
-"""Where a group's progress is kept when its members share the messages: at the brokers."""
+"""Where a group's progress is stored: at the brokers, or for broadcasting in a file."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import random
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from client.backoff import Backoff
-from client.errors import PocketMQError
-from client.limits import LAST_COMMIT_TIMEOUT
+from client.errors import PocketMQError, UsageError
+from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
+from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 
 
@@ -64,3 +68,158 @@ class BrokerOffsets:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+_log = Log("client")
+
+FOLDER: Final = ".pocketmq"
+
+
+def default_file(group: str) -> Path:
+    """The file of a group's consumer that was given none: in the user's home."""
+    return Path.home() / FOLDER / "offsets" / f"{group}.json"
+
+
+class LocalOffsets:
+    """The offsets of one broadcasting consumer.
+
+    Raises:
+        UsageError: the file is damaged as its backup is, can't be read, or is in use.
+    """
+
+    def __init__(self, file: Path, group: str) -> None:
+        self._file = file
+        self._group = group
+        self._backup = file.with_name(file.name + ".bak")
+        self._changed = False
+        self._lock: int | None = self._take()
+        try:
+            self._offsets = self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """See ``OffsetStore``."""
+        return self._offsets.get(queue)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """See ``OffsetStore``; it is in the file after ``save``."""
+        self._offsets[queue] = offset
+        self._changed = True
+
+    async def save(self) -> None:
+        """Write the file if anything was committed. A full disk is logged; it is tried again."""
+        if not self._changed:
+            return
+        self._changed = False
+        text = _text(self._group, self._offsets)
+        try:
+            await asyncio.to_thread(self._write, text)
+        except OSError as error:
+            self._changed = True
+            _log.warning("local offsets not written", file=str(self._file), error=str(error))
+
+    def close(self) -> None:
+        """Let others use the file."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self) -> int:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._file.with_name(self._file.name + ".lock"), os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise self._unusable(f"can't be used: {error}") from error
+        try:
+            _exclusively(lock)
+        except OSError:
+            os.close(lock)
+            raise self._unusable("is used by another consumer") from None
+        return lock
+
+    def _unusable(self, why: str) -> UsageError:
+        return UsageError(
+            f"the offsets file {self._file} {why}",
+            group=self._group,
+            hint="give each broadcasting consumer a file of its own by local_offsets=",
+        )
+
+    def _load(self) -> dict[MessageQueue, int]:
+        found: list[str] = []
+        for file in (self._file, self._backup):
+            try:
+                offsets = _parsed(_read(file))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                found.append(f"{file.name}: {error}")
+                continue
+            if found:
+                _log.warning("offsets file damaged, backup taken", file=str(file), error=found[0])
+            return offsets
+        if found:
+            raise UsageError(
+                f"the offsets in {self._file.parent} are damaged ({'; '.join(found)})",
+                group=self._group,
+                hint=f"put {self._file.name} back from a copy, or remove it and its backup to"
+                " begin at start_from",
+            )
+        return {}
+
+    def _write(self, text: bytes) -> None:
+        fresh = self._file.with_name(self._file.name + ".tmp")
+        with fresh.open("wb") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if self._file.exists():
+            self._file.replace(self._backup)
+        fresh.replace(self._file)
+
+
+def _exclusively(lock: int) -> None:
+    """Raises OSError when another has this file open so; nothing where there are no such locks."""
+    try:
+        import fcntl  # noqa: PLC0415 - not everywhere
+    except ImportError:
+        return
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _read(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        text = stream.read(MAX_LOCAL_OFFSETS_BYTES + 1)
+    if len(text) > MAX_LOCAL_OFFSETS_BYTES:
+        raise ValueError(f"it has more than {MAX_LOCAL_OFFSETS_BYTES} bytes")
+    return text
+
+
+def _text(group: str, offsets: dict[MessageQueue, int]) -> bytes:
+    rows = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": offset,
+        }
+        for queue, offset in sorted(offsets.items())
+    ]
+    return json.dumps({"group": group, "offsets": rows}, indent=1).encode()
+
+
+def _parsed(text: bytes) -> dict[MessageQueue, int]:
+    """Raises ValueError for what isn't an offsets file."""
+    try:
+        rows: Any = json.loads(text)["offsets"]
+        offsets = {
+            MessageQueue(row["topic"], row["broker"], row["queue"]): row["offset"] for row in rows
+        }
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it is no offsets file: {error!r}") from None
+    for queue, offset in offsets.items():
+        kinds = (type(queue.topic), type(queue.broker_name), type(queue.queue_id), type(offset))
+        if kinds != (str, str, int, int) or offset < 0:
+            raise ValueError(f"{queue} can't be at {offset!r}")
+    return offsets

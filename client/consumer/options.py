@@ -12,8 +12,7 @@ from client.config import ClientArguments, Options, check_start_from, positive
 from client.errors import UsageError
 from client.events import EventHandler
 from client.interceptors import Interceptor
-from client.names import check_topic_name
-from client.places import Duration, Place, Position, StartFrom, seconds
+from client.positions import Duration, Place, Position, StartFrom, check_topic_name, seconds
 from remoting.protocol.message.tags import TagExpression
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ class PushOptions(Options):
         model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
         start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST``, an
             offset or a datetime; or in words as the command line has them: see
-            ``client.places.position_of``. As with RocketMQ, a broker answers 0 for a young queue.
+            ``client.positions.position_of``. As with RocketMQ, a broker answers 0 for a young queue.
         exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
         on_conflict: what to do about members that differ in what all must agree on.
         on_event: is told what happens to the consumer and its queues.

@@ -23,9 +23,8 @@ from client.errors import ConsumerStopped, PocketMQError, UsageError
 from client.interceptors import show
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
-from client.names import check_group, check_topic_name, queues_of
 from client.offsets import Offsets
-from client.places import Duration, Position, seconds
+from client.positions import Duration, Position, check_group, check_topic_name, queues_of, seconds
 from client.serde import Serde, raw
 from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData

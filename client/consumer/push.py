@@ -25,15 +25,14 @@ from client.consumer.options import (
     subscriptions_of,
 )
 from client.consumer.received import ReceivedMessage
-from client.consumer.stop_signal import on_stop_signal
+from client.consumer.threads import on_stop_signal
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumptionPaused
 from client.interceptors import show
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
-from client.names import check_group
-from client.places import Duration, seconds
+from client.positions import Duration, check_group, seconds
 from client.serde import Serde, raw
 from remoting.log import Log
 from remoting.protocol.message.tags import TagExpression

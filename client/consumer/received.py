@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from client.consumer.outcome import DONE, Outcome, Settler, Verdict, outcome_of
 from client.errors import UnreadableMessage, UsageError
-from client.places import Duration, instant, seconds
+from client.positions import Duration, instant, seconds
 from client.serde import Serde
 from remoting.protocol import core
 from remoting.protocol.command import UNKNOWN

@@ -20,7 +20,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from client.limits import SPREAD_MESSAGES
-from client.receipt import Receipt
+from client.message import Receipt
 from remoting.protocol.message import batch as batches
 from remoting.protocol.queue import MessageQueue
 

@@ -21,8 +21,8 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
+from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
-from client.receipt import Receipt, SendStatus
 from client.remote import name_of, unavailable
 from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from remoting.limits import STALL_SECONDS

@@ -9,11 +9,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from client.errors import PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around_oneway, around_send
-from client.message import Message
-from client.places import Duration
+from client.message import Message, Receipt
+from client.positions import Duration
 from client.producer.prepare import Preparer
 from client.producer.send_buffer import SendBuffer
-from client.receipt import Receipt
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from client.config import ProducerOptions
 from client.errors import UsageError
 from client.message import Message
-from client.places import Duration, seconds
+from client.positions import Duration, seconds
 from client.producer.columns import ELEMENT_BYTES, MessageColumns
 from client.serde import Serde, raw
 from remoting.protocol import names

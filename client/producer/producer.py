@@ -13,13 +13,11 @@ from client.context import ClientContext
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
 from client.lifecycle import Lifecycle, State
 from client.limits import CLOSE_TIMEOUT
-from client.message import Message
-from client.names import check_group
-from client.places import Duration, seconds
+from client.message import Message, Receipt
+from client.positions import Duration, check_group, seconds
 from client.producer.intercepted import Intercepted
 from client.producer.prepare import Preparer
 from client.producer.send_buffer import SendBuffer
-from client.receipt import Receipt
 from client.serde import Serde, raw
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor

@@ -25,12 +25,12 @@ from client.config import ProducerOptions
 from client.context import ClientContext
 from client.errors import BufferFull, PocketMQError, SendError, as_send_error
 from client.limits import WAITING_PER_IN_FLIGHT
+from client.message import Receipt
 from client.producer.columns import ELEMENT_BYTES, ID_NAME, Lanes, MessageColumns
 from client.producer.delivery import OwnTime
 from client.producer.prepare import SHORT_PROPERTIES, check_topic, tail_text
 from client.producer.queue_selector import by_sharding_key
 from client.producer.sender import Sender
-from client.receipt import Receipt
 from client.routes import Route
 from remoting.limits import STALL_SECONDS
 from remoting.protocol.names import RETRY_PREFIX

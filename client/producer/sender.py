@@ -20,10 +20,10 @@ from client.backoff import Backoff
 from client.config import ProducerOptions
 from client.context import ClientContext
 from client.errors import BrokerUnreachable, NoRoute, Outcome, PocketMQError, as_send_error
+from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.producer.delivery import BUSY, Delivery, OwnTime, Verdict, not_durable
 from client.producer.queue_selector import RoundRobin, by_sharding_key
-from client.receipt import Receipt, SendStatus
 from client.routes import Route
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed, RemotingError, RequestTimeout

@@ -1,29 +1,28 @@
-"""What a member finds out about its group: who is in it, and who holds which queue.
-
-Brokers can disagree about the members for a moment. So all members ask the same broker about a
-topic, the first by name that answers, and not any as RocketMQ's clients do. And a broker that
-had to be connected to again may have restarted: it gets a moment to hear of the other members,
-and they to take their locks again.
-"""
+"""What a member knows of its group: subscriptions, members, and who holds which queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 
 from client.context import ClientContext
-from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, remote_error
+from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, UsageError, remote_error
 from client.limits import RESTART_GRACE
+from client.positions import Place, Position, check_topic_name
 from client.rebalance.rebalancer import View
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionData
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.group import GetConsumerListByGroupRequestHeader
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
@@ -177,3 +176,85 @@ async def describe(context: ClientContext, address: str, group: str) -> GroupDes
         raise remote_error(
             ResponseCode.SYSTEM_ERROR, str(error), "the answer", group=group, broker=address
         ) from error
+
+
+EVERYTHING = TagExpression.parse("*")
+
+
+class Subscribed:
+    """The topics of one member.
+
+    Args:
+        now_ms: gives versions.
+        retry: the group's retry topic is read too.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        expressions: Mapping[str, TagExpression],
+        now_ms: Callable[[], int],
+        *,
+        retry: bool,
+    ) -> None:
+        self._now_ms = now_ms
+        self._own = retry_topic(group) if retry else None
+        self._versions: dict[str, tuple[TagExpression, int]] = {}
+        for topic, expression in expressions.items():
+            self.put(topic, expression)
+        if self._own is not None:
+            self._versions[self._own] = (EVERYTHING, now_ms())
+
+    @property
+    def topics(self) -> list[str]:
+        """All, the retry topic last."""
+        return [*(topic for topic in self._versions if topic != self._own), *self._retry()]
+
+    def _retry(self) -> list[str]:
+        return [] if self._own is None else [self._own]
+
+    def expression(self, topic: str) -> TagExpression | None:
+        """What is wanted of a topic."""
+        found = self._versions.get(topic)
+        return None if found is None else found[0]
+
+    def put(self, topic: str, expression: TagExpression) -> bool:
+        """Subscribe a topic, or change what is wanted of it; False if that is so already.
+
+        Raises:
+            UsageError: this can't be a topic's name, or is the group's own retry topic.
+        """
+        check_topic_name(topic)
+        if topic == self._own:
+            raise UsageError("the retry topic is subscribed by itself", topic=topic)
+        known = self._versions.get(topic)
+        if known is not None and known[0] == expression:
+            return False
+        self._versions[topic] = (expression, self._now_ms())
+        return True
+
+    def remove(self, topic: str) -> bool:
+        """End a subscription; False if there is none."""
+        return topic != self._own and self._versions.pop(topic, None) is not None
+
+    def data(self) -> list[SubscriptionData]:
+        """For a heartbeat."""
+        return [
+            SubscriptionData(
+                topic=topic,
+                sub_string=expression.text,
+                tags_set=sorted(expression.tags),
+                code_set=sorted(expression.codes),
+                sub_version=version_ms,
+            )
+            for topic, (expression, version_ms) in self._versions.items()
+        ]
+
+
+def from_where(start_from: Position) -> ConsumeFromWhere:
+    """How heartbeats name where queues without an offset begin."""
+    if start_from is Place.END:
+        return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    if isinstance(start_from, datetime):
+        return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

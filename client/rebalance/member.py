@@ -17,18 +17,14 @@ from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import Event, MembersDiffer, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
-from client.places import Position
-from client.rebalance.conflicts import Policy, join
-from client.rebalance.group_view import GroupView
-from client.rebalance.group_watch import GroupWatch
+from client.positions import Position
+from client.rebalance.conflicts import GroupWatch, Policy, join
+from client.rebalance.group_view import GroupView, Subscribed, from_where
 from client.rebalance.hand_over import Assignee, HandOver
 from client.rebalance.rebalancer import Rebalancer, View
-from client.rebalance.reports import Reports
-from client.rebalance.running_info import Running, consumer_status, running_info
+from client.rebalance.reports import Reports, Running, consumer_status, running_info
 from client.rebalance.starts import OffsetStore, Start, Starts
-from client.rebalance.sticky import Sticky
-from client.rebalance.strategies import Strategy, strategy_named
-from client.rebalance.subscriptions import Subscribed, from_where
+from client.rebalance.strategies import Sticky, Strategy, strategy_named
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode

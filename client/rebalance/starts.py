@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from client.context import ClientContext
 from client.errors import NotFound
 from client.offsets import Offsets
-from client.places import Place, Position, milliseconds
+from client.positions import Place, Position, milliseconds
 from remoting.protocol.names import retry_topic
 from remoting.protocol.queue import MessageQueue
 

@@ -8,7 +8,10 @@ use the same one. (cf. AllocateMessageQueueStrategy and its implementations.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from client.errors import UsageError
@@ -199,8 +202,10 @@ def strategy_named(given: str | Strategy) -> Strategy:
     Raises:
         UsageError: no such name, one that needs arguments, or no strategy at all.
     """
-    from client.rebalance.ring import ConsistentHash  # noqa: PLC0415 - it builds on this module
-    from client.rebalance.sticky import Sticky  # noqa: PLC0415 - as above
+    from client.rebalance.strategies import (
+        ConsistentHash,  # noqa: PLC0415 - it builds on this module
+        Sticky,  # noqa: PLC0415 - as above
+    )
 
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, Strategy):
@@ -239,3 +244,132 @@ _WITH_ARGUMENTS: Final = {
     "by_machine_room": "ByMachineRoom(rooms)",
     "machine_room_nearby": "MachineRoomNearby(inner, room_of_broker, room_of_member)",
 }
+
+
+VIRTUAL_NODES: Final = 10
+"""Places of one member on the ring (cf. AllocateMessageQueueConsistentHash)."""
+
+
+class ConsistentHash:
+    """RocketMQ's ring.
+
+    Args:
+        virtual_nodes: places of each member on the ring; all members have to use the same.
+    """
+
+    name: Final = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_nodes: int = VIRTUAL_NODES) -> None:
+        if virtual_nodes < 0:
+            raise UsageError(f"virtual_nodes can't be {virtual_nodes}", hint="give 1 or more")
+        self._virtual_nodes = virtual_nodes
+
+    def allocate(
+        self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
+    ) -> list[MessageQueue]:
+        """See ``Strategy.allocate``."""
+        if place(member, queues, members, group) is None:
+            return []
+        owner_of = {
+            _position(f"{one}-{number}"): one
+            for one in members
+            for number in range(self._virtual_nodes)
+        }
+        ring = sorted(owner_of)
+        if not ring:
+            return []
+        return [
+            queue
+            for queue in queues
+            if owner_of[ring[bisect_left(ring, _position(_text(queue))) % len(ring)]] == member
+        ]
+
+
+def _text(queue: MessageQueue) -> str:
+    """A queue as Java prints it: that is what is hashed."""
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+        f"queueId={queue.queue_id}]"
+    )
+
+
+def _position(key: str) -> int:
+    digest = hashlib.md5(key.encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+Owners = Mapping[MessageQueue, str]
+"""The client id that holds each queue's lock; queues that nobody holds are absent."""
+
+
+class Sticky:
+    """As few moves as possible, shares that differ by one at most over all topics together."""
+
+    name: Final = "STICKY"
+
+    def allocate(
+        self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
+    ) -> list[MessageQueue]:
+        """The share of a member while it isn't known who holds what."""
+        if place(member, queues, members, group) is None:
+            return []
+        shares = self.share_out(queues, members, {})
+        return [queue for queue in queues if shares[queue] == member]
+
+    def share_out(
+        self, queues: Iterable[MessageQueue], members: Iterable[str], owners: Owners
+    ) -> dict[MessageQueue, str]:
+        """Whose each queue is from now on; nobody's if there is no member."""
+        everybody = sorted(set(members))
+        if not everybody:
+            return {}
+        held: dict[str, list[MessageQueue]] = {one: [] for one in everybody}
+        pool: list[tuple[int, MessageQueue]] = []
+        turns = _turns(queues)
+        for queue, turn in turns.items():
+            owner = owners.get(queue)
+            if owner in held:
+                held[owner].append(queue)
+            else:
+                pool.append((turn, queue))
+        sizes = _sizes(held, len(turns))
+        for one, mine in held.items():
+            pool += [(turns[queue], queue) for queue in _given_away(mine, len(mine) - sizes[one])]
+        pool.sort()
+        unowned = iter([queue for _, queue in pool])
+        shares = {queue: one for one, mine in held.items() for queue in mine}
+        for one, mine in held.items():
+            shares.update((next(unowned), one) for _ in range(sizes[one] - len(mine)))
+        return shares
+
+
+def _turns(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+    """Each queue's number within its topic."""
+    count: defaultdict[str, int] = defaultdict(int)
+    turns: dict[MessageQueue, int] = {}
+    for queue in sorted(set(queues)):
+        turns[queue] = count[queue.topic]
+        count[queue.topic] += 1
+    return turns
+
+
+def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, int]:
+    size, longer = divmod(total, len(held))
+    many = [one for one in held if len(held[one]) > size]
+    few = [one for one in held if len(held[one]) <= size]
+    more = set((many + few)[:longer])
+    return {one: size + (one in more) for one in held}
+
+
+def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
+    """Take ``count`` queues out of a sorted list, from the topics that have most."""
+    given: list[MessageQueue] = []
+    by_topic: dict[str, list[MessageQueue]] = {}
+    for queue in mine:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    for _ in range(count):
+        topic = max(by_topic, key=lambda one: len(by_topic[one]))
+        queue = by_topic[topic].pop()
+        mine.remove(queue)
+        given.append(queue)
+    return given

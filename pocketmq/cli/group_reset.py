@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 import client
-from client.places import Position
+from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option

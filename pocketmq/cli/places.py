@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 import client
-from client.places import Position, position_of
+from client.positions import Position, position_of
 
 PLACE_METAVAR: Final = "PLACE"
 PLACE_HELP: Final = (

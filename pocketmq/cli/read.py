@@ -14,7 +14,7 @@ from typing import IO, Final
 import click
 
 import client
-from client.places import Position
+from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.options import json_option, nameserver_option

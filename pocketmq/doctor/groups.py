@@ -21,7 +21,7 @@ from client.admin.descriptions import (
     of_apache,
     of_ours,
 )
-from client.places import instant
+from client.positions import instant
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
 from pocketmq.output import count

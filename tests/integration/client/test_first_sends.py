@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import client
-from client.heartbeats import Heartbeats
+from client.heartbeat import Heartbeats
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed
 

@@ -397,7 +397,7 @@ async def test_a_silent_connection_is_found_out_and_replaced(
 ):
     async with client.Producer(fake.address) as producer:
         await producer.send("T", b"1")
-        monkeypatch.setattr("client.heartbeats.HEARTBEAT_TIMEOUT", 0.1)
+        monkeypatch.setattr("client.heartbeat.HEARTBEAT_TIMEOUT", 0.1)
         silent = fake.seen[-1]
         first = next(iter(fake.server.connections))
         fake.on_send(lambda command, connection: None)

@@ -11,9 +11,8 @@ from client import serde
 from client.consumer.concurrent import Concurrent
 from client.consumer.crew import as_async, is_async
 from client.consumer.intake import Held, Intake
-from client.consumer.lanes import Lanes
 from client.consumer.options import PushOptions
-from client.consumer.orderly import InOrder
+from client.consumer.orderly import InOrder, Lanes
 from client.consumer.outcome import Outcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.threads import HandlerThreads

@@ -20,7 +20,7 @@ from client.config import (
     name_servers,
 )
 from client.errors import UsageError
-from client.places import BEGIN, END
+from client.positions import BEGIN, END
 
 
 def test_defaults_are_rocketmqs_where_there_are_such():

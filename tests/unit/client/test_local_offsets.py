@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client.consumer.broadcast import LocalOffsets
+from client.consumer.offset_store import LocalOffsets
 from client.errors import UsageError
 from remoting.protocol.queue import MessageQueue
 

@@ -21,8 +21,7 @@ from client.consumer.received import ReceivedMessage
 from client.errors import UnreadableMessage, UsageError
 from client.heartbeat import Members
 from client.lifecycle import Lifecycle, State
-from client.names import check_group, check_topic_name
-from client.places import instant, milliseconds, seconds
+from client.positions import check_group, check_topic_name, instant, milliseconds, seconds
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData, SubscriptionData
 from remoting.protocol.message import compression

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from client.errors import NoNameServer, remote_error
-from client.heartbeat import GROUP_REQUESTS, Members, group_of
-from client.heartbeats import Heartbeats
+from client.heartbeat import GROUP_REQUESTS, Heartbeats, Members, group_of
 from client.producer.queue_selector import FaultTable
 from client.remote import Remote
 from client.routes import Route, RouteTable

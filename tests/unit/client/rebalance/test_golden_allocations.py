@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from client.errors import UsageError
-from client.rebalance.ring import ConsistentHash
 from client.rebalance.strategies import (
     Averagely,
     AveragelyByCircle,
     ByConfig,
     ByMachineRoom,
+    ConsistentHash,
     MachineRoomNearby,
     Strategy,
     strategy_named,

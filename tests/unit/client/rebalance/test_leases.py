@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance.leases import Leases
+from client.rebalance.queue_lock import Leases
 from remoting.protocol.queue import MessageQueue
 
 A, B = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from client.events import QueueLost, QueueResumed, QueueWaiting
-from client.places import Place
+from client.positions import Place
 from remoting.protocol.codes import RequestCode, ResponseCode
 from tests.unit.client.rebalance.one_broker import queue, world
 from tests.virtual_time import virtual

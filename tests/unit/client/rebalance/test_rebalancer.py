@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.rebalance.rebalancer import Rebalancer, View
-from client.rebalance.sticky import Sticky
-from client.rebalance.strategies import Averagely, ByConfig, MachineRoomNearby
+from client.rebalance.strategies import Averagely, ByConfig, MachineRoomNearby, Sticky
 from remoting.protocol.queue import MessageQueue
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.errors import PocketMQError, RemoteError, UsageError
-from client.places import Place, Position
+from client.positions import Place, Position
 from client.rebalance.starts import Starts
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue

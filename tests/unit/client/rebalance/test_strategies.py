@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance.ring import ConsistentHash
-from client.rebalance.sticky import Sticky
 from client.rebalance.strategies import (
     Averagely,
     AveragelyByCircle,
     ByMachineRoom,
+    ConsistentHash,
     MachineRoomNearby,
+    Sticky,
     Strategy,
 )
 from remoting.protocol.queue import MessageQueue
