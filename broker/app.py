@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Final, Self
 import structlog
 
 from broker import fast_path
-from broker.announcement import Announcement
 from broker.config import BrokerConfig
-from broker.delivery.delays import Delays
+from broker.delivery.deliverer import Delays
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.group_watch import STEP_SECONDS
 from broker.limits import WOKEN_AT_ONCE
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import SAMPLE_SECONDS, Rates, Totals
-from broker.registration import Registration
+from broker.registration import Announcement, Registration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.files import Files, OsFiles
@@ -218,8 +217,10 @@ class Broker:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
         # Compiled: they are there only if ``WHY`` is empty.
-        from broker.fast_path.feed import FastPathFeed  # noqa: PLC0415
-        from broker.fast_path.host import Host  # noqa: PLC0415
+        from broker.fast_path.host import (
+            FastPathFeed,  # noqa: PLC0415
+            Host,  # noqa: PLC0415
+        )
         from broker.fast_path.read_pass import ReadPass  # noqa: PLC0415
 
         endpoint = self._server.endpoint

@@ -12,13 +12,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from broker.errors import Refused
 from broker.limits import (
     MAX_NEW_TOPIC_WAIT_SECONDS,
     MAX_WAITING_NEW_TOPIC_BYTES,
     MAX_WAITING_NEW_TOPICS,
     NEW_TOPICS_PER_SECOND,
 )
+from broker.processors.errors import Refused
 from remoting.clock import Clock
 from remoting.protocol.codes import ResponseCode
 

@@ -12,7 +12,7 @@ import structlog
 
 from broker.delivery.long_poll import LongPolls
 from broker.groups.consumers import ConsumerTable
-from broker.groups.findings import Findings
+from broker.groups.health import Findings
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import QueueLocks

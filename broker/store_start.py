@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from broker.config import BrokerConfig
-from broker.errors import BrokerError
+from broker.processors.errors import BrokerError
 from broker.store.errors import StoreError
 from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig

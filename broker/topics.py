@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import structs
 
-from broker.errors import LimitReached
 from broker.limits import MAX_TOPICS
+from broker.processors.errors import LimitReached
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.delivery.delayed import replaced
-from broker.delivery.levels import level_for
+from broker.delivery.schedule import level_for, replaced
 from broker.store.results import PendingMessage
 from remoting.protocol.bodies.group import GroupRetryPolicy, SubscriptionGroupConfig
 from remoting.protocol.message import properties

@@ -1,21 +1,99 @@
-"""What of which delay level is due when (cf. ScheduleMessageService).
+"""Delay levels and what of each is due when, without I/O (cf. ScheduleMessageService).
 
-A level's messages wait in a queue in the order they came, and all wait equally long: so the first
-of them is due first, and only it has to be watched. For each level there is the number of the next
-message to deliver and the time of the next look at the queue; a level without a time has nothing
-waiting, and the arrival of a message gives it one.
-
-An entry says when its message is due. If that is further off than the level is long, the clock was
-set back or the table of levels was changed, and the message is due at once; so is a look. Queues of
-levels that the table no longer has are served by their entries alone.
-
-No I/O here; times are ms of the wall clock, as entries have them, and come in as ``now_ms``.
+How far each level has been delivered is kept, so that a restart neither loses nor repeats messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
+from broker.store.files import Files, Region
+from broker.store.results import PendingMessage
+from remoting.protocol import names
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.message import properties
+from remoting.protocol.message.tags import tags_code_of
+from remoting.protocol.message.view import RecordView
+
+if TYPE_CHECKING:
+    from broker.store.message_store import MessageStore
+
+
+DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's 18 levels."""
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
+_NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
+_DELAY: Final = properties.DELAY.encode()
+
+
+def delay_levels(text: str) -> str:
+    """Check the value of ``messageDelayLevel``; for the configuration.
+
+    Raises:
+        ValueError: it is none; the text is the end of a sentence.
+    """
+    parse_levels(text)
+    return text
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """How long the levels are, in ms, from level 1 on.
+
+    Raises:
+        ValueError: ``text`` doesn't list levels; the text is the end of a sentence.
+    """
+    found = [_DELAY.fullmatch(word) for word in text.split()]
+    levels = [int(match[1]) * _UNITS_MS[match[2]] for match in found if match is not None]
+    if not 0 < len(levels) == len(found) <= MAX_DELAY_LEVELS:
+        raise ValueError(
+            f"must be 1 to {MAX_DELAY_LEVELS} delays with a blank in between, each a number and "
+            f"one of s m h d, such as 1s 30s 5m"
+        )
+    if not 0 < min(levels) <= max(levels) <= MAX_DELAY_MS:
+        raise ValueError(f"must have delays of 1s to {MAX_DELAY_MS // _UNITS_MS['d']}d")
+    return tuple(levels)
+
+
+def level_of(text: bytes) -> int:
+    """The delay level that a message's properties ask for; 0 or less: none.
+
+    Raises:
+        ValueError: what is said there is no number.
+    """
+    value = properties.find(text, _DELAY)
+    if value is None:
+        return 0
+    if _NUMBER.fullmatch(value) is None:
+        raise ValueError(
+            f"the property DELAY is {value[:20]!r}, not the number of a delay level: send 1 for "
+            "the shortest, or leave it out"
+        )
+    return int(value)
+
+
+def level_for(wait_ms: int, levels_ms: Sequence[int]) -> int:
+    """The shortest level that is at least this long; the longest one if none is.
+
+    Args:
+        wait_ms: how long a message has to wait.
+        levels_ms: how long the levels are, from level 1 on.
+    """
+    levels = range(1, len(levels_ms) + 1)
+    enough = [level for level in levels if levels_ms[level - 1] >= wait_ms]
+    if enough:
+        return min(enough, key=lambda level: levels_ms[level - 1])
+    return max(levels, key=lambda level: levels_ms[level - 1])
+
 
 _first = itemgetter(0)
 
@@ -106,3 +184,179 @@ class Schedule:
             if at > now_ms:
                 return count, at
         return len(entries), None
+
+
+Save = Callable[[dict[int, int]], None]
+"""Writes ``delayOffset.json`` in the background."""
+
+FILE_NAME: Final = "deliveryProgress"
+FILE_BYTES: Final = 4096
+
+_log = structlog.get_logger("broker")
+
+_MAGIC: Final = b"PMQDELAY"
+_HEAD: Final = Struct(">8sqiI")
+_LEVEL: Final = Struct(">iq")
+_MOST: Final = (FILE_BYTES - _HEAD.size) // _LEVEL.size
+
+
+def encode(offsets: Mapping[int, int], log_end: int) -> bytes:
+    """The file's bytes; of more levels than it has room for the first ones."""
+    levels = sorted(offsets.items())[:_MOST]
+    body = b"".join(_LEVEL.pack(level, offset) for level, offset in levels)
+    crc = crc32(_HEAD.pack(_MAGIC, log_end, len(levels), 0) + body)
+    return _HEAD.pack(_MAGIC, log_end, len(levels), crc) + body
+
+
+def decode(data: bytes | memoryview, log_end: int) -> dict[int, int]:
+    """What a file says, whose store has a log up to ``log_end``; nothing if it can't be believed.
+
+    Never raises, whatever the bytes are.
+    """
+    if len(data) < _HEAD.size:
+        return {}
+    magic, end, count, crc = _HEAD.unpack_from(data)
+    if magic != _MAGIC or not 0 <= count <= (len(data) - _HEAD.size) // _LEVEL.size:
+        return {}
+    body = bytes(data[_HEAD.size : _HEAD.size + count * _LEVEL.size])
+    if crc != crc32(_HEAD.pack(_MAGIC, end, count, 0) + body) or end > log_end:
+        return {}
+    return dict(_LEVEL.iter_unpack(body))
+
+
+class DeliveryProgress:
+    """Keeps the progress of a schedule.
+
+    Args:
+        schedule: whose.
+        store: where deliveries go.
+        directory: of the broker's state files.
+        files: the disk.
+        save: writes ``delayOffset.json``, in the background.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        store: MessageStore,
+        directory: Path,
+        files: Files,
+        save: Save,
+    ) -> None:
+        self._schedule = schedule
+        self._store = store
+        self._path = directory / FILE_NAME
+        self._files = files
+        self._save = save
+        self._region: Region | None = None
+        self._saved_version = schedule.version
+        # Of the deliveries that wait for the disk: end of the log, version, offsets.
+        self._waiting: tuple[int, int, dict[int, int]] | None = None
+
+    def load(self) -> None:
+        """Take over what our file says; once, before anything is delivered.
+
+        Raises:
+            OSError: the file can't be read or made.
+        """
+        self._files.make_directory(self._path.parent, durable=True)
+        kept = self._files.read(self._path)
+        for level, offset in decode(kept or b"", self._store.end_offset).items():
+            if offset > self._schedule.offsets.get(level, 0):
+                self._schedule.advance(level, offset)
+        if kept is not None and len(kept) != FILE_BYTES:
+            self._files.remove(self._path)
+            kept = None
+        self._region = self._files.open_mapped(self._path, FILE_BYTES, create=kept is None)
+
+    def delivered(self) -> None:
+        """Messages were delivered: note it."""
+        assert self._region is not None
+        try:
+            self._region.write(0, encode(self._schedule.offsets, self._store.end_offset))
+        except OSError as error:
+            _log.warning(
+                "progress of delayed messages can't be noted; if the broker were killed now, some "
+                "of them would come twice",
+                file=str(self._path),
+                reason=str(error),
+            )
+
+    def save_durable(self) -> None:
+        """Write ``delayOffset.json`` as far as the disk has what was delivered; now and then."""
+        if self._waiting is None and self._schedule.version != self._saved_version:
+            schedule = self._schedule
+            self._waiting = (self._store.end_offset, schedule.version, schedule.offsets.copy())
+        if self._waiting is not None and self._waiting[0] <= self._store.durable_offset:
+            _, self._saved_version, offsets = self._waiting
+            self._waiting = None
+            self._save(offsets)
+
+    def save_all(self) -> None:
+        """Write ``delayOffset.json`` with everything that was delivered; blocks for the disk."""
+        self._waiting = None
+        try:
+            if self._schedule.version != self._saved_version:
+                self._store.flush()
+        except OSError as error:
+            _log.warning("the store can't be flushed", reason=str(error))
+        self.save_durable()
+
+
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_REAL_QID: Final = properties.REAL_QID.encode()
+
+
+def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:
+    """Send a message to the queue of its delay level first.
+
+    Args:
+        message: as it would be stored now; changed in place.
+        level: above 0; one above the last counts as the last.
+        levels_ms: how long the levels are.
+    """
+    last = len(levels_ms)
+    text = message.properties
+    if level > last:
+        level = last
+        text = replaced(text, _DELAY, b"%d" % level)
+    text = replaced(text, _REAL_TOPIC, message.topic.encode())
+    message.properties = replaced(text, _REAL_QID, b"%d" % message.queue_id)
+    message.topic = names.SCHEDULE_TOPIC
+    message.queue_id = level - 1
+    message.due_in_ms = levels_ms[level - 1]
+
+
+def delivered(record: RecordView) -> PendingMessage:
+    """The message that a record of the schedule topic has waited for.
+
+    Its body is the record's, not copied.
+
+    Raises:
+        ValueError: the record doesn't say where it belongs; the text is a sentence.
+    """
+    text = record.properties_text
+    topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
+    if topic is None or queue_id is None or not queue_id.isdigit():
+        raise ValueError("it doesn't say to which queue of which topic it belongs")
+    name = topic.decode("utf-8", "replace")
+    if name in names.NOT_SENDABLE_TOPICS:
+        raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
+    return PendingMessage(
+        topic=name,
+        queue_id=int(queue_id),
+        body=record.stored_body,
+        properties=text,
+        tags_code=tags_code_of(text),
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host_bytes,
+        reconsume_times=record.reconsume_times,
+        store_host=record.store_host_bytes,
+    )
+
+
+def replaced(text: bytes, name: bytes, value: bytes) -> bytes:
+    """A properties text with ``name`` once, at its end."""
+    return properties.append(properties.remove(text, name), name, value)

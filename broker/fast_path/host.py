@@ -1,4 +1,4 @@
-"""What the read pass asks of the broker: who may send and pull what, and how it is answered.
+"""The fast path's side of the broker: its place on a connection, and what it asks of the broker.
 
 The decisions are those of ``broker.processors``. Of a client's requests all but a few fields
 repeat; what follows from the rest is worked out once, as a plan, which the pass keeps under the
@@ -12,31 +12,39 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import LimitReached, Refused
-from broker.fast_path.read_pass import PullPlan, SendPlan
+from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
+from broker.processors.errors import LimitReached, Refused
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
 from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
+from remoting.connection import Connection
 from remoting.framing import GATHER_BYTES
+from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.frame import Frame, decode, encode
+from remoting.protocol.frame import Frame, cut, decode, encode
 from remoting.protocol.headers.pull import (
     PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.message.properties import CLUSTER, NAME_END
-from remoting.protocol.message.record import HOST_BYTES_V4, HOSTS_V6_MASK, TRANSACTION_MASK
+from remoting.protocol.message.record import (
+    HOST_BYTES_V4,
+    HOSTS_V6_MASK,
+    TRANSACTION_MASK,
+    host_bytes,
+)
 
 if TYPE_CHECKING:
     from broker.store.reader import Window
     from remoting.connection import Connection
+
 
 Piece = bytes | memoryview
 
@@ -261,3 +269,49 @@ class Host:
             # While they are in the processor's cache; what is large is written as it is.
             return [b"".join((frame, *records))]
         return [frame, *records]
+
+
+class FastPathFeed:
+    """Feeds one connection's reads to the read pass; see ``remoting.endpoint.Feed``.
+
+    Attributes:
+        connection: as the processors know it.
+        born_host: its packed address.
+    """
+
+    __slots__ = (
+        *("_counters", "_max_frame_bytes", "_now", "_pass", "_until"),
+        *("born_host", "connection"),
+    )
+
+    def __init__(self, read_pass: ReadPass, connection: Connection) -> None:
+        endpoint = connection.endpoint
+        self._counters = endpoint.counters
+        self._pass = read_pass
+        self._max_frame_bytes = endpoint.limits.max_frame_bytes
+        self._now = endpoint.clock.monotonic
+        self._until = 0.0
+        self.connection = connection
+        # A peer that is gone again already has no address; its frames take the general path.
+        self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
+
+    def __call__(self, buffer: bytes, position: int) -> int:
+        """Work a slice of a read."""
+        read_pass = self._pass
+        self._until = self._now() + SLICE_SECONDS
+        before = read_pass.frames
+        try:
+            return read_pass.work(self, buffer, position, position + SLICE_BYTES, self._may_go_on)
+        finally:
+            self._counters.frames_in += read_pass.frames - before
+
+    def _may_go_on(self) -> bool:
+        return self._now() < self._until
+
+    def work_cold(self, buffer: bytes, position: int) -> int:
+        """Work one frame on the general path; behind it, or ``position`` when it isn't whole."""
+        frame = cut(buffer, position, max_frame_bytes=self._max_frame_bytes)
+        if frame is None:
+            return position
+        self.connection.receive(frame)
+        return frame.end

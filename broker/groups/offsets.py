@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.errors import LimitReached
 from broker.limits import MAX_CONSUMER_OFFSETS
+from broker.processors.errors import LimitReached
 from remoting.protocol import names
 
 SEPARATOR = "@"

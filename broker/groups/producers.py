@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import LimitReached
 from broker.limits import MAX_CLIENT_GROUPS
+from broker.processors.errors import LimitReached
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import field
 
-from broker.errors import LimitReached
 from broker.limits import MAX_QUEUE_LOCKS
+from broker.processors.errors import LimitReached
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.queue import MessageQueue
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.errors import Refused
+from broker.delivery.retry import DLQ_QUEUES
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_PER_TOPIC
-from broker.processors.large_answers import LargeAnswers, sliced
-from broker.processors.patience import Answer
-from broker.processors.remarks import NOT_SAVED, check_group
+from broker.processors.errors import NOT_SAVED, Refused, check_group
+from broker.processors.offload import Answer, LargeAnswers, sliced
 from broker.state import BrokerState
+from broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from remoting.protocol import names
 from remoting.protocol.bodies import clients, decode, encode
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (
@@ -26,6 +27,7 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.stats import GroupList
+from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
@@ -35,9 +37,11 @@ from remoting.protocol.headers.group import (
     GetSubscriptionGroupConfigRequestHeader,
 )
 from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
+from remoting.protocol.limits import MAX_TOPIC_LENGTH
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+
 
 _log = structlog.get_logger("broker")
 
@@ -154,3 +158,34 @@ def _connections(channels: Iterable[ClientChannel]) -> list[clients.Connection]:
         )
         for channel in channels
     ]
+
+
+def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> TopicConfig:
+    """Where a group's messages go that shall be tried again; made if missing.
+
+    Raises:
+        Refused: the group's name is too long for a topic.
+        LimitReached: there are too many topics.
+    """
+    flag = UNIT_SUB_FLAG if unit else 0
+    return _fixed(state, names.retry_topic(group), queues, flag)
+
+
+def dead_letter_topic(state: BrokerState, group: str) -> TopicConfig:
+    """Where a group's messages go that it has given up; made if missing. Raises likewise."""
+    return _fixed(state, names.dlq_topic(group), DLQ_QUEUES, 0)
+
+
+def _fixed(state: BrokerState, name: str, queues: int, flag: int) -> TopicConfig:
+    if len(name) > MAX_TOPIC_LENGTH:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the group's name is too long for its topic {name[:40]}...: a topic has at most "
+            f"{MAX_TOPIC_LENGTH} characters",
+        )
+    topic, made = state.topics.create_fixed(
+        name, queues, READ_WRITE, state.clock.now_ms(), sys_flag=flag
+    )
+    if made:
+        state.changes.topics_changed([name], oneway=True)
+    return topic

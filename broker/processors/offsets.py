@@ -1,18 +1,29 @@
-"""Consumer offsets and the bounds of queues: codes 14, 15, 29, 31, 32, 43."""
+"""Consumer offsets, bounds of queues, and queue locks: codes 14, 15, 29, 31, 32, 41, 42, 43."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import Refused
 from broker.group_watch import GroupWatch
-from broker.groups.queue_rails import went_backwards
-from broker.processors.large_answers import SLICE_ENTRIES, LargeAnswers
-from broker.processors.patience import Answer
+from broker.groups.health import went_backwards
+from broker.processors.errors import (
+    Refused,
+    check_broker_name,
+    check_client_id,
+    check_group,
+    check_topic,
+)
+from broker.processors.offload import SLICE_ENTRIES, Answer, LargeAnswers
 from broker.state import BrokerState
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.body import MapParts
-from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    UnlockBatchRequestBody,
+)
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import (
@@ -26,9 +37,11 @@ from remoting.protocol.headers.pull import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from remoting.protocol.own_codes import TAKE_LOCKS
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
@@ -132,3 +145,35 @@ class OffsetProcessor:
 
 def _offset(command: Command, offset: int) -> Command:
     return command.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
+
+
+class LockProcessor:
+    """Serves queue locks."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def lock(self, command: Command, _: Connection) -> Command:
+        """LOCK_BATCH_MQ: take or keep locks; the answer names those the client holds now."""
+        body = decode(LockBatchRequestBody, command.body)
+        check_group(body.consumer_group)
+        check_client_id(body.client_id)
+        for queue in body.mq_set:
+            check_topic(queue.topic)
+            check_broker_name(queue.broker_name)
+        held = self._state.locks.lock(
+            body.consumer_group,
+            body.client_id,
+            body.mq_set,
+            self._state.clock.now_ms(),
+            by_force=command.fields.get(TAKE_LOCKS) == "true",
+        )
+        return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))
+
+    def unlock(self, command: Command, _: Connection) -> Command:
+        """UNLOCK_BATCH_MQ: give locks back."""
+        body = decode(UnlockBatchRequestBody, command.body)
+        self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        return command.reply()

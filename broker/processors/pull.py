@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import structlog
 
 from broker.delivery.long_poll import ParkedPull
-from broker.errors import Refused
 from broker.limits import (
     BYTES_PER_CHARACTER,
     DEFAULT_PULL_BYTES,
@@ -25,8 +24,8 @@ from broker.limits import (
     MAX_SUBSCRIPTION_LENGTH,
     SHORT_SUBSCRIPTION_LENGTH,
 )
+from broker.processors.errors import FAQ, NO_SQL, Refused, is_tag_type
 from broker.processors.offsets import OffsetProcessor
-from broker.processors.remarks import FAQ, NO_SQL, is_tag_type
 from broker.state import BrokerState
 from broker.store.errors import StoreBusy
 from broker.store.results import GetResult, GetStatus, PendingMessage

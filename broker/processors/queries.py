@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import Refused
+from broker.processors.errors import Refused
 from broker.state import BrokerState
 from broker.store.index.batch import keys_in
 from broker.store.index.limits import MAX_CANDIDATES, MAX_KEYS_OF_QUERY

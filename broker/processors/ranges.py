@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.errors import Refused
-from broker.processors.patience import Answer
+from broker.processors.errors import Refused
+from broker.processors.offload import Answer
 from broker.state import BrokerState
 from remoting.protocol.byte_range import ByteQuestion
 from remoting.protocol.codes import ResponseCode

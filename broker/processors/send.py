@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from broker.delivery.delayed import postpone
-from broker.delivery.levels import level_of
 from broker.delivery.retry import is_spent, without_delay
-from broker.errors import LimitReached, Refused
+from broker.delivery.schedule import level_of, postpone
 from broker.new_topics import NewTopics, NotYet
-from broker.processors.group_topics import dead_letter_topic, retry_topic
-from broker.processors.remarks import FAQ, check_topic, topic_text
+from broker.processors.errors import FAQ, LimitReached, Refused, check_topic, topic_text
+from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
 from remoting.protocol import names

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.delivery.delayed import postpone
 from broker.delivery.retry import is_spent, retry_level, sent_back
-from broker.errors import Refused
-from broker.processors.group_topics import dead_letter_topic, retry_topic
-from broker.processors.remarks import FAQ, check_group
+from broker.delivery.schedule import postpone
+from broker.processors.errors import FAQ, Refused, check_group
+from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
 from remoting.protocol import names

@@ -13,27 +13,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.errors import LimitReached, Refused
-from broker.group_news import CallLater, GroupNews, call_later
-from broker.group_watch import GroupWatch
-from broker.processors.clients import ClientProcessor
-from broker.processors.descriptions import DescriptionProcessor
-from broker.processors.figures import FigureProcessor
+from broker.group_watch import CallLater, GroupNews, GroupWatch, call_later
+from broker.processors.client_callbacks import RelayProcessor, ResetProcessor
+from broker.processors.clients import ClientProcessor, DescriptionProcessor
+from broker.processors.errors import LimitReached, Refused
 from broker.processors.groups import GroupProcessor
-from broker.processors.large_answers import LargeAnswers
-from broker.processors.locks import LockProcessor
-from broker.processors.offsets import OffsetProcessor
-from broker.processors.patience import Answer, Handler, patient
+from broker.processors.offload import Answer, Handler, LargeAnswers, patient
+from broker.processors.offsets import LockProcessor, OffsetProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
-from broker.processors.queue_looks import QueueLookProcessor
 from broker.processors.ranges import RangeProcessor
-from broker.processors.relays import RelayProcessor
-from broker.processors.resets import ResetProcessor
-from broker.processors.retention import RetentionProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
-from broker.processors.topics import TopicProcessor
+from broker.processors.stats import FigureProcessor, QueueLookProcessor
+from broker.processors.topics import RetentionProcessor, TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
 from broker.store.errors import StoreBusy, StoreError

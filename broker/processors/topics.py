@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from msgspec import structs
 
-from broker.errors import Refused
 from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
-from broker.processors.large_answers import LargeAnswers, sliced
-from broker.processors.patience import Answer
-from broker.processors.remarks import NOT_SAVED, check_topic
+from broker.processors.errors import NOT_SAVED, Refused, check_topic
+from broker.processors.offload import Answer, LargeAnswers, sliced
 from broker.state import BrokerState
 from broker.topic_attributes import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
@@ -36,9 +34,11 @@ from remoting.protocol.headers.admin import (
     DeleteTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from remoting.protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+
 
 _log = structlog.get_logger("broker")
 
@@ -196,3 +196,31 @@ def _refused_attributes(topic: str, error: ValueError) -> Refused:
 
 def _refuse(config: TopicConfig, why: str) -> None:
     raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {config.topic_name}: {why}")
+
+
+class RetentionProcessor:
+    """Serves deletions by hand."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def delete_old(self, command: Command, _: Connection) -> Command:
+        """DELETE_EXPIRED_COMMITLOG: what is past its time goes now, whatever the hour is."""
+        self._state.store.retention.ask()
+        return command.reply()
+
+    def clean_queues(self, command: Command, _: Connection) -> Command:
+        """CLEAN_EXPIRED_CONSUMEQUEUE: files of queues all of whose messages are gone."""
+        self._state.store.retention.ask()
+        return command.reply()
+
+    def clean_topics(self, command: Command, _: Connection) -> Command:
+        """CLEAN_UNUSED_TOPIC: queues of topics that do not exist any more."""
+        state = self._state
+        for topic in state.store.topics_on_disk():
+            if topic != SCHEDULE_TOPIC and state.topics.get(topic) is None:
+                queues = state.store.delete_topic(topic)
+                _log.info("queues of a topic that is gone deleted", topic=topic, queues=queues)
+        return command.reply()

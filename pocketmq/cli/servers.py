@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from broker.errors import BrokerError
+from broker.processors.errors import BrokerError
 from broker.store.errors import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from broker.delivery.levels import DEFAULT_LEVELS, parse_levels
+from broker.delivery.schedule import DEFAULT_LEVELS, parse_levels
 from broker.store.errors import StoreError
 from broker.store.verify.check import CheckOptions, Report, check
 from broker.store.verify.findings import Finding, Severity

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.groups.conflicts import ANCHORS
+from broker.groups.health import ANCHORS
 from tests.tour import HOME, blocks
 
 PAGE = HOME / "docs" / "consumer-groups.md"

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.announcement import Announcement
 from broker.config import BrokerConfig
-from broker.registration import MAX_TOPICS_AT_ONCE, Registration
+from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, Registration
 from broker.topics import TopicRules, TopicTable
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode

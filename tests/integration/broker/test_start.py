@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.delivery.long_poll import LongPolls
-from broker.errors import BrokerError
+from broker.processors.errors import BrokerError
 from broker.store.errors import StoreError
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed

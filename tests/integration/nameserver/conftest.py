@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.announcement import Announcement
-from broker.registration import Registration
+from broker.registration import Announcement, Registration
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from remoting.pool import ConnectionPool

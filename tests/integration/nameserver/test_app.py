@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.announcement import Announcement
+from broker.registration import Announcement
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from nameserver.state import StateFileError

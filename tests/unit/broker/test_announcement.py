@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broker.announcement import LARGE_BODY_BYTES, Announcement
 from broker.config import BrokerConfig
+from broker.registration import LARGE_BODY_BYTES, Announcement
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.registration import (
     RegisterBrokerBody,

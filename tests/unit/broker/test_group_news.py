@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.group_news import ROUND_SECONDS, TOLD_AT_ONCE, GroupNews
-from broker.group_watch import GroupWatch
+from broker.group_watch import NOTIFY_SECONDS, TOLD_AT_ONCE, GroupNews, GroupWatch
 from tests.unit.broker.harness import Bench, FakeConnection
 
 
@@ -90,7 +89,7 @@ def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
     assert told(everybody) == 9
     leave(bench, turns, everybody[1:3])
     leave(bench, turns, everybody[3:5])
-    assert turns.turn() == pytest.approx(ROUND_SECONDS)
+    assert turns.turn() == pytest.approx(NOTIFY_SECONDS)
     assert told(everybody) == 5
     assert not turns.waiting
 

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from broker.announcement import Announcement
 from broker.config import BrokerConfig
-from broker.registration import MAX_TOPICS_AT_ONCE, Registration
+from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, Registration
 from broker.topics import TopicRules, TopicTable
 from nameserver.routes import Queues, RouteTable
 from nameserver.routes import Registration as Told

@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
-from broker.errors import BrokerError
 from broker.groups.queue_locks import RESTORED_LIVE_MS
+from broker.processors.errors import BrokerError
 from broker.saved_tables import SavedTables
 from broker.store.errors import StoreError
 from broker.store.files import OsFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from broker.state_files import BYTES_PER_SECOND, StateFile
+from broker.saved_tables import BYTES_PER_SECOND, StateFile
 
 
 class Disk:

@@ -12,9 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
-from broker.delivery.delayed import postpone
-from broker.delivery.delays import Delays
-from broker.delivery.progress import FILE_NAME
+from broker.delivery.deliverer import Delays
+from broker.delivery.schedule import FILE_NAME, postpone
 from broker.state import BrokerCounters
 from broker.store import cold_reads, lookups
 from broker.store.files import OsFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from broker.delivery.levels import DEFAULT_LEVELS, level_for, level_of, parse_levels
+from broker.delivery.schedule import DEFAULT_LEVELS, level_for, level_of, parse_levels
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from remoting.settings import ConfigError
 

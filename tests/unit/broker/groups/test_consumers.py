@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import LimitReached
 from broker.groups.consumers import ConsumerTable
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from broker.limits import MAX_GROUP_SUBSCRIPTIONS
+from broker.processors.errors import LimitReached
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 
 

@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.groups.consumers import ConsumerTable
-from broker.groups.members import Said
+from broker.groups.consumers import ConsumerTable, Said
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import LimitReached
 from broker.groups.queue_locks import LOCK_LIVE_MS, QueueLocks
+from broker.processors.errors import LimitReached
 from remoting.protocol.queue import MessageQueue
 
 Q0, Q1, Q2 = (MessageQueue("T", "b", number) for number in range(3))

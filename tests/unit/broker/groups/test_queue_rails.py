@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.conflicts import ANCHORS, TITLES, make
-from broker.groups.findings import EVENT_LIFE_MS, STATES, Findings
-from broker.groups.queue_rails import owner_by_average
+from broker.groups.health import (
+    ANCHORS,
+    EVENT_LIFE_MS,
+    STATES,
+    TITLES,
+    Findings,
+    make,
+    owner_by_average,
+)
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.queue import MessageQueue
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.processors.large_answers import SLICE_ENTRIES
+from broker.processors.offload import SLICE_ENTRIES
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.processors import patience
+from broker.processors import offload as patience
 from broker.store import cold_reads, lookups
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable

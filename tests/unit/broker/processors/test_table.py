@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import LimitReached, Refused
+from broker.processors.errors import LimitReached, Refused
 from broker.processors.table import Dispatcher
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.group_news import GroupNews
+from broker.group_watch import GroupNews
 from client.events import LockLost
 from remoting.protocol.codes import RequestCode
 from tests.unit.client.rebalance.one_broker import now, queue, world

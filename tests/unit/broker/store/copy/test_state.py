@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.progress import decode, encode
+from broker.delivery.schedule import decode, encode
 from broker.store.copy import state_copy
 from broker.store.state_file import save_json
 from broker.store.view import StoreView

@@ -1,8 +1,4 @@
-"""Questions to a consumer that go through the broker: codes 223, 307 and 309 (cf. Broker2Client).
-
-The broker asks the consumer on the connection that the consumer itself has made, and gives the
-answer back. A consumer that is gone, too old, or does not answer in time is told in the answer.
-"""
+"""Requests to consumers that go through the broker (cf. Broker2Client): codes 222, 223, 307, 309, 314."""
 
 from __future__ import annotations
 
@@ -11,15 +7,21 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.errors import Refused
-from broker.groups.members import Member
+from broker.groups.consumers import ConsumerGroup, Member
+from broker.processors.errors import Refused, check_group
 from broker.state import BrokerState
 from remoting.errors import RemotingError, RequestTimeout
-from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.group import GetConsumerStatusBody
+from remoting.protocol.bodies import Body, decode, encode
+from remoting.protocol.bodies.group import (
+    GetConsumerStatusBody,
+    MessageQueueForC,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
 from remoting.protocol.codes import (
     V3_0_7_SNAPSHOT,
     V3_1_8_SNAPSHOT,
+    Language,
     RequestCode,
     ResponseCode,
     name_of,
@@ -31,11 +33,13 @@ from remoting.protocol.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
+from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+
 
 CALL_SECONDS: Final = 10.0
 """How long a consumer has for its answer (cf. Broker2Client.callClient)."""
@@ -186,3 +190,138 @@ async def _ask_status(
             reason=str(error),
         )
         return None
+
+
+LATEST: Final = -1
+"""The timestamp that means the end of a queue."""
+
+
+class ResetProcessor:
+    """Moves offsets."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def reset(self, command: Command, _: Connection) -> Command:
+        """INVOKE_BROKER_TO_RESET_OFFSET: for all members of a group that is online.
+
+        By time, in all queues; a client of ours may give the offsets themselves in the body.
+        """
+        header = command.read(ResetOffsetRequestHeader)
+        offsets = self._given(header, command) if command.body else self._targets(header)
+        group = self._state.consumers.groups.get(header.group)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}",
+            )
+        for_c = command.language is Language.CPP
+        self._push(
+            group, header, _for_c(offsets) if for_c else ResetOffsetBody(offset_table=offsets)
+        )
+        _log.info(
+            "offsets reset",
+            group=header.group,
+            topic=header.topic,
+            queues=len(offsets),
+            timestamp=header.timestamp,
+            members=len(group.members),
+        )
+        return command.reply(body=encode(ResetOffsetBody(offset_table=offsets)))
+
+    def clone(self, command: Command, _: Connection) -> Command:
+        """CLONE_GROUP_OFFSET: a group goes on where another one is."""
+        header = command.read(CloneGroupOffsetRequestHeader)
+        check_group(header.dest_group)
+        offsets = self._state.offsets
+        cloned = 0
+        for topic in self._topics_to_clone(header):
+            for queue_id, offset in offsets.queues_of(header.src_group, topic).items():
+                offsets.commit(header.dest_group, topic, queue_id, offset)
+                cloned += 1
+        _log.info("offsets cloned", source=header.src_group, group=header.dest_group, queues=cloned)
+        return command.reply()
+
+    def _topics_to_clone(self, header: CloneGroupOffsetRequestHeader) -> list[str]:
+        state = self._state
+        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
+        online = None if header.offline else state.consumers.groups.get(header.src_group)
+        return sorted(
+            topic
+            for topic in topics
+            if topic in state.topics and (online is None or topic in online.subscriptions)
+        )
+
+    def _given(self, header: ResetOffsetRequestHeader, command: Command) -> dict[MessageQueue, int]:
+        offsets = decode(ResetOffsetBody, command.body).offset_table
+        name = self._state.config.broker_name
+        for queue, offset in offsets.items():
+            if (queue.topic, queue.broker_name) != (header.topic, name) or offset < 0:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{queue} can't be reset to {offset} with topic {header.topic} at {name}: "
+                    "give offsets from 0 on, of queues of this topic and broker",
+                )
+        return offsets
+
+    def _targets(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+        topic = self._state.topics.get(header.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "[reset-offset] reset offset failed, no topic in this broker. "
+                f"topic={header.topic}",
+            )
+        name = self._state.config.broker_name
+        return {
+            MessageQueue(header.topic, name, queue_id): self._target(header, queue_id)
+            for queue_id in range(topic.write_queue_nums)
+        }
+
+    def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
+        store = self._state.store
+        consumed = self._state.offsets.query(header.group, header.topic, queue_id)
+        if consumed < 0:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
+            )
+        if header.timestamp == LATEST:
+            target = store.max_offset(header.topic, queue_id)
+        else:
+            target = store.offset_by_time(header.topic, queue_id, header.timestamp)
+        target = max(target, 0)
+        return target if header.is_force or target < consumed else consumed
+
+    def _push(self, group: ConsumerGroup, header: ResetOffsetRequestHeader, body: Body) -> None:
+        members = list(group.members.values())
+        for member in members:
+            check_version(member, V3_0_7_SNAPSHOT)
+        header = ResetOffsetRequestHeader(
+            topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
+        )
+        for member in members:
+            request = Command.request(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=encode(body), oneway=True
+            )
+            try:
+                member.connection.send_oneway(request)
+            except RemotingError as error:
+                _log.warning(
+                    "member not told of the reset",
+                    group=header.group,
+                    client=member.client_id,
+                    reason=str(error),
+                )
+
+
+def _for_c(offsets: dict[MessageQueue, int]) -> ResetOffsetBodyForC:
+    rows = [
+        MessageQueueForC(
+            topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset
+        )
+        for queue, offset in offsets.items()
+    ]
+    return ResetOffsetBodyForC(offset_table=rows)

@@ -1,27 +1,66 @@
-"""Answers with very many entries, made a slice at a time so that nobody else has to wait for them.
-
-A turn of the loop makes one slice of one answer. The answers of a connection are made one after the
-other, each when the peer has taken enough of the one before; those of several connections take
-turns. An answer of a single slice is made at once.
-"""
+"""Requests that would hold up others: read in a thread first, or answered in slices."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from broker.processors.patience import from_store
+from broker.processors.errors import Refused
+from broker.store.errors import StoreBusy
+from broker.store.lookups import NotInMemory
 from broker.store.message_store import MessageStore
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
+
+Answer: TypeAlias = Command | Awaitable[Command | None] | None
+Handler: TypeAlias = Callable[[Command, "Connection"], Answer]
+
 T = TypeVar("T")
+
+MAX_READS: Final = 256
+"""Reads for one request: a search by time takes two for each halving. Then it waits where it is."""
+
+
+def patient(store: MessageStore, handler: Handler) -> Handler:
+    """The handler, without waiting for the disk on the loop."""
+
+    def handle(command: Command, connection: Connection) -> Answer:
+        try:
+            return store.from_memory(lambda: handler(command, connection))
+        except NotInMemory:
+            return again(command, connection)
+
+    async def again(command: Command, connection: Connection) -> Command | None:
+        answer = await from_store(store, connection, lambda: handler(command, connection))
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    return handle
+
+
+async def from_store(store: MessageStore, owner: Connection, look: Callable[[], T]) -> T:
+    """What a look at a store gives; what it lacks in memory is read in a thread for ``owner``.
+
+    Raises:
+        Refused: too many wait for the disk.
+    """
+    for _ in range(MAX_READS):
+        try:
+            return store.from_memory(look)
+        except NotInMemory as problem:
+            try:
+                await store.fetch(owner, problem.ranges)
+            except StoreBusy as busy:
+                raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+    return look()
+
 
 SLICE_ENTRIES: Final = 256
 """Entries of one slice: 2 ms."""

@@ -1,17 +1,36 @@
-"""The sentences of answers that several processors give.
-
-Clients and their users know the beginnings of these texts, so they are RocketMQ's.
-"""
+"""What the broker refuses, and the messages of its errors."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.errors import Refused
 from broker.limits import MAX_BROKER_NAME_LENGTH, MAX_CLIENT_ID_LENGTH
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
+
+
+class BrokerError(Exception):
+    """The broker can't start or go on; the text is one sentence that says what to do."""
+
+
+class LimitReached(Exception):
+    """A client asks for more than a named limit allows; the text goes back as the remark."""
+
+
+class Refused(Exception):
+    """A request is answered with a code other than success.
+
+    Args:
+        code: the response code.
+        remark: the sentence that goes with it.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 """How RocketMQ ends remarks that need explaining (cf. FAQUrl)."""

@@ -1,0 +1,468 @@
+"""What is wrong with consumer groups: contradicting members, queues without a reader. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Final
+
+from broker.groups.consumers import ConsumerGroup, Member, Profile
+from broker.limits import MAX_FINDING_TEXT_LENGTH, MAX_FINDINGS, MAX_PROFILES_COMPARED
+from remoting.docs import DOCS
+from remoting.protocol.bodies.description import FindingKind, GroupFinding
+from remoting.protocol.bodies.heartbeat import ConsumeType
+from remoting.protocol.queue import MessageQueue
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+
+ANCHORS: Final = {
+    FindingKind.SUBSCRIPTION: "one-group-one-subscription",
+    FindingKind.CONSUME_TYPE: "all-else-must-match-too",
+    FindingKind.MESSAGE_MODEL: "all-else-must-match-too",
+    FindingKind.CONSUME_FROM_WHERE: "all-else-must-match-too",
+    FindingKind.STRATEGY: "all-else-must-match-too",
+    FindingKind.CLIENT_ID: "one-client-id-one-client",
+    FindingKind.IDLE_MEMBERS: "one-owner-per-queue",
+    FindingKind.UNPULLED_QUEUE: "a-queue-that-nobody-pulls",
+    FindingKind.BLOCKED_QUEUE: "one-failing-message-stops-its-queue",
+    FindingKind.OFFSET_BACKWARDS: "an-offset-that-goes-backwards",
+    FindingKind.QUEUES_CHANGED: "another-number-of-queues",
+}
+"""Where the docs explain a finding."""
+
+TITLES: Final = {
+    FindingKind.SUBSCRIPTION: "members of a group subscribe differently",
+    FindingKind.CONSUME_TYPE: "members of a group consume in different ways",
+    FindingKind.MESSAGE_MODEL: "members of a group have different message models",
+    FindingKind.CONSUME_FROM_WHERE: "members of a group start in different places",
+    FindingKind.STRATEGY: "members of a group share out queues differently",
+    FindingKind.CLIENT_ID: "two members of a group have one client id",
+    FindingKind.IDLE_MEMBERS: "a group has more members than queues",
+    FindingKind.UNPULLED_QUEUE: "nobody pulls a queue that has messages",
+    FindingKind.BLOCKED_QUEUE: "a failing message stops a queue",
+    FindingKind.OFFSET_BACKWARDS: "a group's offset goes back: messages will be delivered again",
+    FindingKind.QUEUES_CHANGED: "the number of queues changes while a group consumes them",
+}
+"""How log lines begin that tell a finding."""
+
+CONFLICTS: Final = frozenset(
+    {
+        FindingKind.SUBSCRIPTION,
+        FindingKind.CONSUME_TYPE,
+        FindingKind.MESSAGE_MODEL,
+        FindingKind.CONSUME_FROM_WHERE,
+        FindingKind.STRATEGY,
+        FindingKind.CLIENT_ID,
+    }
+)
+"""The findings that are between members."""
+
+Profiles = Mapping[Profile, Mapping["Connection", Member]]
+
+_PLAIN: Final[tuple[tuple[FindingKind, str, Callable[[Profile], str]], ...]] = (
+    (FindingKind.MESSAGE_MODEL, "message model", lambda profile: profile.message_model),
+    (FindingKind.CONSUME_TYPE, "consume type", lambda profile: profile.consume_type),
+    (FindingKind.CONSUME_FROM_WHERE, "start", lambda profile: profile.consume_from_where),
+    (FindingKind.STRATEGY, "strategy", lambda profile: profile.strategy),
+)
+_CURES: Final = {
+    FindingKind.MESSAGE_MODEL: "give all members the same model, or each model a group of its own",
+    FindingKind.CONSUME_TYPE: "let all members push or all pull, or use two groups",
+    FindingKind.CONSUME_FROM_WHERE: "let all members start in the same place",
+    FindingKind.STRATEGY: "give all members the same strategy, or queues have two owners or none",
+    FindingKind.SUBSCRIPTION: (
+        "give all members the same subscriptions, or each subscription a group of its own: "
+        "else messages stay unread"
+    ),
+}
+
+
+def contradictions(group: str, newcomer: Member, other: Member) -> Iterator[GroupFinding]:
+    """What two members don't agree in, the worst first."""
+    mine, theirs = newcomer.profile, other.profile
+    for kind, what, read in _PLAIN:
+        a, b = read(mine), read(theirs)
+        if a != b and (kind is not FindingKind.STRATEGY or (a and b)):
+            yield _conflict(kind, group, (newcomer, f"{what} {a}"), (other, f"{what} {b}"))
+        if kind is FindingKind.MESSAGE_MODEL and mine.subscriptions != theirs.subscriptions:
+            yield _conflict(
+                FindingKind.SUBSCRIPTION,
+                group,
+                (newcomer, _difference(mine, theirs)),
+                (other, _difference(theirs, mine)),
+            )
+
+
+def against_others(
+    group: str, newcomer: Member, profiles: Profiles, now_ms: int
+) -> Iterator[GroupFinding]:
+    """How a member that wants to join contradicts live ones that are there.
+
+    Another connection with its own client id is taken for its own, before it reconnected.
+    """
+    for profile, members in islice(profiles.items(), MAX_PROFILES_COMPARED):
+        if profile == newcomer.profile:
+            continue
+        other = _first(members.values(), now_ms, besides=newcomer.client_id)
+        if other is not None:
+            yield from contradictions(group, newcomer, other)
+
+
+def within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
+    """How the live members of a group contradict each other: of each kind the first pair."""
+    if len(profiles) < 2:
+        return []
+    several = islice(profiles.values(), MAX_PROFILES_COMPARED)
+    live = [_first(members.values(), now_ms) for members in several]
+    found: dict[str, GroupFinding] = {}
+    for other, newcomer in combinations([member for member in live if member is not None], 2):
+        if other.client_id == newcomer.client_id:
+            continue
+        for finding in contradictions(group, newcomer, other):
+            found.setdefault(finding.kind, finding)
+    return list(found.values())
+
+
+def same_id(group: str, one: Member, other: Member) -> GroupFinding:
+    """Two live connections with one client id."""
+    return make(
+        FindingKind.CLIENT_ID,
+        f"group {group} has two members with the client id {one.client_id}, from {one.address} "
+        f"and from {other.address}: both work on the same queues and repeat each other's "
+        "messages, while other queues may have none; give each its own instance name",
+        members=[one.client_id, other.client_id],
+    )
+
+
+def make(
+    kind: FindingKind,
+    text: str,
+    *,
+    members: list[str] | None = None,
+    topic: str | None = None,
+    queue_id: int | None = None,
+    since_ms: int = 0,
+) -> GroupFinding:
+    """A finding with the place of the docs that explains it."""
+    return GroupFinding(
+        kind=kind,
+        text=text,
+        members=members or [],
+        docs=f"{DOCS}consumer-groups.md#{ANCHORS[kind]}",
+        topic=topic,
+        queue_id=queue_id,
+        since_ms=since_ms,
+    )
+
+
+def _conflict(
+    kind: FindingKind, group: str, one: tuple[Member, str], other: tuple[Member, str]
+) -> GroupFinding:
+    (a, of_a), (b, of_b) = one, other
+    return make(
+        kind,
+        f"the members of group {group} contradict each other: {a.text} has {of_a}, "
+        f"{b.text} has {of_b}; {_CURES[kind]}",
+        members=[a.client_id, b.client_id],
+    )
+
+
+def _difference(mine: Profile, theirs: Profile) -> str:
+    only = sorted(mine.subscriptions - theirs.subscriptions)
+    if not only:
+        return "no subscription beside"
+    text = ", ".join(map(str, only))
+    return "subscribed " + _shortened(text)
+
+
+def _shortened(text: str) -> str:
+    most = MAX_FINDING_TEXT_LENGTH // 2
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _first(members: Iterable[Member], now_ms: int, *, besides: str = "") -> Member | None:
+    return next(
+        (one for one in members if one.is_live(now_ms) and one.client_id != besides),
+        None,
+    )
+
+
+UNPULLED_SECONDS: Final = 30.0
+
+_BY_INDEX: Final = frozenset({"AVG", "AVG_BY_CIRCLE"})
+"""Strategies that give the first queue to the first member, of each topic anew."""
+
+_NAMED: Final = 5
+"""Members that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNow:
+    """One queue at this moment.
+
+    Args:
+        waiting: messages that the group has not consumed.
+        alive: when there last was a sign that it is consumed, monotonic.
+    """
+
+    topic: str
+    queue_id: int
+    waiting: int
+    alive: float
+
+
+def strategy_of(group: ConsumerGroup) -> str:
+    """The strategy of all members that tell it; empty when none does, or they differ."""
+    told = {profile.strategy for profile in group.profiles} - {""}
+    return told.pop() if len(told) == 1 else ""
+
+
+def owner_by_average(
+    queue: MessageQueue, queues: Sequence[MessageQueue], members: Sequence[str]
+) -> str | None:
+    """Whom the strategy AVG gives a queue (cf. AllocateMessageQueueAveragely).
+
+    Args:
+        queue: the queue.
+        queues: all of its topic, in order.
+        members: the client ids of all members, in order.
+    """
+    if queue not in queues or not members:
+        return None
+    each, more = divmod(len(queues), len(members))
+    index = queues.index(queue)
+    if index < more * (each + 1):
+        return members[index // (each + 1)]
+    return members[more + (index - more * (each + 1)) // each]
+
+
+def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding | None:
+    """More members than queues.
+
+    Args:
+        group: the group.
+        queues: how many queues each of its topics has, at all brokers.
+    """
+    if group.is_broadcasting or not queues:
+        return None
+    strategy = strategy_of(group)
+    if group.consume_type == ConsumeType.CONSUME_ACTIVELY and not strategy:
+        return None
+    members = sorted(group.ids)
+    # Where every topic begins with the same member, the largest topic decides.
+    owners = sum(queues.values()) if strategy == "STICKY" else max(queues.values())
+    idle = members[owners:]
+    if not idle:
+        return None
+    named = idle if strategy in _BY_INDEX else []
+    who = f" ({', '.join(named[:_NAMED])})" if named else ""
+    return make(
+        FindingKind.IDLE_MEMBERS,
+        f"group {group.name} has {len(members)} members for {_count(owners, 'queue')} of "
+        f"{', '.join(sorted(queues)[:_NAMED])}: no message reaches {len(idle)} of them{who}; give "
+        "the topic more queues or run fewer members",
+        members=named,
+    )
+
+
+def unpulled(
+    group: ConsumerGroup, queue: QueueNow, now: float, owner: str | None
+) -> GroupFinding | None:
+    """A queue that nobody pulls."""
+    quiet = now - queue.alive
+    if queue.waiting <= 0 or quiet < UNPULLED_SECONDS:
+        return None
+    last = group.pulls.get((queue.topic, queue.queue_id))
+    before = f"; {last[0]} was the last to pull it" if last is not None else ""
+    whose = f"; by the strategy it belongs to {owner}" if owner is not None else ""
+    return make(
+        FindingKind.UNPULLED_QUEUE,
+        f"{_count(queue.waiting, 'message')} to come in queue {queue.queue_id} of {queue.topic}, "
+        f"and no live member of group {group.name} has asked for {quiet:.0f} s{whose}{before}; "
+        "look whether all members subscribe the topic, whether a handler hangs, and whether one "
+        "died",
+        members=[] if owner is None else [owner],
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+    )
+
+
+def blocked(
+    group: ConsumerGroup, broker_name: str, committed: Callable[[str, str, int], int]
+) -> list[GroupFinding]:
+    """The queues of a broker that members say they can't go on with.
+
+    Args:
+        group: the group.
+        broker_name: the broker's.
+        committed: gives the offset of a group, topic and queue; one beyond the message means that
+            somebody has skipped it since.
+    """
+    return [
+        make(
+            FindingKind.BLOCKED_QUEUE,
+            f"queue {one.queue_id} of {one.topic} stands at offset {one.offset}: message "
+            f"{one.msg_id} fails again and again at {member.text} of group {group.name}: "
+            f"{one.error}; repair the handler, or skip the message with `pocketmq group skip`",
+            members=[member.client_id],
+            topic=one.topic,
+            queue_id=one.queue_id,
+            since_ms=one.since_ms,
+        )
+        for member in group.members.values()
+        for one in member.blocked
+        if one.broker in {"", broker_name}
+        and committed(group.name, one.topic, one.queue_id) <= one.offset
+    ]
+
+
+def queues_changed(group: str, topic: str, before: int, after: int) -> GroupFinding:
+    """A topic has another number of queues than it had while the group consumed it."""
+    return make(
+        FindingKind.QUEUES_CHANGED,
+        f"topic {topic} had {_count(before, 'queue')} and now has {after} while group {group} "
+        "consumes it: messages with one sharding key may now be in two queues, so that the order "
+        "by key holds only from the change on; let the group catch up before changing the number",
+        topic=topic,
+    )
+
+
+def went_backwards(
+    group: str, topic: str, queue_id: int, stored: int, committed: int
+) -> GroupFinding:
+    """A group's offset was set back."""
+    return make(
+        FindingKind.OFFSET_BACKWARDS,
+        f"the offset of group {group} in queue {queue_id} of {topic} went back from {stored} to "
+        f"{committed}: {_count(stored - committed, 'message')} will be delivered again; unless "
+        "somebody reset it, two members consume the queue",
+        topic=topic,
+        queue_id=queue_id,
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+EVENT_LIFE_MS: Final = 600_000
+REMIND_MS: Final = 300_000
+
+EVENTS: Final = frozenset({FindingKind.OFFSET_BACKWARDS, FindingKind.QUEUES_CHANGED})
+STATES: Final = frozenset(FindingKind) - EVENTS
+
+_Key = tuple[str, str | None, int | None]
+
+
+@dataclass(slots=True)
+class _Known:
+    finding: GroupFinding
+    said_ms: int
+    ends_ms: int | None
+
+
+class Findings:
+    """The findings of all groups.
+
+    Args:
+        limit: how many are kept; others are not reported until there is room.
+
+    Attributes:
+        begun: how many there ever were, by kind.
+    """
+
+    __slots__ = ("_count", "_groups", "_limit", "begun")
+
+    def __init__(self, *, limit: int = MAX_FINDINGS) -> None:
+        self._groups: dict[str, dict[_Key, _Known]] = {}
+        self._count = 0
+        self._limit = limit
+        self.begun: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def update(
+        self, group: str, kinds: Container[str], found: Iterable[GroupFinding], now_ms: int
+    ) -> list[GroupFinding]:
+        """Somebody looked for states of these kinds; what is worth a line."""
+        seen: set[_Key] = set()
+        worth = []
+        for finding in found:
+            seen.add(_key(finding))
+            if self._note(group, finding, now_ms, None):
+                worth.append(finding)
+        known = self._groups.get(group, {})
+        gone = [key for key in known if key[0] in kinds and key not in seen]
+        self._drop(group, gone)
+        return worth
+
+    def event(self, group: str, finding: GroupFinding, now_ms: int) -> bool:
+        """Something happened; whether it is worth a line."""
+        return self._note(group, finding, now_ms, now_ms + EVENT_LIFE_MS)
+
+    def of(self, group: str) -> list[GroupFinding]:
+        """What is wrong with a group."""
+        return [known.finding for known in self._groups.get(group, {}).values()]
+
+    def groups(self) -> list[str]:
+        """The groups that something is wrong with."""
+        return list(self._groups)
+
+    def counts(self) -> Iterator[tuple[str, str, int, int]]:
+        """Group, kind, how many findings of it there are, and since when the oldest, ms."""
+        for group, known in self._groups.items():
+            since: dict[str, list[int]] = {}
+            for one in known.values():
+                since.setdefault(one.finding.kind, []).append(one.finding.since_ms)
+            for kind, times in since.items():
+                yield group, kind, len(times), min(times)
+
+    def sweep(self, group: str, now_ms: int) -> None:
+        """Forget a group's events that are long ago."""
+        known = self._groups.get(group, {})
+        gone = [
+            key for key, one in known.items() if one.ends_ms is not None and one.ends_ms < now_ms
+        ]
+        self._drop(group, gone)
+
+    def _note(self, group: str, finding: GroupFinding, now_ms: int, ends_ms: int | None) -> bool:
+        key = _key(finding)
+        known = self._groups.get(group, {}).get(key)
+        if known is None:
+            if self._count >= self._limit:
+                return False
+            self._count += 1
+            self.begun[finding.kind] += 1
+            finding.since_ms = finding.since_ms or now_ms
+            self._groups.setdefault(group, {})[key] = _Known(finding, now_ms, ends_ms)
+            return True
+        finding.since_ms = known.finding.since_ms if ends_ms is None else now_ms
+        known.finding, known.ends_ms = finding, ends_ms
+        if now_ms - known.said_ms < REMIND_MS:
+            return False
+        known.said_ms = now_ms
+        return True
+
+    def _drop(self, group: str, keys: list[_Key]) -> None:
+        if not keys:
+            return
+        known = self._groups[group]
+        for key in keys:
+            del known[key]
+        self._count -= len(keys)
+        if not known:
+            del self._groups[group]
+
+
+def is_conflict(finding: GroupFinding) -> bool:
+    """Whether a finding is between members."""
+    return finding.kind in CONFLICTS
+
+
+def _key(finding: GroupFinding) -> _Key:
+    return finding.kind, finding.topic, finding.queue_id
