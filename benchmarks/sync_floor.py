@@ -36,7 +36,7 @@ from benchmarks.figures import Spread, spread
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
 from benchmarks.tools import BenchmarkError, Target, load
-from broker.store.files import OsFiles
+from broker.store.os_files import OsFiles
 from tests.ports import free_ports
 
 RECORD_BYTES: Final = 1024

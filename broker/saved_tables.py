@@ -25,7 +25,7 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import QueueLocks, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.errors import BrokerError
-from broker.store.files import Files
+from broker.store.os_files import Files
 from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
 from remoting.protocol.bodies import encode

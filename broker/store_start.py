@@ -15,9 +15,9 @@ import structlog
 
 from broker.config import BrokerConfig
 from broker.processors.errors import BrokerError
-from broker.store.errors import StoreError
-from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.os_files import Files
+from broker.store.results import StoreError
 from remoting.clock import Clock
 from remoting.protocol.message.record import ip_bytes
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 import pocketmq
 from broker import fast_path
-from broker.store.stats import SYNC_BUCKETS_SECONDS
+from broker.store.results import SYNC_BUCKETS_SECONDS
 from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
 from pocketmq.metrics_store import opening_and_index
 from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
@@ -165,7 +165,7 @@ def _routes(server: NameServer) -> Iterator[Metric]:
 
 
 def _messages(broker: Broker) -> Iterator[Metric]:
-    counters, stats = broker.state.counters, broker.store.stats
+    counters, stats = broker.state.counters, broker.store.results
     yield CounterMetricFamily("pocketmq_messages_in", "Messages stored.", value=stats.puts)
     yield CounterMetricFamily(
         "pocketmq_messages_in_bytes", "Bytes of the records stored.", value=stats.put_bytes
@@ -228,7 +228,7 @@ def _delays(broker: Broker) -> Iterator[Metric]:
 
 
 def _store(broker: Broker) -> Iterator[Metric]:
-    store, stats = broker.store, broker.store.stats
+    store, stats = broker.store, broker.store.results
     yield HistogramMetricFamily(
         "pocketmq_fsync_seconds",
         "How long fdatasync of the commit log took.",

@@ -22,9 +22,8 @@ import structlog
 
 from broker.delivery.schedule import DeliveryProgress, Save, Schedule, delivered
 from broker.limits import DELIVERED_AT_ONCE, DELIVERED_BYTES_AT_ONCE
-from broker.store.errors import StoreError
-from broker.store.files import Files
-from broker.store.results import GetResult, GetStatus, PutResult, PutStatus
+from broker.store.os_files import Files
+from broker.store.results import GetResult, GetStatus, PutResult, PutStatus, StoreError
 from remoting.clock import Clock
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView, iter_records

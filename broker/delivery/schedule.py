@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
-from broker.store.files import Files, Region
+from broker.store.os_files import Files, Region
 from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.accelerated import crc32

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from broker.processors.errors import Refused
-from broker.store.errors import StoreBusy
-from broker.store.lookups import NotInMemory
 from broker.store.message_store import MessageStore
+from broker.store.queries import NotInMemory
+from broker.store.results import StoreBusy
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.codes import ResponseCode

@@ -27,8 +27,7 @@ from broker.limits import (
 from broker.processors.errors import FAQ, NO_SQL, Refused, is_tag_type
 from broker.processors.offsets import OffsetProcessor
 from broker.state import BrokerState
-from broker.store.errors import StoreBusy
-from broker.store.results import GetResult, GetStatus, PendingMessage
+from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
 from broker.store.soundness import TagsCodes
 from remoting.protocol import names
 from remoting.protocol.bodies import encode

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.processors.errors import Refused
 from broker.state import BrokerState
-from broker.store.index.batch import keys_in
-from broker.store.index.limits import MAX_CANDIDATES, MAX_KEYS_OF_QUERY
+from broker.store.index.keys import MAX_CANDIDATES, MAX_KEYS_OF_QUERY, keys_in
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import (

@@ -29,8 +29,8 @@ from broker.processors.stats import FigureProcessor, QueueLookProcessor
 from broker.processors.topics import RetentionProcessor, TopicProcessor
 from broker.rates import Rates
 from broker.state import BrokerState
-from broker.store.errors import StoreBusy, StoreError
 from broker.store.message_store import MessageStore
+from broker.store.results import StoreBusy, StoreError
 from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

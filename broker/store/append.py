@@ -1,24 +1,36 @@
-"""Appending the messages of one read together: one store into the log, one into each queue.
-
-The caller builds the records and keeps the numbers; here is what they are stored with, in this
-order: ``takes``, ``open`` each queue, ``reserve``, then ``store``, then ``publish`` each queue. All
-that can fail comes before ``store``, when nothing was promised of the message yet. What is refused
-goes through ``MessageStore.put``, which finds the reason. Between ``reserve`` and the last
-``publish`` nothing else may append.
-
-Only the loop's thread comes here.
-"""
+"""Appending messages: single ones and whole passes. Only the loop's thread comes here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, NoReturn
 
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
-from broker.store.dispatch import Dispatcher, Waiting
-from broker.store.stats import StoreStats
-from remoting.protocol.disk.files import ENTRY_BYTES
+from broker.store.dispatch import Dispatcher, Waiting, takes_queue_offset
+from broker.store.limits import MAX_CLOCK_STEP_BACK_MS
+from broker.store.queue_table import QueueTable
+from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus, StoreStats
+from remoting.clock import Clock
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
+from remoting.protocol.message.record import (
+    HEAD_V4,
+    HOST_BYTES_V4,
+    HOST_BYTES_V6,
+    HOSTS_V6_MASK,
+    MAGIC_V1,
+    TRANSACTION_MASK,
+    body_crc,
+    encode_record,
+    host_bytes,
+    record_size,
+)
 
 
 class Appender:
@@ -106,3 +118,290 @@ class Appender:
         else:
             queue.append_at(place, entries)
             self._dispatcher.arrived(queue, entries)
+
+
+class PutRefused(Exception):
+    """A message is not stored; the text is the sentence for the sender."""
+
+    def __init__(self, status: PutStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Writer:
+    """Appends to the log and to the queues.
+
+    Attributes:
+        last_store_ms: store time of the last record.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        dispatcher: Dispatcher,
+        disk: DiskState,
+        config: StoreConfig,
+        clock: Clock,
+        stats: StoreStats,
+        *,
+        last_store_ms: int,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._disk = disk
+        self._now_ms = clock.now_ms
+        self._stats = stats
+        self._max_body = config.max_message_size
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._host: Final = host_bytes(*config.store_host)
+        self._host_is_v4: Final = len(self._host) == HOST_BYTES_V4
+        self.last_store_ms = last_store_ms
+
+    # --- the two ways in
+
+    def put(self, message: PendingMessage) -> PutResult:
+        """Store one message; see ``MessageStore.put``."""
+        try:
+            self._check(message, len(message.body))
+            queue = self._queue(message)
+            size = self._size(message, queue)
+            position = self._place(queue, 1, size)
+            numbered = takes_queue_offset(message.sys_flag)
+            queue_offset = queue.next_offset if numbered else 0
+            store_ms = self.next_store_ms()
+            record = self._record(message, queue, size, queue_offset, position, store_ms)
+        except PutRefused as refused:
+            self._stats.refused_puts += 1
+            return PutResult(refused.status, message=str(refused))
+        self._log.store(position, record)
+        end = position + size
+        self._stats.puts += 1
+        self._stats.put_bytes += size
+        if numbered:
+            queue.next_offset += 1
+            due_in_ms = message.due_in_ms
+            tags_code = message.tags_code if due_in_ms is None else store_ms + due_in_ms
+            self._publish(queue, ENTRY.pack(position, size, tags_code), end)
+        return PutResult(PutStatus.OK, position, queue_offset, store_ms, end)
+
+    def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
+        """Store messages of one queue; see ``MessageStore.put_batch``."""
+        try:
+            queue = self._check_batch(messages)
+            sizes = [self._size(message, queue) for message in messages]
+            total = sum(sizes)
+            begin = self._place(queue, len(messages), total)
+            first = queue.next_offset
+            store_ms = self.next_store_ms()
+            positions = list(accumulate(sizes[:-1], initial=begin))
+            records = [
+                self._record(message, queue, size, first + number, position, store_ms)
+                for number, (message, size, position) in enumerate(
+                    zip(messages, sizes, positions, strict=True)
+                )
+            ]
+        except PutRefused as refused:
+            self._stats.refused_puts += 1
+            return BatchPutResult(refused.status, message=str(refused))
+        self._log.store(begin, b"".join(records))
+        end = begin + total
+        self._stats.puts += len(messages)
+        self._stats.put_bytes += total
+        queue.next_offset += len(messages)
+        codes = [message.tags_code for message in messages]
+        self._publish(queue, b"".join(map(ENTRY.pack, positions, sizes, codes)), end)
+        return BatchPutResult(PutStatus.OK, positions, first, store_ms, end)
+
+    def _publish(self, queue: ConsumeQueue, entries: bytes, end: int) -> None:
+        """Make messages visible now, in SYNC mode once the disk has the log up to ``end``."""
+        if self._sync:
+            self._dispatcher.hold(Waiting(end, queue, entries))
+        else:
+            self._dispatcher.publish(queue, entries)
+
+    # --- checks, in the order of DefaultMessageStore.putMessage
+
+    def _check_writable(self) -> None:
+        """Raises ``PutRefused`` when the store takes nothing now."""
+        if self._disk.trouble is not None and not self._disk.may_try():
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
+
+    def _check(self, message: PendingMessage, body_bytes: int) -> None:
+        self._check_writable()
+        if len(message.topic) > MAX_TOPIC_LENGTH:
+            _illegal(
+                f"the topic {message.topic[:40]}... has {len(message.topic)} characters: use at"
+                f" most {MAX_TOPIC_LENGTH}"
+            )
+        if len(message.properties) > MAX_PROPERTIES_BYTES:
+            raise PutRefused(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                f"the properties of a message to topic {message.topic} take"
+                f" {len(message.properties)} bytes: use at most {MAX_PROPERTIES_BYTES}",
+            )
+        if body_bytes > self._max_body:
+            _illegal(
+                f"the body of a message to topic {message.topic} has {body_bytes} bytes: send at"
+                f" most {self._max_body}, or raise maxMessageSize of the broker"
+            )
+
+    def _check_batch(self, messages: Sequence[PendingMessage]) -> ConsumeQueue:
+        if not messages:
+            _illegal("a batch holds no message: send at least one")
+        first = messages[0]
+        bodies = sum(len(message.body) for message in messages)
+        for message in messages:
+            self._check(message, bodies)
+            if message.topic != first.topic or message.queue_id != first.queue_id:
+                _illegal(
+                    f"a batch to queue {first.queue_id} of topic {first.topic} holds a message to"
+                    f" queue {message.queue_id} of {message.topic}: send one batch per queue"
+                )
+            if message.sys_flag & TRANSACTION_MASK:
+                _illegal(
+                    f"a batch to topic {first.topic} is transactional: send its messages singly"
+                )
+        return self._queue(first)
+
+    def _queue(self, message: PendingMessage) -> ConsumeQueue:
+        queue = self._queues.get((message.topic, message.queue_id))
+        if queue is None:
+            try:
+                queue = self._queues.get_or_create(message.topic, message.queue_id)
+            except ValueError as error:
+                raise PutRefused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
+        return queue
+
+    # --- place and record
+
+    def _size(self, message: PendingMessage, queue: ConsumeQueue) -> int:
+        host_length = len(message.born_host) or len(self._host)
+        store_host_length = len(message.store_host) or len(self._host)
+        if not {host_length, store_host_length} <= {HOST_BYTES_V4, HOST_BYTES_V6}:
+            _illegal(
+                f"the born host or store host of a message to topic {message.topic} is not 8 or 20"
+                " bytes"
+            )
+        return record_size(
+            len(message.body),
+            len(queue.topic_bytes),
+            len(message.properties),
+            born_host_length=host_length,
+            store_host_length=store_host_length,
+        )
+
+    def _place(self, queue: ConsumeQueue, count: int, size: int) -> int:
+        if size > self._log.longest_record:
+            _illegal(
+                f"{count} messages to topic {queue.topic} take {size} bytes, more than a"
+                f" commit-log file holds: send less at once or raise mappedFileSizeCommitLog"
+            )
+        try:
+            queue.prepare(count)
+        except OSError as error:
+            self._no_place(queue.directory, error)
+        try:
+            position = self._log.reserve(size)
+        except OSError as error:
+            self._no_place(self._log.directory, error)
+        try:
+            # Another file of the log may have taken the place of the queue's map.
+            queue.prepare(count)
+        except OSError as error:
+            self._no_place(queue.directory, error)
+        if self._disk.trouble is not None:
+            self._disk.healed()
+        return position
+
+    def _no_place(self, directory: Path, error: OSError) -> NoReturn:
+        sentence = self._disk.refused(directory, error)
+        raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, sentence) from error
+
+    def next_store_ms(self) -> int:
+        """The time of the next record: it goes back only when the clock was set back by much."""
+        now = self._now_ms()
+        last = self.last_store_ms
+        if now < last <= now + MAX_CLOCK_STEP_BACK_MS:
+            return last
+        self.last_store_ms = now
+        return now
+
+    def _record(
+        self,
+        message: PendingMessage,
+        queue: ConsumeQueue,
+        size: int,
+        queue_offset: int,
+        position: int,
+        store_ms: int,
+    ) -> bytes:
+        try:
+            if self._is_v4(message.born_host) and self._is_v4(message.store_host):
+                return self._record_v4(message, queue, size, queue_offset, position, store_ms)
+            return self._record_v6(message, queue, queue_offset, position, store_ms)
+        except (struct.error, ValueError) as error:
+            _illegal(f"a message to topic {message.topic} can't be stored: {error}")
+
+    def _is_v4(self, host: bytes) -> bool:
+        return len(host) == HOST_BYTES_V4 if host else self._host_is_v4
+
+    def _record_v4(
+        self,
+        message: PendingMessage,
+        queue: ConsumeQueue,
+        size: int,
+        queue_offset: int,
+        position: int,
+        store_ms: int,
+    ) -> bytes:
+        body, properties, topic = message.body, message.properties, queue.topic_bytes
+        head = HEAD_V4.pack(
+            size,
+            MAGIC_V1,
+            body_crc(body),
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            position,
+            message.sys_flag & ~HOSTS_V6_MASK,
+            message.born_timestamp_ms,
+            message.born_host or self._host,
+            store_ms,
+            message.store_host or self._host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        )
+        lengths = len(properties).to_bytes(2, "big")
+        return b"".join((head, body, bytes((len(topic),)), topic, lengths, properties))
+
+    def _record_v6(
+        self,
+        message: PendingMessage,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        position: int,
+        store_ms: int,
+    ) -> bytes:
+        return encode_record(
+            topic=queue.topic_bytes,
+            body=message.body,
+            properties=message.properties,
+            born_host=message.born_host or self._host,
+            store_host=message.store_host or self._host,
+            queue_id=message.queue_id,
+            flag=message.flag,
+            queue_offset=queue_offset,
+            physical_offset=position,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            store_timestamp_ms=store_ms,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+
+
+def _illegal(sentence: str) -> NoReturn:
+    raise PutRefused(PutStatus.MESSAGE_ILLEGAL, sentence)

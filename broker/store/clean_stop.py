@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig
-from broker.store.files import Files, Stamp
-from broker.store.paths import StorePaths
-from broker.store.queue_files import QueueEnds
+from broker.store.config import StoreConfig, StorePaths
+from broker.store.consume_queue import QueueEnds
+from broker.store.os_files import Files, Stamp
 from broker.store.queue_table import QueueTable
 from remoting.protocol.accelerated import crc32, json_dumps, json_loads
 from remoting.protocol.disk.files import name_of

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.errors import StoreBusy, StoreError
 from broker.store.limits import (
     COLD_READERS,
     GRANULE_BYTES,
@@ -34,9 +33,8 @@ from broker.store.limits import (
 )
 from broker.store.reader import Reader
 from broker.store.restore import Restorer, find_entries
-from broker.store.results import FileRange, GetResult, GetStatus
+from broker.store.results import FileRange, GetResult, GetStatus, StoreBusy, StoreError, StoreStats
 from broker.store.soundness import TagsCodes
-from broker.store.stats import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES

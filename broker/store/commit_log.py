@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.store.errors import StoreError
-from broker.store.files import Files
 from broker.store.limits import APPENDER_STEP_BYTES, WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.os_files import Files
+from broker.store.results import StoreError
 from remoting.protocol.disk.files import name_of, offset_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 

@@ -1,4 +1,4 @@
-"""What a store can be told; RocketMQ's keys stand beside the fields they set."""
+"""Settings, directories and limits of a store; RocketMQ's keys stand beside the fields they set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
-from broker.store.retention.policy import RetentionConfig
+from broker.store.retention import RetentionConfig
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -82,3 +82,40 @@ class StoreConfig:
     def least_flush_bytes(self) -> int:
         """Unflushed bytes of the log below which the interval flush waits."""
         return self.flush_commit_log_least_pages * PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The files and directories of one store."""
+
+    root: Path
+    commit_log: Path
+    consume_queues: Path
+    index: Path
+    checkpoint: Path
+    abort: Path
+    """Exists while the store is open; found at a start, it tells of a crash."""
+    lock: Path
+    clean_stop: Path
+    """What a clean stop left for the next start; see ``clean_stop``. RocketMQ has none."""
+    index_note: Path
+    """Likewise about the index; see ``index.builder``."""
+    safe_point: Path
+    """From where on a start after a crash looks; see ``safe_point``. RocketMQ has none."""
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> StorePaths:
+        """The paths of a configured store."""
+        root = config.root
+        return cls(
+            root=root,
+            commit_log=config.commit_log_path or root / "commitlog",
+            consume_queues=root / "consumequeue",
+            index=root / "index",
+            checkpoint=root / "checkpoint",
+            abort=root / "abort",
+            lock=root / "lock",
+            clean_stop=root / "pocketmq-clean-stop",
+            index_note=root / "pocketmq-index",
+            safe_point=root / "pocketmq-safe-point",
+        )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import structlog
 
-from broker.store.files import Files, is_no_space
 from broker.store.limits import NO_SPACE_RETRY_SECONDS
+from broker.store.os_files import Files, is_no_space
 from remoting.clock import Clock
 
 _log = structlog.get_logger("store")

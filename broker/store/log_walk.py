@@ -18,10 +18,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.derive.runs import Stretch
-from broker.store.errors import StoreError
 from broker.store.mapped_file import MappedFile
-from broker.store.progress import Progress
+from broker.store.opening import Progress
+from broker.store.redispatch import Stretch
+from broker.store.results import StoreError
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (

@@ -21,9 +21,8 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from broker.store.files import Files, Region
 from broker.store.limits import RUN_AHEAD_STEP_BYTES
-from broker.store.regions import shortened
+from broker.store.os_files import Files, Region, shortened
 
 _ZEROS: Final = memoryview(bytes(RUN_AHEAD_STEP_BYTES))
 _numbers: Final = count()

@@ -18,20 +18,15 @@ import structlog
 
 from broker.store import clean_stop
 from broker.store.append import Appender
-from broker.store.config import StoreConfig
+from broker.store.config import StoreConfig, StorePaths
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import Dispatcher, OnArrival
-from broker.store.errors import StoreError
-from broker.store.files import DiskUse, Files, OsFiles
-from broker.store.group_commit import Callback, GroupCommit
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import NO_SPACE_RETRY_SECONDS
-from broker.store.opening import open_store
-from broker.store.parts import Parts, join_parts
-from broker.store.paths import StorePaths
-from broker.store.progress import Progress
+from broker.store.opening import Parts, Progress, join_parts, open_store
+from broker.store.os_files import DiskUse, Files, OsFiles
+from broker.store.queries import StoreReads
 from broker.store.queue_table import QueueTable
-from broker.store.reads import StoreReads
 from broker.store.results import (
     BatchPutResult,
     GetResult,
@@ -40,9 +35,11 @@ from broker.store.results import (
     PutResult,
     PutStatus,
     RecoveryReport,
+    StoreError,
+    StoreStats,
 )
-from broker.store.retention.retention import Retention
-from broker.store.stats import StoreStats
+from broker.store.retention import Retention
+from broker.store.sync import Callback, GroupCommit
 from remoting.clock import Clock, SystemClock
 
 __all__ = [

@@ -1,27 +1,75 @@
-"""Opening a store's directory: lock, checks, recovery. Everything here may block."""
+"""Opening a store: lock, checks, recovery, and how its parts are joined. Everything here may block."""
 
 from __future__ import annotations
 
 import errno
+import threading
 from dataclasses import dataclass
 
 from broker.store import clean_stop
+from broker.store.append import Appender, Writer
+from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog, find_log_files
-from broker.store.config import StoreConfig
-from broker.store.errors import StoreError
-from broker.store.files import Files, Lock
+from broker.store.config import StoreConfig, StorePaths
+from broker.store.consume_queue import QueueSpace
+from broker.store.disk_state import DiskState
+from broker.store.dispatch import Dispatcher
+from broker.store.index.file import Shape
+from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
-from broker.store.paths import StorePaths
-from broker.store.progress import Progress
-from broker.store.queue_files import QueueSpace
+from broker.store.os_files import Files, Lock
 from broker.store.queue_table import QueueTable
+from broker.store.reader import Reader
 from broker.store.recovery import Recovery
-from broker.store.results import RecoveryReport
-from broker.store.safe_point import SafePointFile
+from broker.store.restore import Restorer
+from broker.store.results import RecoveryReport, StoreError, StoreStats
+from broker.store.retention import Retention
+from broker.store.run_ahead import RunAhead
+from broker.store.safe_point import Marker, SafePointFile
+from broker.store.soundness import Soundness
+from broker.store.sync import LogFlusher, QueueFlusher
+from broker.store.warmth import Warmth
 from remoting.clock import Clock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
+
+
+class OpeningGivenUp(StoreError):
+    """The store is not open because somebody did not want to wait for it any longer."""
+
+
+class Progress:
+    """Of one opening, in the thread that opens; others look at it and may give it up.
+
+    Attributes:
+        position: physical offset that the walk over the log has come to.
+        end: where the log's files end.
+    """
+
+    __slots__ = ("_given_up", "end", "position")
+
+    def __init__(self) -> None:
+        self._given_up = threading.Event()
+        self.position = 0
+        self.end = 0
+
+    def give_up(self) -> None:
+        """Have the opening end soon."""
+        self._given_up.set()
+
+    def look(self) -> None:
+        """Called between two steps, after each of which a kill would do no harm either.
+
+        Raises:
+            OpeningGivenUp: it shall end.
+        """
+        if self._given_up.is_set():
+            raise OpeningGivenUp(
+                "the store was not opened because the broker was told to stop meanwhile: the next"
+                " start begins anew"
+            )
+
 
 LOCK_TEXT = b"lock"
 _FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
@@ -126,4 +174,119 @@ def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
         hint = "a file stands where a directory should be: move it away, or give another path"
     return StoreError(
         f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): {hint}"
+    )
+
+
+@dataclass(slots=True)
+class Parts:
+    """What an open store is made of."""
+
+    lock: Lock
+    log: CommitLog
+    queues: QueueTable
+    writer: Writer
+    appender: Appender
+    reader: Reader
+    cold_reads: ColdReads
+    log_flusher: LogFlusher
+    queue_flusher: QueueFlusher
+    run_ahead: RunAhead
+    index: MessageIndex
+    retention: Retention
+
+
+def join_parts(
+    opened: Opened,
+    *,
+    config: StoreConfig,
+    paths: StorePaths,
+    files: Files,
+    clock: Clock,
+    disk: DiskState,
+    dispatcher: Dispatcher,
+    stats: StoreStats,
+) -> Parts:
+    """Join what opening a store found with what works on it."""
+    log, queues = opened.log, opened.queues
+    writer = Writer(
+        log, queues, dispatcher, disk, config, clock, stats, last_store_ms=opened.last_store_ms
+    )
+
+    def store_ms() -> int:
+        return writer.last_store_ms
+
+    def dispatched_ms() -> int:
+        # While messages wait for the disk, their queues lag behind the log.
+        return log_flusher.flushed_store_ms if len(dispatcher) else writer.last_store_ms
+
+    def visible_end() -> int:
+        return log_flusher.flushed if config.flush_disk_type == "SYNC_FLUSH" else log.end
+
+    log_flusher = LogFlusher(
+        log, disk, config, clock, stats, synced=opened.synced, store_ms=store_ms
+    )
+    queue_flusher = QueueFlusher(
+        queues,
+        log_flusher,
+        files,
+        disk,
+        paths,
+        opened.checkpoint,
+        config,
+        clock,
+        stats,
+        dispatched_ms=dispatched_ms,
+        safe=opened.safe,
+        marker=Marker(log, queues, dispatcher.first_waiting),
+        named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
+    )
+    log_flusher.before_sync = queue_flusher.log_is_synced_soon
+    log_flusher.after_sync = queue_flusher.log_was_synced
+    index = MessageIndex(
+        log,
+        files,
+        disk,
+        clock,
+        IndexPlaces(paths.index, paths.index_note),
+        Shape(config.max_hash_slots, config.max_index_entries),
+        enabled=config.message_index_enable,
+        safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
+        visible_end=visible_end,
+    )
+    queue_flusher.index_ms = index.safe_until_ms
+    retention = Retention(
+        log,
+        queues,
+        disk,
+        files,
+        config.retention,
+        clock,
+        directories=(paths.commit_log, paths.consume_queues),
+        safe_end=queue_flusher.safe.safe_end,
+    )
+    retention.followers.append(index.drop_before)
+    warmth = Warmth(clock.monotonic)
+    soundness = Soundness(log, warmth, stats)
+    reader = Reader(log, queues, stats, warmth, soundness)
+    restorer = Restorer(log, queues, soundness, stats, config.delay_levels_ms)
+    return Parts(
+        lock=opened.lock,
+        log=log,
+        queues=queues,
+        writer=writer,
+        appender=Appender(
+            log,
+            dispatcher,
+            disk,
+            stats,
+            writer.next_store_ms,
+            sync=config.flush_disk_type == "SYNC_FLUSH",
+        ),
+        reader=reader,
+        cold_reads=ColdReads(reader, restorer, warmth, stats),
+        log_flusher=log_flusher,
+        queue_flusher=queue_flusher,
+        run_ahead=RunAhead(log, files, disk),
+        index=index,
+        retention=retention,
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.errors import StoreError
+from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
 from broker.store.limits import MAX_QUEUES
-from broker.store.progress import Progress
-from broker.store.queue_files import QueueEnds, QueueSpace
+from broker.store.opening import Progress
+from broker.store.results import StoreError
 from remoting.protocol.names import validate_topic
 
 _MAX_QUEUE_ID = 2**31 - 1

@@ -16,8 +16,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.cold_reads import ColdReads
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.queue_files import FILLER_SIZE
+from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 from remoting.protocol.disk.files import ENTRY_BYTES
 

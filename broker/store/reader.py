@@ -1,25 +1,16 @@
-"""Getting messages: what a pull gets.
-
-A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
-the log; adjacent records come as one. No record is decoded, and an entry that points outside the
-valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage.
-Records from long ago are checked, and left out when they are damaged (``soundness``).
-
-A get that must not wait for the disk says COLD instead, once for entries and once for records that
-are not, or not known to be, in the page cache. What was appended not long ago is not asked about.
-Any get says COLD when it meets entries that are damaged: they have to be restored first.
-"""
+"""Consecutive messages that lie near to each other in one file of the log: looked at as one."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from operator import add
+from itertools import accumulate, compress, count, pairwise
+from operator import add, ne
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
 from broker.store.limits import (
     GRANULE_BYTES,
     MAX_PROBES,
@@ -28,13 +19,78 @@ from broker.store.limits import (
     MAX_SPAN_BYTES,
     MIN_SCAN_BYTES,
 )
-from broker.store.lookups import Lookups
-from broker.store.queue_files import NO_MESSAGE
-from broker.store.results import GetResult, GetStatus
+from broker.store.queries import Lookups
+from broker.store.results import FileRange, GetResult, GetStatus
 from broker.store.soundness import Run, TagsCodes
-from broker.store.spans import slices_of, spans_of
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
+
+MIN_RUNS_MESSAGES: Final = 65
+"""From here on adjacent records are looked for: Apache's clients pull 32 at a time, ours 512."""
+
+
+class Span(NamedTuple):
+    """Some of a get's messages.
+
+    Attributes:
+        place: from the first one's begin to the last one's end, with what may lie between.
+        low: index of the first one.
+        high: index behind the last one.
+    """
+
+    place: FileRange
+    low: int
+    high: int
+
+
+def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> list[Span]:
+    """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
+
+    Messages are near when no granule lies between them that neither has a part in.
+
+    Args:
+        log: what they lie in.
+        starts: physical offset of each.
+        sizes: of each.
+    """
+    spans = []
+    file = None
+    low = begin = end = limit = base = 0
+    for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        behind = start + size
+        if end <= start <= end + GRANULE_BYTES and behind <= limit:
+            end = behind
+            continue
+        if file is not None:
+            spans.append(Span(FileRange(file, begin - base, end - base), low, index))
+        file = log.file_at(start)
+        if file is None or behind > file.start + file.size:
+            return []
+        low, begin, end, base = index, start, behind, file.start
+        limit = base + file.size
+    if file is not None:
+        spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
+    return spans
+
+
+def slices_of(
+    view: memoryview, base: int, starts: Sequence[int], sizes: Sequence[int]
+) -> list[memoryview]:
+    """Slices of a file that begins at physical offset ``base``: its records, one after the other.
+
+    Of a few records each has its own: queues in turns leave no two side by side. Of many, those
+    that are adjacent come as one, as a producer's batches left them.
+    """
+    if len(starts) < MIN_RUNS_MESSAGES:
+        return [
+            view[start - base : start - base + size]
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+    ends = list(map(add, starts, sizes))
+    breaks = compress(count(1), map(ne, ends, starts[1:]))
+    bounds = pairwise((0, *breaks, len(starts)))
+    return [view[starts[low] - base : ends[high - 1] - base] for low, high in bounds]
+
 
 _NOTHING: Final = memoryview(b"")
 _NO_MESSAGE: Final = NO_MESSAGE[:2]

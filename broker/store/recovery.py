@@ -29,12 +29,12 @@ from typing import NoReturn
 from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.derive.runs import Stretch
 from broker.store.limits import FILES_OF_A_CLEAN_START
 from broker.store.log_walk import LogRecord, LogWalk, LookTogether, begins_by
 from broker.store.mapped_file import MappedFile
-from broker.store.progress import Progress
+from broker.store.opening import Progress
 from broker.store.queue_table import QueueTable
+from broker.store.redispatch import Stretch
 from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
@@ -105,7 +105,7 @@ class Recovery:
         """The compiled way, where that runs."""
         if not self._check_crc or core.KIND != "compiled":
             return None
-        from broker.store.derive import stretches  # noqa: PLC0415 - only where the core runs
+        from broker.store import redispatch as stretches
 
         return functools.partial(
             stretches.find_stretch,

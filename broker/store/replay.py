@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.derive.runs import QueueKey, Stretch
 from broker.store.dispatch import QueueEntry, entry_of
 from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.queue_table import QueueTable
+from broker.store.redispatch import QueueKey, Stretch
 from broker.store.results import RecoveryReport
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 

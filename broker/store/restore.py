@@ -23,8 +23,6 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.derive.rows import row_of
-from broker.store.errors import StoreBusy, StoreError
 from broker.store.limits import (
     MAX_NAMED_DAMAGE,
     MAX_NEIGHBOURS,
@@ -32,10 +30,11 @@ from broker.store.limits import (
     RESTORE_CHUNK_BYTES,
 )
 from broker.store.queue_table import QueueTable
+from broker.store.redispatch import row_of
+from broker.store.results import StoreBusy, StoreError, StoreStats
 from broker.store.soundness import LIGHT_PREFIX, Soundness
-from broker.store.stats import StoreStats
-from broker.store.view_files import FileRow
-from broker.store.view_log import Damage, LogView
+from broker.storetools.view import FileRow
+from broker.storetools.view_log import Damage, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_FRAME_BYTES

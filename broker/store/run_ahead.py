@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
-from broker.store.files import Files
 from broker.store.limits import (
     ALLOCATE_STEP_BYTES,
     APPENDER_STEP_BYTES,
@@ -23,7 +22,8 @@ from broker.store.limits import (
     RUN_AHEAD_STEP_BYTES,
 )
 from broker.store.mapped_file import MappedFile
-from broker.store.threads import Worker
+from broker.store.os_files import Files
+from broker.store.sync import Worker
 
 
 class RunAhead:

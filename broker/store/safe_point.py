@@ -21,10 +21,9 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig
+from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.files import Files, is_no_space
-from broker.store.paths import StorePaths
+from broker.store.os_files import Files, is_no_space
 from broker.store.queue_table import QueueTable
 from remoting.protocol.accelerated import crc32, json_dumps, json_loads
 

@@ -27,7 +27,7 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import MAX_NAMED_DAMAGE
-from broker.store.stats import StoreStats
+from broker.store.results import StoreStats
 from broker.store.warmth import Warmth
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk.files import ENTRY

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from broker.store.errors import StoreError
-from broker.store.files import Files, OsFiles
+from broker.store.os_files import Files, OsFiles
+from broker.store.results import StoreError
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.errors import BodyError
 

@@ -13,7 +13,7 @@ from typing import IO, Final
 import click
 
 import client
-from broker.store.errors import StoreError
+from broker.store.results import StoreError
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.options import nameserver_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 import click
 
 from broker.processors.errors import BrokerError
-from broker.store.errors import StoreError
+from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
 from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart

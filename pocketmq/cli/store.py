@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from broker.delivery.schedule import DEFAULT_LEVELS, parse_levels
-from broker.store.errors import StoreError
-from broker.store.verify.check import CheckOptions, Report, check
-from broker.store.verify.findings import Finding, Severity
-from broker.store.verify.overview import Overview, overview
-from broker.store.verify.repair import Repair, repair
+from broker.store.results import StoreError
+from broker.storetools.verify.check import CheckOptions, Report, check
+from broker.storetools.verify.findings import Finding, Severity
+from broker.storetools.verify.overview import Overview, overview
+from broker.storetools.verify.repair import Repair, repair
 from pocketmq import output
 from pocketmq.cli.options import json_option
 from pocketmq.cli.store_copy import copy

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from broker.store.copy.copying import CopyReport, copy_store
-from broker.store.errors import StoreError
+from broker.store.results import StoreError
+from broker.storetools.copy.copying import CopyReport, copy_store
 from pocketmq import output
 from pocketmq.cli.options import json_option
 

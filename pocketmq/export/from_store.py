@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import client
-from broker.store.queue_files import FILLER_SIZE
-from broker.store.view import EntryRun, LogView, QueueView, StoreView, ViewFile
+from broker.store.consume_queue import FILLER_SIZE
+from broker.storetools.view import EntryRun, LogView, QueueView, StoreView, ViewFile
 from client.serde import raw
 from pocketmq.export.portions import (
     PORTION,

@@ -99,7 +99,7 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Raises ``ConnectorError``."""
-        from broker.store.view import StoreError
+        from broker.storetools.view import StoreError
         from spark_connector.store.planning import Bounds, plan
         from spark_connector.store.reading import connector_error, open_view
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.store.view import EntryRun, LogView
+from broker.storetools.view import EntryRun, LogView
 
 Numbers = NDArray[np.int64]
 

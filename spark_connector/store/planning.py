@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from remoting.log import Log
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError

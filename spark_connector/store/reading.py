@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from broker.store.view import Damage, LogChunk, StoreChanged, StoreError, StoreView
+from broker.storetools.view import Damage, LogChunk, StoreChanged, StoreError, StoreView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView

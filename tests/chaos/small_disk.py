@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from broker.store.files import DiskUse, OsFiles, Region
+from broker.store.os_files import DiskUse, OsFiles, Region
 
 CAPACITY: Final = 96 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import ENTRY
 from tests.chaos.flood import Place, number_of
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import client
-from broker.store.view import LogChunk, StoreView
+from broker.storetools.view import LogChunk, StoreView
 from remoting.protocol import bodies
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,

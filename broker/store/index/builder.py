@@ -1,11 +1,8 @@
-"""Indexing the log behind its end, slice by slice.
+"""The commit log as the index's thread reads it: piece by piece, through maps of its own.
 
-Nothing is done for the index when a message is stored. Whoever wants it to be further (its thread,
-a query, a clean stop) takes the lock and calls ``step`` as often as it likes; so all of them work
-on the same place, and what they hold the lock for is a slice. Where the last clean stop left off is
-told by a note beside the store, believed as long as the last file is as it was; else by the files
-themselves, for each knows the last message it has (cf. IndexService.buildIndex). After a crash only
-full files are believed (``row``): what came after them is indexed anew.
+The log belongs to the loop's thread. What this one takes from it are the end, the names of its
+files and, of a file that is not mapped already, a map of its own; so it may be behind retention,
+which removes files, and goes on with what is left then.
 """
 
 from __future__ import annotations
@@ -19,20 +16,104 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from broker.store.files import Files
-from broker.store.index import batch
-from broker.store.index.limits import (
+from broker.store.commit_log import CommitLog
+from broker.store.index import keys as batch
+from broker.store.index.file import IndexRow
+from broker.store.index.keys import (
+    HOT_LOG_RATIO,
     MAX_SLICE_BYTES,
     MIN_SLICE_BYTES,
     PLAIN_SLICE_BYTES,
     SLICE_KEYS,
 )
-from broker.store.index.log_reader import LogReader, Piece
-from broker.store.index.row import IndexRow
 from broker.store.limits import MAX_RECORD_BYTES
+from broker.store.os_files import Files, Region
+from remoting.process_limits import memory_bytes
 from remoting.protocol import core
 from remoting.protocol.accelerated import json_dumps, json_loads
+from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+
+
+class Piece(NamedTuple):
+    """Bytes of the log from a physical offset on.
+
+    Attributes:
+        data: at most as many as were asked for; none at the end of a file.
+        following: physical offset at which the next file begins.
+    """
+
+    position: int
+    data: memoryview
+    following: int
+
+
+class LogReader:
+    """Reads the log for one other thread than the loop's."""
+
+    def __init__(self, log: CommitLog, files: Files) -> None:
+        self._log = log
+        self._disk = files
+        self._opened_end = log.end
+        self._hot_bytes = int(memory_bytes() * HOT_LOG_RATIO)
+        self._start = -1
+        self._region: Region | None = None
+
+    @property
+    def hot_bytes(self) -> int:
+        """So much of the log, its end, is taken to be in memory."""
+        return self._hot_bytes
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the first byte that is there."""
+        return self._log.start
+
+    def read(self, position: int, end: int, most: int) -> Piece | None:
+        """Up to ``most`` bytes of one file from ``position`` on, or from where there are some.
+
+        Args:
+            position: where a record begins, or a file ends.
+            end: physical offset up to which the log may be read.
+            most: bytes.
+
+        Returns:
+            None when the log has nothing there.
+
+        Raises:
+            OSError: the file can't be read.
+        """
+        for file in self._log.files:
+            behind = file.start + file.size
+            first = max(position, file.start)
+            if first >= behind:
+                continue
+            stop = min(end, behind, first + most)
+            if first >= stop:
+                return None
+            try:
+                region = self._open(file.start, file.size)
+                if first < max(self._opened_end, self._log.end - self._hot_bytes):
+                    region.fetch(first - file.start, stop - first)
+            except FileNotFoundError:
+                # Retention was here; what comes next is still there.
+                continue
+            return Piece(first, region.view[first - file.start : stop - file.start], behind)
+        return None
+
+    def _open(self, start: int, size: int) -> Region:
+        if self._region is None or self._start != start:
+            self.close()
+            path = self._log.directory / name_of(start)
+            self._region = self._disk.open_mapped(path, size, create=False)
+            self._start = start
+        return self._region
+
+    def close(self) -> None:
+        """Let go of the map."""
+        self._region = None
+        self._start = -1
+
 
 _log = structlog.get_logger("store")
 

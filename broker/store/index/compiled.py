@@ -9,7 +9,7 @@ from array import array
 from mmap import mmap
 from typing import NamedTuple
 
-from broker.store.index.batch import Walked
+from broker.store.index.keys import Walked
 from remoting.protocol.core import index_entries, record
 from remoting.protocol.disk.index_file import HEADER, SLOT, IndexHeader, IndexTable, header_after
 

@@ -19,11 +19,9 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
-from broker.store.errors import StoreBusy, StoreError
-from broker.store.files import Files
-from broker.store.index.builder import Found, IndexBuilder
-from broker.store.index.file import Shape
-from broker.store.index.limits import (
+from broker.store.index.builder import Found, IndexBuilder, LogReader
+from broker.store.index.file import IndexRow, Shape
+from broker.store.index.keys import (
     BUSY_BYTES,
     FINISH_SECONDS,
     LOOK_SECONDS,
@@ -34,9 +32,9 @@ from broker.store.index.limits import (
     RETRY_SECONDS,
     SLICES_IN_A_ROW,
 )
-from broker.store.index.log_reader import LogReader
-from broker.store.index.row import IndexRow
-from broker.store.threads import Worker
+from broker.store.os_files import Files
+from broker.store.results import StoreBusy, StoreError
+from broker.store.sync import Worker
 from remoting.clock import Clock
 
 _log = structlog.get_logger("store")

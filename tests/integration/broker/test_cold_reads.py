@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.store.files import OsFiles, Region
+from broker.store.os_files import OsFiles, Region
 from tests.integration.broker.client import Client, bodies
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.stores import FailingRegion
@@ -100,7 +100,7 @@ async def test_a_replay_from_the_disk_gives_every_message(make_broker, connect, 
         client = await connect(broker)
         assert await replay(client) == [body_of(number) for number in range(MESSAGES)]
         await broker.stop()
-        if cold_gets := broker.store.stats.cold_gets:
+        if cold_gets := broker.store.results.cold_gets:
             break
     assert cold_gets > 0
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 import client
 from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
-from broker.store import lookups
+from broker.store import queries as lookups
 from pocketmq.doctor import Case, examine
 from pocketmq.loop_monitor import LoopMonitor
 from pocketmq.metrics_page import Page
@@ -85,7 +85,7 @@ def place_of(broker: Broker, queue_id: int, number: int, topic: str = "T") -> in
 
 
 def log_file(broker: Broker) -> Path:
-    return broker.store.paths.commit_log / ("0" * 20)
+    return broker.store.config.commit_log / ("0" * 20)
 
 
 def positions(broker: Broker) -> list[int]:
@@ -153,13 +153,13 @@ async def test_consumers_get_everything_else_once_and_in_order(
     where = positions(broker)
     killed = tmp_path / "killed"
     broker.store.flush()
-    shutil.copytree(broker.store.paths.root, killed)
+    shutil.copytree(broker.store.config.root, killed)
     file = log_file(broker)
     if how in {"stopped", "killed"}:
         await cluster.stop()
     if how == "killed":
-        shutil.rmtree(broker.store.paths.root)
-        shutil.copytree(killed, broker.store.paths.root)
+        shutil.rmtree(broker.store.config.root)
+        shutil.copytree(killed, broker.store.config.root)
     for position in where:
         flip_in(file, position)
     if how in {"stopped", "killed"}:
@@ -171,7 +171,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
         drop_all(broker)
     assert await pull_all(cluster) == expected()
     assert await push_all(cluster) == expected()
-    assert broker.store.stats.damaged_messages == len(where)
+    assert broker.store.results.damaged_messages == len(where)
     # What comes behind damaged ones comes.
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"new", queue=client.MessageQueue("T", "broker-a", 2))
@@ -288,7 +288,7 @@ async def test_operators_are_told(cluster: Cluster) -> None:
     findings = await asyncio.to_thread(lambda: list(examine(case)))
     (finding,) = [finding for finding in findings if finding.check == "damage"]
     assert "broker-a does not deliver messages that are not what was stored: 1" in finding.found
-    assert f"pocketmq store verify {broker.store.paths.root}" in finding.remedy
+    assert f"pocketmq store verify {broker.store.config.root}" in finding.remedy
 
 
 # --- damaged entries of consume queues
@@ -296,7 +296,7 @@ async def test_operators_are_told(cluster: Cluster) -> None:
 
 def damage_entries(broker: Broker, numbers: Sequence[int]) -> None:
     """What a disk may make of entries of T's first queue."""
-    (path,) = (broker.store.paths.consume_queues / "T" / "0").iterdir()
+    (path,) = (broker.store.config.consume_queues / "T" / "0").iterdir()
     damaged = (
         (0, 0, 0),
         (0, -1, 0),
@@ -327,7 +327,7 @@ async def test_a_pull_gets_the_messages_of_damaged_entries(
                 got += bodies(reply)
                 assert reply.fields["nextBeginOffset"] == str(len(got))
             assert got == [b"%d" % number for number in range(50)]
-        assert broker.store.stats.damaged_messages == 0
+        assert broker.store.results.damaged_messages == 0
 
 
 async def test_a_parked_pull_does_not_search_the_log_on_the_loop(
@@ -392,7 +392,7 @@ async def test_delayed_messages_with_damaged_entries_come_when_they_are_due(
         asker = await connect(broker)
         for number in range(5):
             await asker.send(body=b"%d" % number, properties="DELAY\x012")
-        (path,) = (broker.store.paths.consume_queues / SCHEDULE_TOPIC / "1").iterdir()
+        (path,) = (broker.store.config.consume_queues / SCHEDULE_TOPIC / "1").iterdir()
         with path.open("r+b") as file:
             file.seek(ENTRY.size)
             file.write(bytes(3 * ENTRY.size))

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from broker.delivery.long_poll import LongPolls
 from broker.processors.errors import BrokerError
-from broker.store.errors import StoreError
+from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed
 from remoting.protocol.queue import MessageQueue

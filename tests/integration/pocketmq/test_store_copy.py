@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import client
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from pocketmq import testing
 from pocketmq.cli import root as commands
 from tests.sizes import size

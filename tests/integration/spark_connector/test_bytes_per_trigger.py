@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
 from remoting.protocol.byte_range import ByteQuestion

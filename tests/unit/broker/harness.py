@@ -15,8 +15,8 @@ from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.table import Dispatcher, Processors
 from broker.rates import Rates
 from broker.state import BrokerState
-from broker.store.files import Files
 from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.os_files import Files
 from broker.topics import TopicRules, TopicTable
 from remoting.clock import ManualClock
 from remoting.errors import ConnectionLost, RequestTimeout

@@ -16,8 +16,8 @@ from broker.config import BrokerConfig
 from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.processors.errors import BrokerError
 from broker.saved_tables import SavedTables
-from broker.store.errors import StoreError
-from broker.store.files import OsFiles
+from broker.store.os_files import OsFiles
+from broker.store.results import StoreError
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import TopicConfig

@@ -15,9 +15,10 @@ from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
 from broker.delivery.schedule import FILE_NAME, postpone
 from broker.state import BrokerCounters
-from broker.store import cold_reads, lookups
-from broker.store.files import OsFiles
+from broker.store import cold_reads
+from broker.store import queries as lookups
 from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
+from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC

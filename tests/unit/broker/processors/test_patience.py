@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from broker.processors import offload as patience
-from broker.store import cold_reads, lookups
+from broker.store import cold_reads
+from broker.store import queries as lookups
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from broker.processors import queries
-from broker.store.errors import StoreBusy
-from broker.store.results import PendingMessage
+from broker.store.results import PendingMessage, StoreBusy
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader

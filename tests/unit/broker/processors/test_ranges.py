@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.errors import StoreBusy
 from broker.store.message_store import MessageStore
+from broker.store.results import StoreBusy
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from zlib import crc32
 
-from broker.store.files import DiskUse, Lock, Region, Stamp
+from broker.store.os_files import DiskUse, Lock, Region, Stamp
 
 SECTOR = 512
 PAGE = 4096

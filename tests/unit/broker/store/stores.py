@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.store.files import OsFiles, Region
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from broker.store.os_files import OsFiles, Region
 from remoting.clock import Clock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records

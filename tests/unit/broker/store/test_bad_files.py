@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import StoreError
 from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from broker.store.results import StoreError
 from remoting.protocol.message.record import MAGIC_V1
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.store.crashes import crash, log_files, overwrite

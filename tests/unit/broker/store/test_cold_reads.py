@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from broker.store import cold_reads, lookups, warmth
-from broker.store.errors import StoreBusy
-from broker.store.files import OsFiles, Region
+from broker.store import cold_reads, warmth
+from broker.store import queries as lookups
 from broker.store.limits import COLD_READERS, GRANULE_BYTES, WARM_SECONDS
 from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
-from broker.store.results import FileRange
+from broker.store.os_files import OsFiles, Region
+from broker.store.results import FileRange, StoreBusy
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.store.stores import FailingRegion, bodies, message, opened

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import cold_reads, lookups
-from broker.store.errors import StoreError
+from broker.store import cold_reads
+from broker.store import queries as lookups
 from broker.store.message_store import MessageStore
+from broker.store.results import StoreError
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles

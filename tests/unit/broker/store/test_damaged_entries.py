@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from broker.store import cold_reads, restore
-from broker.store.errors import StoreBusy
 from broker.store.message_store import GetStatus, MessageStore, StoreError
 from broker.store.restore import Search, find_entries
-from broker.store.view_log import LogView
+from broker.store.results import StoreBusy
+from broker.storetools.view_log import LogView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -394,7 +394,7 @@ def test_a_log_that_can_not_be_read_now_is_searched_later(
     def fail(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("broker.store.view_files.os.preadv", fail)
+    monkeypatch.setattr("broker.storetools.view.os.preadv", fail)
     if not skipped:
         with pytest.raises(StoreBusy, match="can't be restored now"):
             store.get(TOPIC, 0, 0, COUNT)

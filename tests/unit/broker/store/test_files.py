@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.store import limits
-from broker.store.files import DiskUse, OsFiles, is_no_space
+from broker.store.os_files import DiskUse, OsFiles, is_no_space
 
 FILES = OsFiles()
 

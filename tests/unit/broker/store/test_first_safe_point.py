@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import queue_flusher
+from broker.store import sync as queue_flusher
 from broker.store.limits import FIRST_TURNS
 from broker.store.message_store import MessageStore
 from broker.store.safe_point import SafePoint, SafePointFile

@@ -14,8 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store.disk_state import DiskState
-from broker.store.files import OsFiles
 from broker.store.message_store import MessageStore, PutStatus, StoreError
+from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from broker import store_start
-from broker.store.errors import StoreError
 from broker.store.message_store import MessageStore, RecoveryReport, StoreConfig
-from broker.store.progress import OpeningGivenUp, Progress
+from broker.store.opening import OpeningGivenUp, Progress
+from broker.store.results import StoreError
 from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import StoreError
 from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file

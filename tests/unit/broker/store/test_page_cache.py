@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import page_cache
+from broker.store import os_files as page_cache
 from broker.store.limits import GRANULE_BYTES
-from broker.store.page_cache import address_of, fetch_range, is_range_cached
+from broker.store.os_files import address_of, fetch_range, is_range_cached
 
 SIZE = 4 * GRANULE_BYTES
 PAGE = mmap.PAGESIZE

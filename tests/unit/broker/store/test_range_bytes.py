@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import lookups, range_bytes
-from broker.store.errors import StoreError
+from broker.store import queries as lookups
+from broker.store import range_bytes
 from broker.store.message_store import MessageStore
+from broker.store.results import StoreError
 from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 from tests.unit.broker.store.stores import message, opened, read_all
 from tests.unit.broker.store.test_cold_reads import SlowFiles

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import lookups
-from broker.store.lookups import NotInMemory
+from broker.store import queries as lookups
 from broker.store.message_store import MessageStore
+from broker.store.queries import NotInMemory
 from tests.unit.broker.store.damage import COUNT, PARTS, all_but, fill, flip, flip_in
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import lookups, soundness
+from broker.store import queries as lookups
+from broker.store import soundness
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import lookups, reader, spans
+from broker.store import queries as lookups
+from broker.store import reader
+from broker.store import reader as spans
 from broker.store.commit_log import CommitLog
 from broker.store.limits import MAX_PULL_BYTES
 from broker.store.message_store import GetStatus, MessageStore
-from broker.store.spans import spans_of
+from broker.store.reader import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
 from tests.unit.broker.store.stores import EVERY_CODE, LOG_FILE, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import StoreError
-from broker.store.files import OsFiles
+from broker.store.os_files import OsFiles
+from broker.store.results import StoreError
 from broker.store.state_file import load, load_json, save_json
 
 

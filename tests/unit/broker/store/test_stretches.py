@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from broker.store import log_walk
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from broker.store.derive.runs import Stretch
 from broker.store.dispatch import entry_of
-from broker.store.files import OsFiles
 from broker.store.log_walk import LogRecord, LogWalk
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.message_store import MessageStore
+from broker.store.os_files import OsFiles
+from broker.store.redispatch import Stretch
 from remoting.protocol import core
 from remoting.protocol.disk.files import ENTRY, name_of
 from remoting.protocol.message.record import (
@@ -39,7 +39,7 @@ from tests.unit.broker.store.stores import bodies, message, opened, small_config
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)
 
-from broker.store.derive import stretches
+from broker.store import redispatch as stretches
 
 FILE_BYTES = 32 * 1024
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.group_commit import GroupCommit
 from broker.store.message_store import MessageStore, PutStatus
-from broker.store.stats import StoreStats
+from broker.store.results import StoreStats
+from broker.store.sync import GroupCommit
 from remoting.clock import ManualClock
 from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened, thread_names
 
@@ -400,7 +400,7 @@ async def test_a_thread_that_dies_is_heard_of(
 async def test_a_disk_that_hangs_does_not_hang_the_stop(
     tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.store.threads.CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr("broker.store.sync.CLOSE_SECONDS", 0.01)
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
     store.start(asyncio.get_running_loop())
     files.gate.clear()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.view import Damage, StoreChanged, StoreError, StoreView
-from broker.store.view_files import ViewFile
+from broker.storetools.view import Damage, StoreChanged, StoreError, StoreView, ViewFile
 from tests.unit.broker.store.stores import LOG_FILE
 from tests.unit.broker.store.views import copied, filled
 

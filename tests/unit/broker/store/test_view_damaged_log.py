@@ -13,9 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.store import view_log
-from broker.store.view import LogEnd, StoreError, StoreView
-from broker.store.view_files import FileRow
+from broker.storetools import view_log
+from broker.storetools.view import FileRow, LogEnd, StoreError, StoreView
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.view import LogEnd, QueueRange, StoreError, StoreView
+from broker.storetools.view import LogEnd, QueueRange, StoreError, StoreView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from tests.unit.broker.store.stores import LOG_FILE, QUEUE_FILE
 from tests.unit.broker.store.views import COUNT, copied, filled, overwrite, positions_of, unsynced

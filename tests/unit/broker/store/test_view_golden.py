@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.view import Damage, LogEnd, QueueRange, StoreView
+from broker.storetools.view import Damage, LogEnd, QueueRange, StoreView
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.archives import unpack

@@ -14,10 +14,9 @@ from broker.store import run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
 from broker.store.disk_state import DiskState
-from broker.store.files import OsFiles
 from broker.store.limits import WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.regions import OsRegion
+from broker.store.os_files import OsFiles, OsRegion
 from broker.store.results import PutStatus
 from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock

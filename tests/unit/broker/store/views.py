@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from broker.store.message_store import MessageStore
-from broker.store.view import Damage, StoreView
+from broker.storetools.view import Damage, StoreView
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView

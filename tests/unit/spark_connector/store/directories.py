@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.view import LogChunk, StoreView
+from broker.storetools.view import LogChunk, StoreView
 from spark_connector.schema import STORE_COLUMNS
 from spark_connector.store.options import store_options
 from spark_connector.store.planning import Bounds, Piece, plan

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.view import EntryRun, StoreView
+from broker.storetools.view import EntryRun, StoreView
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from spark_connector.store import gathering

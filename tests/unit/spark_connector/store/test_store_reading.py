@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import FILLER
 from spark_connector.errors import ConnectorError, DataLossError, DecodeError
 from spark_connector.store.planning import LogPiece

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.message_store import MessageStore
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.copy.copies import check, copied
 from tests.unit.broker.store.stores import (

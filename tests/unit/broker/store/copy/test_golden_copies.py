@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.message_store import MessageStore, StoreConfig
-from broker.store.view import StoreView
+from broker.storetools.view import StoreView
 from tests.archives import unpack
 from tests.unit.broker.store.copy.copies import check, copied
 from tests.unit.broker.store.stores import read_all

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.copy import file_copy
-from broker.store.errors import StoreError
+from broker.store.results import StoreError
+from broker.storetools.copy import files as file_copy
 from tests.unit.broker.store.copy.copies import check, copied
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened
 

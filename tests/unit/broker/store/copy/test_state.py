@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.delivery.schedule import decode, encode
-from broker.store.copy import state_copy
 from broker.store.state_file import save_json
-from broker.store.view import StoreView
+from broker.storetools.copy import rest as state_copy
+from broker.storetools.view import StoreView
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.names import SCHEDULE_TOPIC

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.index import batch
+from broker.store.index import keys as batch
 from remoting.protocol.disk.index_file import IndexTable, file_bytes
 from remoting.protocol.message.record import (
     BORN_HOST_V6,

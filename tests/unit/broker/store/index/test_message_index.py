@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import StoreBusy, StoreError
 from broker.store.index import builder as builders
-from broker.store.index import limits, message_index
-from broker.store.index.batch import PlainBatch, Walked
+from broker.store.index import keys as limits
+from broker.store.index import message_index
+from broker.store.index.keys import PlainBatch, Walked
 from broker.store.message_store import MessageStore
+from broker.store.results import StoreBusy, StoreError
 from remoting.clock import ManualClock
 from remoting.protocol.disk.index_file import file_bytes
 from tests.unit.broker.store.index.indexed import (

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.index import builder as builders
-from broker.store.index import limits, message_index
+from broker.store.index import keys as limits
+from broker.store.index import message_index
 from broker.store.message_store import MessageStore
 from broker.store.results import PutStatus
 from tests.unit.broker.store.index.indexed import SMALL, check, fill, find, index_files, keyed

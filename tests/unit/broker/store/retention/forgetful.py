@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.files import DiskUse, OsFiles
 from broker.store.message_store import MessageStore, PutStatus
-from broker.store.retention.policy import RetentionConfig
+from broker.store.os_files import DiskUse, OsFiles
+from broker.store.retention import RetentionConfig
 from tests.unit.broker.store.stores import QUEUE_FILE, message, read_all
 
 HOUR = 3600.0

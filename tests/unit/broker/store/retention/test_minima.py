@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.files import OsFiles
+from broker.store.consume_queue import ConsumeQueue, QueueSpace
 from broker.store.mapped_file import MappedFiles
-from broker.store.queue_files import QueueSpace
-from broker.store.retention.minima import first_alive
+from broker.store.os_files import OsFiles
+from broker.store.retention import first_alive
 from remoting.protocol.disk.files import ENTRY, FILLER
 
 FILLER_ENTRY = ENTRY.unpack(FILLER)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.store.files import DiskUse
-from broker.store.retention.policy import (
+from broker.store.os_files import DiskUse
+from broker.store.retention import (
     LogFile,
     Moment,
     Place,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.store import retention as module
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.files import Region
 from broker.store.message_store import GetStatus, MessageStore
-from broker.store.retention import retention as module
+from broker.store.os_files import Region
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, log_names, numbers
 from tests.unit.broker.store.stores import LOG_FILE

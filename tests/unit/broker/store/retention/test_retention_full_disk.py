@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.files import DiskUse
+from broker.store import retention as module
 from broker.store.message_store import MessageStore, PutStatus
-from broker.store.retention import retention as module
+from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.store.retention.forgetful import Disk, fill, numbers

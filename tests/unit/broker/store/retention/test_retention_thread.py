@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.store import retention as module
 from broker.store.disk_state import DiskState
-from broker.store.files import DiskUse
 from broker.store.message_store import GetStatus, MessageStore
-from broker.store.retention import retention as module
+from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, numbers
 from tests.unit.broker.store.stores import opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from broker.store.verify.check import CheckOptions, Report, check
-from broker.store.verify.findings import Severity
-from broker.store.verify.repair import Repair, repair
+from broker.storetools.verify.check import CheckOptions, Report, check
+from broker.storetools.verify.findings import Severity
+from broker.storetools.verify.repair import Repair, repair
 
 Said = tuple[str, str, str, int | None]
 """Severity, kind, path below the store, place."""

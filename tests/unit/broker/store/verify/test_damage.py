@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.verify.check import CheckOptions, check
+from broker.storetools.verify.check import CheckOptions, check
 from tests.archives import unpack
 from tests.unit.broker.store.verify.damaged import Said, both, files_of, flip, mend, said
 
@@ -208,7 +208,7 @@ def test_offsets_beyond_a_queue_and_lost_offsets_are_noted(root: Path) -> None:
 def test_more_findings_than_anybody_reads_are_counted(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.store.verify.findings.MAX_FINDINGS", 5)
+    monkeypatch.setattr("broker.storetools.verify.findings.MAX_FINDINGS", 5)
     zeros(INDEX, ENTRIES_AT + 200, 400)(root)
     found = check(root, CheckOptions())
     assert len(found.findings.shown) == 5
@@ -222,7 +222,7 @@ def test_files_may_be_walked_by_several_processes(
     flip(root / QUEUE, 407)
     flip(root / INDEX, 548)
     alone = check(root, CheckOptions())
-    monkeypatch.setattr("broker.store.verify.check._WORTH_PROCESSES", 0)
+    monkeypatch.setattr("broker.storetools.verify.check._WORTH_PROCESSES", 0)
     together = check(root, CheckOptions(jobs=2))
     assert said(together, root) == said(alone, root)
     assert together[1:9] == alone[1:9]

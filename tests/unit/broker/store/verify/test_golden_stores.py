@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.verify.overview import overview
+from broker.storetools.verify.overview import overview
 from tests.archives import unpack
 from tests.unit.broker.store.verify.damaged import both, said
 

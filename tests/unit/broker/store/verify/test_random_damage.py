@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.store.verify.check import CheckOptions, check
-from broker.store.verify.findings import Severity
+from broker.storetools.verify.check import CheckOptions, check
+from broker.storetools.verify.findings import Severity
 from tests.archives import unpack
 from tests.sizes import size
 from tests.unit.broker.store.verify.damaged import both, fresh, mend

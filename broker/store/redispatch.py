@@ -1,0 +1,199 @@
+"""From records of the log to queue entries and keys again, for recovery and verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broker.store.dispatch import entry_of, takes_queue_offset
+from broker.store.index.keys import hashes_of
+from broker.store.log_walk import LogRecord
+from remoting.protocol.core.record import walk_records
+from remoting.protocol.disk.files import ENTRY
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4, body_crc, locate
+from remoting.protocol.names import validate_topic
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+class EntryRun(NamedTuple):
+    """Packed entries of a queue, of messages from number ``first`` on."""
+
+    key: QueueKey
+    first: int
+    entries: bytes | bytearray
+
+
+class Stretch(NamedTuple):
+    """Good records that follow each other in the log.
+
+    Attributes:
+        physical_offset: of the first.
+        size: bytes of all.
+        records: how many they are.
+        last: physical offset of the last.
+        last_store_ms: its store time.
+        runs: the entries that they call for; those of one queue in the log's order.
+    """
+
+    physical_offset: int
+    size: int
+    records: int
+    last: int
+    last_store_ms: int
+    runs: Sequence[EntryRun]
+
+
+# CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.
+_FIELDS: Final = Struct(">8xIi4xqqi16xq")
+_TIME: Final = Struct(">q")
+_TIME_AT_V6: Final = 68
+
+
+class Row(NamedTuple):
+    """What one record calls for.
+
+    Attributes:
+        topic: None for a record that is of no queue.
+        queue_id, queue_offset, tags_code: its entry's.
+        store_ms: when it was stored.
+        hashes: of its keys.
+        wrong: why it can't be trusted, None when it can. Nothing else is said then.
+    """
+
+    topic: str | None
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_ms: int
+    hashes: Sequence[int]
+    wrong: str | None = None
+
+
+def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[int]) -> Row:
+    """Look at the record at ``at`` of a piece of the log, which begins at ``base``.
+
+    Args:
+        size: what it says of its size.
+        levels_ms: delay levels.
+
+    Raises:
+        RecordError: its lengths don't make up its size.
+    """
+    flag, body_at, body_end, topic_at, topic_end, end = locate(data, at, at + size)
+    if end != at + size:
+        raise RecordError(f"the record at {base + at} is shorter than it says")
+    crc, queue_id, offset, physical, _, store_ms = _FIELDS.unpack_from(data, at)
+    if body_crc(data[body_at:body_end]) != crc:
+        return _wrong(f"the body of the record at {base + at} fails its CRC")
+    if flag & BORN_HOST_V6:
+        (store_ms,) = _TIME.unpack_from(data, at + _TIME_AT_V6)
+    record = LogRecord(
+        data, at, topic_at, topic_end, physical, size, queue_id, offset, flag, store_ms
+    )
+    _, hashes = hashes_of(data, at, at + size)
+    if not takes_queue_offset(flag):
+        return Row(None, 0, 0, 0, store_ms, hashes)
+    entry = entry_of(record, levels_ms)
+    assert entry is not None
+    if not has_possible_number(offset, physical):
+        return _wrong(f"the record at {base + at} says that it is message {offset} of its queue")
+    if not _is_topic(entry.topic) or queue_id < 0:
+        return _wrong(
+            f"the record at {base + at} is of no queue: topic {entry.topic[:200]!r}, queue"
+            f" {queue_id}"
+        )
+    return Row(entry.topic, queue_id, offset, entry.tags_code, store_ms, hashes)
+
+
+def has_possible_number(queue_offset: int, physical_offset: int) -> bool:
+    """A message comes after all earlier ones of its queue."""
+    return 0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
+
+
+@lru_cache(maxsize=4096)
+def _is_topic(topic: str) -> bool:
+    try:
+        validate_topic(topic)
+    except ValueError:
+        return False
+    return True
+
+
+def _wrong(why: str) -> Row:
+    return Row(None, 0, 0, 0, 0, (), why)
+
+
+MAX_GATHERED: Final = 50_000
+"""Entries that wait: enough to make a visit to a queue pay."""
+
+
+class LogRow(NamedTuple):
+    """A record, and what it calls for."""
+
+    position: int
+    size: int
+    row: Row
+
+
+class Gathering:
+    """Gathers entries as bytes, by queue."""
+
+    def __init__(self) -> None:
+        self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
+        self._count = 0
+
+    def add(self, rows: Sequence[LogRow]) -> None:
+        """Records in the log's order."""
+        for position, size, row in rows:
+            if row.topic is not None:
+                entry = ENTRY.pack(position, size, row.tags_code)
+                self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
+
+    def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
+        """Runs of entries; those of one queue in the log's order."""
+        for key, first, entries in runs:
+            self._add(key, first, entries)
+
+    def _add(self, key: QueueKey, first: int, entries: bytearray) -> None:
+        runs = self._runs.setdefault(key, [])
+        if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == first:
+            runs[-1][1].extend(entries)
+        else:
+            runs.append((first, entries))
+        self._count += len(entries) // ENTRY.size
+
+    def full(self) -> bool:
+        """Whether they have to be taken."""
+        return self._count >= MAX_GATHERED
+
+    def take(self) -> Iterator[EntryRun]:
+        """All of them; those of one queue in the log's order, one run after another."""
+        gathered, self._runs, self._count = self._runs, {}, 0
+        for key in sorted(gathered):
+            for first, entries in gathered[key]:
+                yield EntryRun(key, first, entries)
+
+
+def find_stretch(
+    data: memoryview, base: int, levels_ms: Sequence[int], *, synced_ms: int, synced_end: int | None
+) -> Stretch | None:
+    """The good records that a piece of the log begins with; None for none.
+
+    Args:
+        data: the piece.
+        base: physical offset of its first byte, where a record begins.
+        levels_ms: delay levels.
+        synced_ms: see ``LogWalk``.
+        synced_end: see ``LogWalk``.
+    """
+    size, records, last, last_ms, _, runs, *_ = walk_records(
+        data, base, levels_ms, synced_ms, synced_end
+    )
+    if not records:
+        return None
+    return Stretch(base, size, records, last, last_ms, list(map(EntryRun._make, runs)))

@@ -1,0 +1,313 @@
+"""Copying the log up to an offset and other files' beginnings, and checking every copied record."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from broker.store.results import StoreError
+from broker.storetools.copy.copying import Moment, Target
+from broker.storetools.view import FileRow, StoreChanged, ViewFile, unreadable
+from broker.storetools.view_log import Damage, LogChunk, LogView
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.disk.files import name_of
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    HEAD_BYTES_V4,
+    HOSTS_V6_MASK,
+    MAGIC_V1,
+    Invalid,
+    examine,
+)
+from remoting.protocol.message.view import RecordView
+
+STEP_BYTES: Final = 32 * 1024 * 1024
+"""Copied by one call: a tenth of a second, after which the progress bar moves and ^C is heard."""
+
+PLAIN_STEP_BYTES: Final = 1024 * 1024
+"""The same where the system can't copy by itself and the bytes pass through this process."""
+
+MAX_STARTS: Final = 10
+"""How often copying begins anew because retention took what was to be copied next."""
+
+MAX_FAULTS: Final = 1000
+"""Places of damage that a report names; the others are counted."""
+
+MAX_STATE_READS: Final = 20
+"""How often a state file is read that is not there, or not whole: it may be being replaced."""
+
+STATE_PAUSE_SECONDS: Final = 0.02
+"""Between two of these reads."""
+
+SYNC_THREADS: Final = 8
+"""Files synced at once: a journal takes what comes together for little more than one of them."""
+
+DELIVERY_SLACK_MS: Final = 60_000
+"""With an end in the past: what was due so long before it is taken to have been delivered."""
+
+
+Tell = Callable[[int], None]
+"""Is told of so many more bytes."""
+
+_NOT_SERVED: Final = frozenset(
+    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+)
+
+
+def open_source(path: str | Path) -> int:
+    """A descriptor to read a file. Raises ``StoreChanged``, ``StoreError``."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise StoreChanged(
+            f"the file {path} has been removed while the store was copied, by retention or by"
+            " hand: start again"
+        ) from None
+    except OSError as error:
+        raise unreadable(str(path), error) from error
+
+
+def copy_beginning(source: Path | str, target: Path, *, end: int, size: int, tell: Tell) -> None:
+    """Make ``target``, of ``size`` bytes: the first ``end`` of ``source``, then zeros. Synced.
+
+    Raises:
+        StoreChanged: the source is gone, or has become shorter than ``end``.
+        StoreError: it can't be read.
+        OSError: the target can't be written.
+    """
+    reading = open_source(source)
+    try:
+        writing = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(writing, size)
+            for begin, stop in extents(reading, end):
+                _copy_range(reading, writing, begin, stop, tell, source)
+            if os.fstat(reading).st_size < end:
+                raise _shortened(source, os.fstat(reading).st_size)
+            os.fsync(writing)
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+
+
+def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
+    """The ranges of ``[0, end)`` that may hold other than zeros."""
+    at = 0
+    while at < end:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+            stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                # The file system can't tell.
+                yield at, end
+            return
+        if begin >= end:
+            return
+        yield begin, min(stop, end)
+        at = stop
+
+
+def _copy_range(
+    reading: int, writing: int, begin: int, end: int, tell: Tell, source: Path | str
+) -> None:
+    while begin < end:
+        done = _share(reading, writing, begin, min(end - begin, STEP_BYTES))
+        if done is None:
+            done = _pass_through(reading, writing, begin, min(end - begin, PLAIN_STEP_BYTES))
+        if not done:
+            raise _shortened(source, begin)
+        begin += done
+        tell(done)
+
+
+def _share(reading: int, writing: int, at: int, length: int) -> int | None:
+    """Have the system copy; how much it did, None if it does not do that here."""
+    if not hasattr(os, "copy_file_range"):
+        return None
+    try:
+        return os.copy_file_range(reading, writing, length, at, at)
+    except OSError as error:
+        if error.errno in _NOT_SERVED:
+            return None
+        raise
+
+
+def _pass_through(reading: int, writing: int, at: int, length: int) -> int:
+    data = os.pread(reading, length, at)
+    done = 0
+    while done < len(data):
+        done += os.pwrite(writing, data[done:], at + done)
+    return done
+
+
+def _shortened(path: Path | str, size: int) -> StoreChanged:
+    return StoreChanged(
+        f"the file {path} ends at byte {size} now: it was shortened while it was copied; check the"
+        " disk and its owner"
+    )
+
+
+# Size, magic, CRC, system flag and body length of a record with IPv4 hosts.
+_SHAPE: Final = Struct(">III24xi44xI")
+_LENGTH: Final = Struct(">H")
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+@dataclass(slots=True)
+class Faults:
+    """Places of the log that are damaged; of more than ``MAX_FAULTS`` only the number."""
+
+    shown: list[Damage] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, damage: Damage) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.shown) < MAX_FAULTS:
+            self.shown.append(damage)
+
+
+@dataclass(slots=True)
+class LogCopy:
+    """The copied log.
+
+    Attributes:
+        view: of the copy.
+        end: where it ends.
+        file_bytes: length of its files; 0 when there are none.
+        records: whole ones in it.
+        last: physical offset of the last of them; -1 for none.
+        last_ms: its store time.
+        faults: what is no whole record.
+    """
+
+    view: LogView
+    end: int
+    file_bytes: int = 0
+    records: int = 0
+    last: int = -1
+    last_ms: int = 0
+    faults: Faults = field(default_factory=Faults)
+
+    @property
+    def start(self) -> int:
+        """Where it begins."""
+        return self.view.start
+
+
+def copy_log(moment: Moment, target: Target, tell: Tell) -> LogCopy:
+    """Copy the files that begin before the moment's end; ``check_log`` looks at what is in them.
+
+    Raises:
+        StoreError: the source can't be read, or retention takes it faster than it is copied.
+        OSError: the target can't be written.
+    """
+    directory = target.directory("commitlog")
+    files = _copy_files(moment, directory, tell)
+    view = LogView(FileRow([directory], "the copied log"), synced_ms=moment.checkpoint.physic_ms)
+    return LogCopy(view, moment.end, files[0].size if files else 0)
+
+
+def _copy_files(moment: Moment, directory: Path, tell: Tell) -> list[ViewFile]:
+    starts = 0
+    while True:
+        try:
+            files = _wanted(moment)
+            _drop_before(directory, files)
+            for file in files:
+                _copy_file(file, directory, moment.end, tell)
+        except StoreChanged:
+            starts += 1
+            if starts == MAX_STARTS:
+                raise
+        else:
+            return files
+
+
+def _wanted(moment: Moment) -> list[ViewFile]:
+    files = moment.log_files()
+    if not files and moment.end == 0:
+        return []
+    # An empty log may have a file all the same, which tells where it goes on.
+    wanted = [file for file in files if file.start < moment.end or file is files[0]]
+    if not wanted or wanted[0].start > moment.end:
+        raise StoreError(
+            f"the log in {moment.view.root} had a message before {moment.end} when the copy began,"
+            " and nothing of that is left: the files were taken away or deleted; start again"
+        )
+    return wanted
+
+
+def _drop_before(directory: Path, files: list[ViewFile]) -> None:
+    start = files[0].start if files else 0
+    for path in directory.iterdir():
+        if path.name < name_of(start):
+            path.unlink()
+
+
+def _copy_file(file: ViewFile, directory: Path, end: int, tell: Tell) -> None:
+    path = directory / name_of(file.start)
+    if path.exists():
+        return
+    used = max(0, min(end - file.start, file.size))
+    try:
+        copy_beginning(file.path, path, end=used, size=file.size, tell=tell)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def check_log(copied: LogCopy, tell: Tell) -> None:
+    """Look at every record of the copy, and count. Raises ``StoreError``."""
+    if not copied.view.files:
+        return
+    for found in copied.view.walk(copied.start, copied.end):
+        if isinstance(found, Damage):
+            copied.faults.add(found)
+            tell(found.end - found.begin)
+        else:
+            _check_chunk(copied, found)
+            tell(len(found.data))
+
+
+def _check_chunk(copied: LogCopy, chunk: LogChunk) -> None:
+    data, base = chunk.data, chunk.position
+    for start in chunk.starts:
+        if not _is_whole(data, start) and (reason := _fault(data, start)):
+            size = int.from_bytes(data[start : start + 4])
+            copied.faults.add(Damage(base + start, base + start + size, reason))
+            continue
+        copied.records += 1
+        copied.last = base + start
+    if copied.last >= base:
+        copied.last_ms = RecordView(data, copied.last - base).store_timestamp_ms
+
+
+def _is_whole(data: memoryview, start: int) -> bool:
+    """Whether a usual record is one beyond doubt: lengths and CRC."""
+    size, magic, crc, sys_flag, length = _SHAPE.unpack_from(data, start)
+    body_at = start + HEAD_BYTES_V4
+    body_end = body_at + length
+    end = start + size
+    if magic != MAGIC_V1 or sys_flag & HOSTS_V6_MASK or body_end + 3 > end:
+        return False
+    topic_end = body_end + 1 + data[body_end]
+    if topic_end + 2 > end or topic_end + 2 + _LENGTH.unpack_from(data, topic_end)[0] != end:
+        return False
+    return bool(crc32(data[body_at:body_end]) & _CRC_MASK == crc)
+
+
+def _fault(data: memoryview, start: int) -> str:
+    """What is wrong with a record; nothing for one that is only unusual."""
+    size = max(FIXED_BYTES_V4, int.from_bytes(data[start : start + 4]))
+    scan = examine(data[start : start + size], 0)
+    if not isinstance(scan, Invalid):
+        return ""
+    return scan.reason.replace(" at 0 ", " ")

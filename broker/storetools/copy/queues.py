@@ -1,0 +1,299 @@
+"""Copying the consume queues: the entries of messages before the moment's end, all of them.
+
+Entries lie in the order of the log, so a queue is cut where they begin to point behind the end;
+zeros follow. Of what was appended shortly before, an entry may not have been written yet when its
+queue was copied. So the copied log is walked from where all entries were there, and what a queue
+lacks is added.
+
+A queue that lacks entries of earlier messages is damaged. It is copied as it is, with a note; our
+broker builds it anew when it opens the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from broker.store.consume_queue import FILLER_SIZE
+from broker.store.dispatch import QueueEntry, entry_of
+from broker.store.log_walk import LogRecord
+from broker.storetools.copy.copying import DEFAULT_QUEUE_FILE_BYTES, Moment, Target
+from broker.storetools.copy.files import MAX_STARTS, SYNC_THREADS, LogCopy, copy_beginning
+from broker.storetools.view import FileRow, StoreChanged, ViewFile
+from broker.storetools.view_log import LogChunk, LogView
+from broker.storetools.view_queue import first_from
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import locate
+from remoting.protocol.message.view import RecordView
+
+
+@dataclass(slots=True)
+class CopiedQueue:
+    """One queue of the copy.
+
+    Attributes:
+        directory: where it is.
+        file_bytes: length of its files.
+        first: the first entry that has a file.
+        end: number of the next message.
+        number: the same by the log; more than ``end`` when entries are missing.
+        added: entries that the source did not have yet.
+        first_position: physical offset that the first copied entry tells; -1 when there is none.
+    """
+
+    directory: Path
+    file_bytes: int
+    first: int = 0
+    end: int = 0
+    number: int = 0
+    added: bytearray = field(default_factory=bytearray)
+    first_position: int = -1
+
+    def write_added(self) -> None:
+        """Bring the added entries to the disk. Raises ``OSError``."""
+        at, data = self.end * ENTRY_BYTES - len(self.added), memoryview(self.added)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        while data:
+            start = at // self.file_bytes * self.file_bytes
+            length = min(len(data), start + self.file_bytes - at)
+            with _opened(self.directory / name_of(start), self.file_bytes) as file:
+                file.seek(at - start)
+                file.write(data[:length])
+                os.fsync(file.fileno())
+            at, data = at + length, data[length:]
+
+
+Queues = dict[tuple[str, int], CopiedQueue]
+
+
+def copy_queues(moment: Moment, target: Target, tell: Callable[[int], None]) -> Queues:
+    """Copy the queues that there are, each up to the moment's end.
+
+    Args:
+        moment: what is copied.
+        target: where to.
+        tell: of so many more queues.
+
+    Raises:
+        StoreError: the source can't be read.
+        OSError: the target can't be written.
+    """
+    target.directory("consumequeue")
+    if not moment.view.log.files:
+        # Entries of messages that are gone would take the place of new ones.
+        return {}
+
+    def one(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
+        return key, _copy_queue(moment, target, *key)
+
+    queues: Queues = {}
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        # Whoever is told need not be one for several threads at once.
+        for key, queue in pool.map(one, list(_keys(moment))):
+            tell(1)
+            if queue is not None:
+                queues[key] = queue
+    return queues
+
+
+def _keys(moment: Moment) -> Iterator[tuple[str, int]]:
+    for topic in moment.view.topics():
+        for queue_id in moment.view.queues(topic):
+            yield topic, queue_id
+
+
+def _copy_queue(moment: Moment, target: Target, topic: str, queue_id: int) -> CopiedQueue | None:
+    source = moment.view.root / "consumequeue" / topic / str(queue_id)
+    directory = target.directory("consumequeue", topic, str(queue_id))
+    starts = 0
+    while True:
+        try:
+            row = FileRow([source], f"queue {queue_id} of topic {topic}")
+            if row.files:
+                return _copy_files(row, directory, moment.end)
+        except StoreChanged:
+            starts += 1
+            if starts == MAX_STARTS:
+                raise
+            for path in directory.iterdir():
+                path.unlink()
+        else:
+            # Nothing was ever put there, or its topic has been deleted.
+            shutil.rmtree(directory)
+            return None
+
+
+def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
+    cut = cut_of(row, log_end)
+    for file in row.files:
+        if file.start and file.start >= cut * ENTRY_BYTES and file is not row.files[0]:
+            break
+        used = max(0, min(file.size, cut * ENTRY_BYTES - file.start))
+        path = directory / name_of(file.start)
+        copy_beginning(file.path, path, end=used, size=file.size, tell=_nobody)
+    first = row.files[0]
+    queue = CopiedQueue(directory, first.size, first.start // ENTRY_BYTES, cut, cut)
+    if queue.end > queue.first:
+        with (directory / name_of(first.start)).open("rb") as copied:
+            position, size, _ = ENTRY.unpack(copied.read(ENTRY_BYTES))
+        queue.first_position = -1 if size == FILLER_SIZE else position
+    return queue
+
+
+def cut_of(row: FileRow, log_end: int) -> int:
+    """Number of the first message of a queue that lies at or behind a physical offset.
+
+    Raises:
+        StoreChanged: retention took its files.
+        StoreError: they can't be read.
+    """
+    for file in reversed(row.files):
+        entries = _written(row, file)
+        if not entries:
+            continue
+        kept = _first_behind(entries, log_end)
+        if kept or file is row.files[0]:
+            return file.start // ENTRY_BYTES + kept
+    return row.start // ENTRY_BYTES
+
+
+def _written(row: FileRow, file: ViewFile) -> memoryview:
+    used = row.used_end(file) - file.start
+    count = min(-(-used // ENTRY_BYTES), file.size // ENTRY_BYTES)
+    entries = row.read(file.start, count * ENTRY_BYTES)
+    # The broker may be writing it: the offset is there, the size is not yet.
+    if count and ENTRY.unpack_from(entries, (count - 1) * ENTRY_BYTES)[1] <= 0:
+        count -= 1
+    return entries[: count * ENTRY_BYTES]
+
+
+def _first_behind(entries: memoryview, log_end: int) -> int:
+    """Index of the first real entry at or behind a physical offset; their number for none."""
+    behind, found = first_from(entries, log_end)
+    count = len(entries) // ENTRY_BYTES
+    # Fillers before it are of a number that was lost, and stay lost.
+    return behind if found < count else count
+
+
+# --- what the source did not have yet
+
+
+def complete(moment: Moment, queues: Queues, log: LogCopy, target: Target) -> list[str]:
+    """Add the entries that came late; what can't be put right, in sentences.
+
+    Raises:
+        StoreError: the copied log can't be read.
+        OSError: the target can't be written.
+    """
+    file_bytes = next((queue.file_bytes for queue in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
+    lacking = _lacking(moment, queues, target)
+    for entry in _entries(log.view, max(moment.settled, log.start), log.end):
+        key = entry.topic, entry.queue_id
+        queue = queues.get(key)
+        if queue is None:
+            if entry.queue_offset or not _is_name(entry.topic):
+                # Of a topic that has been deleted.
+                continue
+            directory = target.part / "consumequeue" / entry.topic / str(entry.queue_id)
+            queue = queues[key] = CopiedQueue(directory, file_bytes)
+        if not entry.queue_offset and len(queue.added) == queue.end * ENTRY_BYTES:
+            # The topic was deleted and made again, and nothing of that was written yet.
+            queue.added.clear()
+            queue.end = queue.number = 0
+        if entry.queue_offset < queue.end or entry.physical_offset < queue.first_position:
+            # It has that one, or it is of a topic that was deleted and made again since.
+            continue
+        if entry.queue_offset == queue.end == queue.number:
+            queue.added += ENTRY.pack(entry.physical_offset, entry.size, entry.tags_code)
+            queue.end = queue.number = entry.queue_offset + 1
+        else:
+            queue.number = entry.queue_offset + 1
+            lacking[key] = queue
+    _write_added(queue for queue in queues.values() if queue.added)
+    return [
+        f"queue {queue_id} of topic {topic} lacks entries from message {queue.end} on, and so does"
+        " the source's: `pocketmq store verify --repair` builds it anew, and so does PocketMQ's"
+        " broker when it starts"
+        for (topic, queue_id), queue in lacking.items()
+    ]
+
+
+def _lacking(moment: Moment, queues: Queues, target: Target) -> Queues:
+    """Queues that have fewer entries than they once had; they get the number that they had."""
+    found = {}
+    for topic, rows in moment.numbers.items():
+        for queue_id, number in rows.items():
+            key = topic, queue_id
+            names = ("consumequeue", topic, str(queue_id))
+            if key not in queues and not moment.view.root.joinpath(*names[:2]).is_dir():
+                # The topic has been deleted since.
+                continue
+            queue = queues.get(key) or CopiedQueue(
+                target.part.joinpath(*names), DEFAULT_QUEUE_FILE_BYTES
+            )
+            if queue.number < number:
+                queue.number = number
+                queues[key] = found[key] = queue
+    return found
+
+
+def _is_name(topic: str) -> bool:
+    return bool(topic) and "/" not in topic and "\0" not in topic and topic not in {".", ".."}
+
+
+def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:
+    for found in log.walk(log.first_start(begin, end), end):
+        if not isinstance(found, LogChunk):
+            continue
+        for start in found.starts:
+            try:
+                record = RecordView(found.data, start)
+                entry = entry_of(_log_record(found, start, record), DEFAULT_DELAY_LEVELS_MS)
+            except RecordError:
+                continue
+            if entry is not None and entry.queue_id >= 0:
+                yield entry
+
+
+def _log_record(chunk: LogChunk, start: int, record: RecordView) -> LogRecord:
+    _, _, _, topic_at, topic_end, _ = locate(chunk.data, start, start + record.size)
+    return LogRecord(
+        chunk.data,
+        start,
+        topic_at,
+        topic_end,
+        chunk.position + start,
+        record.size,
+        record.queue_id,
+        record.queue_offset,
+        record.sys_flag,
+        record.store_timestamp_ms,
+    )
+
+
+@contextmanager
+def _opened(path: Path, size: int) -> Iterator[BinaryIO]:
+    """A file of the copy, made at full length if there is none."""
+    is_new = not path.exists()
+    with path.open("x+b" if is_new else "r+b", buffering=0) as file:
+        if is_new:
+            file.truncate(size)
+        yield file
+
+
+def _nobody(_: int) -> None:
+    """Queues are counted, not their bytes."""
+
+
+def _write_added(queues: Iterable[CopiedQueue]) -> None:
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for _ in pool.map(CopiedQueue.write_added, list(queues)):
+            pass

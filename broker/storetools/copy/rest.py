@@ -1,0 +1,322 @@
+"""Copying what a store has beside log and queues: the index, and the state files of ``config/``."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from broker.store.results import StoreError
+from broker.storetools.copy.copying import Moment, Target, is_clean
+from broker.storetools.copy.files import (
+    DELIVERY_SLACK_MS,
+    MAX_STATE_READS,
+    STATE_PAUSE_SECONDS,
+    LogCopy,
+    copy_beginning,
+)
+from broker.storetools.copy.queues import CopiedQueue, Queues
+from broker.storetools.view import FileRow, StoreChanged, unreadable
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
+from remoting.protocol.disk.index_file import HEADER, IndexHeader
+from remoting.protocol.errors import BodyError
+from remoting.protocol.names import SCHEDULE_TOPIC
+
+_INDEX_NAME: Final = re.compile(r"\d{17}")
+_COPIED_ALREADY: Final = frozenset({"commitlog", "consumequeue", "config", "index"})
+_OF_A_RUN: Final = frozenset(
+    {"abort", "abort.bak", "checkpoint", "lock"}
+    | {"pocketmq-clean-stop", "pocketmq-index", "pocketmq-safe-point"}
+)
+_UNFINISHED: Final = ".tmp"
+_ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
+
+
+def copy_index(moment: Moment, log: LogCopy, target: Target) -> Checkpoint:
+    """Copy the index files that can be; the checkpoint that fits the copy.
+
+    Raises:
+        StoreError: a file can't be read.
+        OSError: the target can't be written.
+    """
+    source, index_ms, copied = moment.view.root / "index", moment.checkpoint.index_ms, 0
+    names = sorted(name for name in _names(source) if _INDEX_NAME.fullmatch(name))
+    for name in names:
+        header = _header(source / name)
+        is_last = name == names[-1]
+        if header is None or not _fits(header, log):
+            continue
+        if is_last and (moment.is_past or not is_clean(moment.view.root)):
+            continue
+        path = target.directory("index") / name
+        size = (source / name).stat().st_size
+        try:
+            copy_beginning(source / name, path, end=size, size=size, tell=_nobody)
+        except StoreChanged:
+            path.unlink(missing_ok=True)
+            continue
+        if is_last and not is_clean(moment.view.root):
+            # A broker has opened the store meanwhile.
+            path.unlink()
+            continue
+        copied += 1
+    return Checkpoint(log.last_ms, log.last_ms, min(index_ms, log.last_ms) if copied else 0)
+
+
+def index_files(target: Target) -> int:
+    """How many files of the index the copy has."""
+    return len(_names(target.part / "index"))
+
+
+def copy_others(moment: Moment, target: Target) -> list[str]:
+    """Copy what else there is; names of what was left out.
+
+    Raises:
+        StoreError: a file can't be read.
+        OSError: the target can't be written.
+    """
+    left_out = []
+    root, clean = moment.view.root, is_clean(moment.view.root) and not moment.is_past
+    for name in _names(root):
+        path = root / name
+        if name in _COPIED_ALREADY | _OF_A_RUN or name.endswith(_UNFINISHED):
+            continue
+        if not (path.is_dir() or path.is_file()):
+            continue
+        if name not in _ANY_TIME and not clean:
+            left_out.append(name)
+            continue
+        for file in [path] if path.is_file() else _files_in(path):
+            _copy_whole(file, target.part / file.relative_to(root))
+    return left_out
+
+
+def _files_in(path: Path) -> Iterator[Path]:
+    for name in _names(path):
+        inner = path / name
+        if inner.is_symlink():
+            # It may lead anywhere, back into the store too.
+            continue
+        if inner.is_dir():
+            yield from _files_in(inner)
+        elif inner.is_file():
+            yield inner
+
+
+def _copy_whole(source: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        size = source.stat().st_size
+        copy_beginning(source, path, end=size, size=size, tell=_nobody)
+    except (FileNotFoundError, StoreChanged):
+        path.unlink(missing_ok=True)
+
+
+def _header(path: Path) -> IndexHeader | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(HEADER.size)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(str(path), error) from error
+    return IndexHeader(*HEADER.unpack(data)) if len(data) == HEADER.size else None
+
+
+def _fits(header: IndexHeader, log: LogCopy) -> bool:
+    """Whether it knows messages, and only such as the copy has or as retention has taken."""
+    return header.next_entry > 1 and log.start <= header.end_offset < log.end
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return sorted(inner.name for inner in path.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(str(path), error) from error
+
+
+def _nobody(_: int) -> None:
+    """What is large is the log."""
+
+
+OFFSETS: Final = "consumerOffset.json"
+DELAY_OFFSETS: Final = "delayOffset.json"
+DELIVERY_PROGRESS: Final = "deliveryProgress"
+"""Of our broker; it tells for how long a log it is good, so it needs no change."""
+
+_LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
+_OLD: Final = ".bak"
+
+_TABLE: Final = "offsetTable"
+
+StateFiles = dict[str, bytes]
+"""Name -> content."""
+
+
+def read_early(root: Path) -> StateFiles:
+    """What must not be ahead of the log. Raises ``StoreError``."""
+    return _read(root / "config", lambda name: not _is_late(name))
+
+
+def read_late(root: Path) -> StateFiles:
+    """What must not be behind it. Raises ``StoreError``."""
+    return _read(root / "config", _is_late)
+
+
+def write(files: StateFiles, target: Target) -> None:
+    """Have them in the copy. Raises ``OSError``."""
+    directory = target.directory("config")
+    for name, data in files.items():
+        target.write(directory / name, data)
+
+
+def _is_late(name: str) -> bool:
+    return name.removesuffix(_OLD) in _LATE
+
+
+def _read(directory: Path, wanted: Callable[[str], bool]) -> StateFiles:
+    try:
+        names = {path.name for path in directory.iterdir() if path.is_file()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise unreadable(str(directory), error) from error
+    # One that is being replaced right now has only its other names.
+    names |= {name.removesuffix(_OLD).removesuffix(_UNFINISHED) for name in names}
+    found = {}
+    for name in sorted(names):
+        if not name.endswith(_UNFINISHED) and wanted(name):
+            data = _read_whole(directory / name)
+            if data is not None:
+                found[name] = data
+    return found
+
+
+def _read_whole(path: Path) -> bytes | None:
+    """A file's content: a version of it that can be read, if one comes."""
+    data: bytes | None = None
+    for _ in range(MAX_STATE_READS):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            data = None
+        except OSError as error:
+            raise unreadable(str(path), error) from error
+        if data is not None and (".json" not in path.name or _parses(data)):
+            return data
+        time.sleep(STATE_PAUSE_SECONDS)
+    # Missing or damaged for good; whoever opens the copy takes the backup, as with the source.
+    return data
+
+
+def _parses(data: bytes) -> bool:
+    try:
+        relaxed_json.loads(data)
+    except BodyError:
+        return False
+    return True
+
+
+# --- not beyond the queues
+
+
+def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list[str]:
+    """Set back what is beyond the copied queues; what was done, in sentences.
+
+    Args:
+        files: those that were read early; changed in place.
+        queues: of the copy.
+        past_ms: when the copy ends in the past, the store time of its last message.
+    """
+    delays = _delay_ends(queues, past_ms)
+    offsets = _change(files, OFFSETS, lambda table: _hold_offsets(table, queues))
+    _change(files, OFFSETS + _OLD, lambda table: _hold_offsets(table, queues))
+    levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, delays))
+    _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, delays))
+    if past_ms is not None:
+        files.pop(DELIVERY_PROGRESS, None)
+    notes = []
+    if offsets:
+        notes.append(f"{offsets} committed offsets lay behind the copy's messages: set back")
+    if levels:
+        notes.append(f"{levels} delay levels were further than the copy's messages: set back")
+    return notes
+
+
+def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
+    """Change the table in a file; how many values were."""
+    try:
+        content = relaxed_json.loads(files.get(name, b"{}"))
+    except BodyError:
+        return 0
+    table = content.get(_TABLE) if isinstance(content, dict) else None
+    if not isinstance(table, dict):
+        return 0
+    changed = change(table)
+    if changed:
+        files[name] = relaxed_json.dumps(content, pretty=True)
+    return changed
+
+
+def _hold_offsets(table: dict[Any, Any], queues: Queues) -> int:
+    changed = 0
+    for key, offsets in table.items():
+        topic = str(key).partition("@")[0]
+        if not isinstance(offsets, dict):
+            continue
+        for queue_id, offset in offsets.items():
+            queue = queues.get((topic, _number(queue_id)))
+            if queue is not None and isinstance(offset, int) and offset > queue.number:
+                offsets[queue_id] = queue.number
+                changed += 1
+    return changed
+
+
+def _hold_delays(table: dict[Any, Any], ends: dict[int, int]) -> int:
+    changed = 0
+    for level, offset in table.items():
+        end = ends.get(_number(level))
+        if end is not None and isinstance(offset, int) and offset > end:
+            table[level] = end
+            changed += 1
+    return changed
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return -1
+
+
+def _delay_ends(queues: Queues, past_ms: int | None) -> dict[int, int]:
+    """Of each level of delay, how far it can have been delivered when the copy ends."""
+    ends = {}
+    for (topic, queue_id), queue in queues.items():
+        if topic == SCHEDULE_TOPIC:
+            due = queue.end if past_ms is None else _not_due(queue, past_ms - DELIVERY_SLACK_MS)
+            ends[queue_id + 1] = due
+    return ends
+
+
+def _not_due(queue: CopiedQueue, at_ms: int) -> int:
+    """The first message of a delay level that was to be delivered at a time or later."""
+    row = FileRow([queue.directory], "a copied queue")
+    entry = memoryview(bytearray(ENTRY_BYTES))
+    low, high = queue.first, queue.end
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            row.read_into(middle * ENTRY_BYTES, entry)
+        except StoreError:
+            return low
+        if ENTRY.unpack(entry)[2] >= at_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,341 @@
+"""Checking a whole store: the files, the log with all that it calls for, and what is beside it.
+
+Nothing is written and no lock is taken. Of a running store it is true of the moment at which the
+check began: of the log, up to where it ended then. Retention may take files meanwhile; then the
+check begins again.
+
+First the small files are read and the index's, which are behind the log, then where the log ends.
+Each of the log's files is a part, which can be walked by a process of its own. What the parts give
+is put together in the log's order, and then the queues are judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from broker.store.redispatch import QueueKey
+from broker.store.verify import fast
+from broker.storetools.verify import metadata_files as side_files
+from broker.storetools.verify.findings import Findings, Ranges, is_open
+from broker.storetools.verify.index_scan import IndexFiles, Place, Scan, load_index
+from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
+from broker.storetools.verify.queue_checker import Judge, Situation
+from broker.storetools.verify.queue_walk import QueueReader, QueueWalk
+from broker.storetools.view import LogEnd, StoreChanged, StoreView, ViewFile
+
+MAX_TRIES: Final = 4
+"""How often a running store is looked at: retention may take files meanwhile, and what is read
+while it is written may be half of the old and half of the new. Damage is there each time."""
+
+_WORTH_PROCESSES: Final = 2 * 1024 * 1024 * 1024
+"""Below this one process has done it before others have begun."""
+_PAUSE_SECONDS: Final = 0.1
+
+
+class CheckOptions(NamedTuple):
+    """How to check.
+
+    Attributes:
+        commit_log: ``storePathCommitLog`` if it is elsewhere.
+        levels_ms: ``messageDelayLevel``.
+        jobs: processes that walk the log.
+        plain: do without the compiled core.
+        locked: who asks has the store's lock himself.
+    """
+
+    commit_log: str | None = None
+    levels_ms: tuple[int, ...] = DEFAULT_DELAY_LEVELS_MS
+    jobs: int = 1
+    plain: bool = False
+    locked: bool = False
+
+
+class Report(NamedTuple):
+    """What came of a check.
+
+    Attributes:
+        log_start, log_end: physical offsets.
+        running: a broker has the store open.
+        clean: it was closed properly.
+        bad_queues: what ``repair`` has to build anew.
+        last_ms: the greatest store time.
+    """
+
+    findings: Findings
+    log_start: int
+    log_end: int
+    records: int
+    queues: int
+    entries: int
+    keys: int
+    index_entries: int
+    running: bool
+    clean: bool
+    bad_queues: frozenset[QueueKey]
+    last_ms: int
+    seconds: float
+
+
+def _no_progress(_: int) -> None:
+    """Nobody looks."""
+
+
+def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Report:
+    """Check a store.
+
+    Args:
+        root: its directory.
+        options: how.
+        tell: told how many bytes of the log have been walked, negative to begin again.
+
+    Raises:
+        StoreError: there is none, or it can't be read.
+    """
+    for _ in range(MAX_TRIES - 1):
+        done = Counter[str]()
+
+        def count(walked: int, done: Counter[str] = done) -> None:
+            done["bytes"] += walked
+            tell(walked)
+
+        try:
+            report = Check(root, options, count).run()
+        except StoreChanged:
+            if options.locked or not is_open(root):
+                raise
+        else:
+            if not report.running or report.findings.is_sound:
+                return report
+        tell(-done["bytes"])
+    return Check(root, options, tell).run()
+
+
+class Check:
+    """One check."""
+
+    def __init__(self, root: Path, options: CheckOptions, tell: Tell) -> None:
+        self._root = root
+        self._options = options
+        self._tell = tell
+        self._findings = Findings()
+        self._damaged = Ranges()
+
+    def run(self) -> Report:
+        """Do it. Raises ``StoreError``."""
+        begun = time.monotonic()
+        root, findings = self._root, self._findings
+        running = not self._options.locked and is_open(root)
+        clean = not running and not (root / "abort").exists()
+        if not clean and not running:
+            findings.note(
+                "abort",
+                str(root / "abort"),
+                None,
+                "the broker did not stop cleanly, or runs elsewhere: its next start recovers",
+            )
+        tables = side_files.read_tables(root, findings)
+        checkpoint = side_files.read_checkpoint(root)
+        # First the index, then which files the log has: the other way it might be ahead of them.
+        index = load_index(root / "index", findings)
+        view = StoreView(root, commit_log=self._options.commit_log)
+        end = view.log_end()
+        told = side_files.read_told(root, view, end.position, findings)
+        lost_until = self._lost_until(view, end, told, clean=clean)
+        files = self._used(view, end.position)
+        index.check_headers(view, max(end.position, lost_until), findings)
+        scan = Scan(
+            findings,
+            [file.start for file in files],
+            None if self._options.plain else fast.load(),
+        )
+        scan.run(index.parts)
+        queues, results = self._walk(view, files, end.position, lost_until, index, scan.places)
+        unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
+        keys = sum(result.keys for result in results)
+        index.judge(root, keys, unindexed, findings, clean=clean)
+        # Of what retention took meanwhile the queues need not know any more.
+        now = StoreView(root, commit_log=self._options.commit_log) if running else view
+        situation = Situation(
+            log_start=now.log.start,
+            log_end=end.position,
+            settled=end.position if clean or running else (told.end if told is not None else 0),
+            running=running,
+            clean=clean,
+            topics=_all_topics(tables, queues),
+            numbers=None if told is None else told.numbers,
+            told_end=0 if told is None else told.end,
+        )
+        judge = Judge(view, root / "consumequeue", situation, self._damaged, findings, _pause)
+        judge.run(queues.states)
+        last_ms = max((result.last_ms for result in results), default=0)
+        if not lost_until:
+            side_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
+        side_files.check_offsets(root, view, tables, findings)
+        if last_ms and not tables.has_offsets:
+            findings.note(
+                "no-offsets",
+                str(root / "config" / "consumerOffset.json"),
+                None,
+                "there are messages, but no committed offsets: groups start as if they were new",
+            )
+        return Report(
+            findings,
+            view.log.start,
+            end.position,
+            sum(result.records for result in results),
+            judge.queues,
+            sum(result.entries for result in results),
+            keys,
+            scan.entries,
+            running,
+            clean,
+            frozenset(judge.bad),
+            last_ms,
+            time.monotonic() - begun,
+        )
+
+    # --- the log
+
+    def _lost_until(
+        self, view: StoreView, end: LogEnd, told: side_files.Told | None, *, clean: bool
+    ) -> int:
+        """Up to where messages are known to have been behind the log's end; 0 for none."""
+        files = view.log.files
+        if not files:
+            return 0
+        path = view.log.file_name(min(end.position, files[-1].end - 1))
+        usual = _usual_size(files)
+        behind = end.position // usual * usual + usual
+        if end.torn is not None and not clean:
+            sentence = f"the log is torn at its end, which the next start cuts off: {end.torn}"
+            self._findings.note("torn-tail", path, end.position, sentence)
+        if not clean:
+            return 0
+        if end.torn is not None:
+            self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
+        torn, last = _last_known(view)
+        known = max(told.synced if told is not None else 0, last + 1 if torn > 1 else 0)
+        if known <= end.position:
+            return behind if end.torn is not None else 0
+        if end.torn is None:
+            sentence = f"the log ends at {end.position}, but there were messages up to {known - 1}"
+            self._findings.damage("log-short", path, end.position, sentence)
+        return max(known, last + 1, behind)
+
+    def _used(self, view: StoreView, end: int) -> list[ViewFile]:
+        """The files with records; they have to go with one another."""
+        files = [file for file in view.log.files if file.start < end or file is view.log.files[0]]
+        if not files:
+            return []
+        usual = _usual_size(view.log.files)
+        for file, following in zip(files, [*files[1:], None], strict=True):
+            if file.size != usual:
+                self._findings.damage(
+                    "file-size",
+                    file.path,
+                    None,
+                    f"the file has {file.size} bytes, the others have {usual}",
+                )
+            elif following is not None and following.start > file.end:
+                missing = Path(file.path).with_name(f"{file.end:020d}")
+                self._findings.damage(
+                    "file-missing",
+                    str(missing),
+                    file.end,
+                    f"the log has nothing from {file.end} to {following.start}",
+                )
+            elif following is not None and following.start < file.end:
+                self._findings.damage(
+                    "file-name", following.path, None, "the file before it has the same offsets"
+                )
+        return files
+
+    def _walk(
+        self,
+        view: StoreView,
+        files: Sequence[ViewFile],
+        end: int,
+        lost_until: int,
+        index: IndexFiles,
+        places: Sequence[Place],
+    ) -> tuple[QueueWalk, list[PartResult]]:
+        behind = [*(file.start for file in files[1:]), lost_until]
+        plans = [
+            PartPlan(
+                root=self._root,
+                commit_log=self._options.commit_log,
+                path=file.path,
+                begin=file.start,
+                end=min(file.end, end),
+                file_end=file.end,
+                closed=number + 1 < len(files) and files[number + 1].start < end,
+                lost_until=behind[number],
+                levels_ms=self._options.levels_ms,
+                index_parts=tuple(index.parts),
+                index_begin=places[number],
+                index_end=places[number + 1] if number + 1 < len(places) else None,
+                claims=index.claims,
+                plain=self._options.plain,
+            )
+            for number, file in enumerate(files)
+        ]
+        queues = QueueWalk(QueueReader(self._root / "consumequeue"))
+        results = []
+        for result in self._results(view, plans):
+            queues.merge(result.queues)
+            self._damaged.merge(result.damaged)
+            self._findings.merge(result.findings)
+            results.append(result._replace(queues={}, findings=Findings()))
+        return queues, results
+
+    def _results(self, view: StoreView, plans: Sequence[PartPlan]) -> Iterator[PartResult]:
+        work = sum(plan.end - plan.begin for plan in plans)
+        jobs = min(self._options.jobs, len(plans))
+        if jobs < 2 or work < _WORTH_PROCESSES:
+            for plan in plans:
+                yield LogPart(plan, view, self._tell).run()
+            return
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for plan, result in zip(plans, pool.map(walk_part, plans), strict=True):
+                self._tell(plan.end - plan.begin)
+                yield result
+
+
+def _usual_size(files: Sequence[ViewFile]) -> int:
+    return Counter(file.size for file in files).most_common(1)[0][0]
+
+
+def _last_known(view: StoreView) -> tuple[int, int]:
+    """How many entries lead behind the log's end, and the physical offset of the last message."""
+    torn, last = 0, 0
+    for topic in view.topics():
+        for queue_id in view.queues(topic):
+            found = view.queue_range(topic, queue_id)
+            if found.torn:
+                torn += found.torn
+                queue = view.queue(topic, queue_id)
+                last = max(last, queue.last_position(found.max_offset + found.torn))
+    return torn, last
+
+
+def walk_part(plan: PartPlan) -> PartResult:
+    """Walk a part in a process of its own. Raises ``StoreError``."""
+    return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
+
+
+def _all_topics(tables: side_files.Tables, queues: QueueWalk) -> frozenset[str] | None:
+    if tables.topics is None:
+        return None
+    seen = {topic for topic, _ in queues.states if side_files.is_known(topic, tables.topics)}
+    return tables.topics | seen
+
+
+def _pause() -> None:
+    time.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,184 @@
+"""What a check of a store has found.
+
+``DAMAGE`` is of what exists but once: the log, or the broker's tables. ``DERIVED`` can be built
+from the log again: queues, index, checkpoint. A ``NOTE`` is nothing wrong, but good to know.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MAX_FINDINGS: Final = 1000
+"""Findings that are kept; the others are counted. Nobody reads more, and memory stays bounded."""
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    DAMAGE = "damage"
+    DERIVED = "derived"
+    NOTE = "note"
+
+
+class Finding(NamedTuple):
+    """One thing that was found.
+
+    Attributes:
+        severity: how bad it is.
+        kind: what it is, as a word for programs.
+        path: the file or directory that it is in.
+        place: of the log its physical offset; of other files the number of the byte; None for all
+            of it.
+        sentence: what it is.
+    """
+
+    severity: Severity
+    kind: str
+    path: str
+    place: int | None
+    sentence: str
+
+
+class Findings:
+    """Those of a check.
+
+    Attributes:
+        shown: the first of them.
+        counts: how many there are of each severity.
+        kinds: how many there are of each kind.
+    """
+
+    def __init__(self) -> None:
+        self.shown: list[Finding] = []
+        self.counts: Counter[Severity] = Counter()
+        self.kinds: Counter[str] = Counter()
+
+    def add(
+        self, severity: Severity, kind: str, path: str, place: int | None, sentence: str
+    ) -> None:
+        """One more."""
+        kind = str(kind)
+        self.counts[severity] += 1
+        self.kinds[kind] += 1
+        if len(self.shown) < MAX_FINDINGS:
+            self.shown.append(Finding(severity, kind, path, place, sentence))
+
+    def damage(self, kind: str, path: str, place: int | None, sentence: str) -> None:
+        """Something is wrong that exists but once."""
+        self.add(Severity.DAMAGE, kind, path, place, sentence)
+
+    def derived(self, kind: str, path: str, place: int | None, sentence: str) -> None:
+        """Something is wrong that can be built anew."""
+        self.add(Severity.DERIVED, kind, path, place, sentence)
+
+    def note(self, kind: str, path: str, place: int | None, sentence: str) -> None:
+        """Something is worth to be known."""
+        self.add(Severity.NOTE, kind, path, place, sentence)
+
+    def merge(self, other: Findings) -> None:
+        """Those of a part of the check."""
+        self.counts += other.counts
+        self.kinds += other.kinds
+        self.shown += other.shown[: MAX_FINDINGS - len(self.shown)]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is nothing but notes."""
+        return not self.counts[Severity.DAMAGE] and not self.counts[Severity.DERIVED]
+
+    @property
+    def left_out(self) -> int:
+        """How many are counted, but not shown."""
+        return self.counts.total() - len(self.shown)
+
+    def of_kinds(self, kinds: Iterable[str]) -> int:
+        """How many are of some kinds."""
+        return sum(self.kinds[kind] for kind in kinds)
+
+
+MAX_RANGES: Final = 65_536
+"""More are taken together, with what lies between them: half a megabyte each way."""
+
+
+class Ranges:
+    """Ranges of physical offsets, added in order."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, begin: int, end: int) -> None:
+        """One more; it begins behind those before it."""
+        if self._ends and (begin == self._ends[-1] or len(self._ends) >= MAX_RANGES):
+            self._ends[-1] = end
+        else:
+            self._begins.append(begin)
+            self._ends.append(end)
+
+    def merge(self, other: Ranges) -> None:
+        """Those of a later part of the log."""
+        for begin, end in zip(other._begins, other._ends, strict=True):
+            self.add(begin, end)
+
+    def __contains__(self, position: int) -> bool:
+        index = bisect_right(self._begins, position) - 1
+        return index >= 0 and position < self._ends[index]
+
+    def __bool__(self) -> bool:
+        return bool(self._begins)
+
+    @property
+    def bytes(self) -> int:
+        """How much they are."""
+        return sum(self._ends) - sum(self._begins)
+
+
+_FLOCK: Final = struct.Struct("hhqqi4x")
+"""``struct flock`` of Linux: type, whence, start, length, process."""
+
+
+def is_open(root: Path) -> bool:
+    """Whether a process has the store's lock; False where nobody can tell."""
+    path = root / "lock"
+    try:
+        inode = path.stat().st_ino
+        if sys.platform != "linux":
+            return False
+        if _is_mine(inode):
+            return True
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    kind, *_ = _FLOCK.unpack(answer)
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def _is_mine(inode: int) -> bool:
+    """Whether this process has a lock on a file with such a number."""
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        words = line.split()
+        # 1: POSIX ADVISORY WRITE 4711 08:01:131085 0 0
+        mine = len(words) >= 6 and words[1] == "POSIX" and words[4] == str(os.getpid())
+        if mine and words[5].rpartition(":")[2] == str(inode):
+            return True
+    return False

@@ -1,0 +1,269 @@
+"""The index's entries beside the keys that a part of the log has.
+
+Both follow the log, so they are read side by side. Where they differ, the next place at which they
+agree is looked for: what the log has in between is missing in the index, what the index has is
+wrong. Allowed are entries of damaged records, and keys of one message that come twice, which
+RocketMQ writes when it indexes anew after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from broker.store.verify.fast import Fast
+from broker.storetools.verify.findings import Findings, Ranges
+from broker.storetools.verify.index_scan import IndexPart, Place, blocks
+from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
+
+_Block = tuple[int, int, bytearray]
+
+_WINDOW: Final = 64
+"""Entries in which both are brought together again, before it is done by physical offset."""
+
+
+class Key(NamedTuple):
+    """A key of a message in the log."""
+
+    hash: int
+    offset: int
+    stored_ms: int
+
+
+class Entry(NamedTuple):
+    """An entry of the index."""
+
+    file: int
+    number: int
+    hash: int
+    offset: int
+    seconds: int
+
+
+class Claims(NamedTuple):
+    """What of the log the index knows.
+
+    Attributes:
+        begin: physical offset of the first message that it must have.
+        end: of the last one, whose keys it may have in part.
+    """
+
+    begin: int
+    end: int
+
+
+class IndexMatch:
+    """Compares the index with a part of the log.
+
+    Args:
+        parts: the index files, oldest first.
+        begin, end: the places between which the part's entries are; None for the index's end.
+        claims: what of the log it knows.
+        findings: what is found.
+
+    Attributes:
+        unclaimed: keys behind what the index claims to know.
+        earlier: keys before.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[IndexPart],
+        begin: Place,
+        end: Place | None,
+        claims: Claims,
+        findings: Findings,
+        fast: Fast | None,
+    ) -> None:
+        self._fast = fast.chains if fast is not None else None
+        self._last_offset = -1
+        self._parts = parts
+        self._blocks: Iterator[_Block] = blocks(parts, begin, end)
+        self._block: _Block | None = None
+        self._at = 0
+        self._claims = claims
+        self._findings = findings
+        self._missing: list[Key] = []
+        self._missing_count = 0
+        self.damaged = Ranges()
+        self.unclaimed = 0
+        self.earlier = 0
+
+    # --- side by side
+
+    def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
+        """Whether the next entries are those of some keys; then they are passed over.
+
+        Keys are columns; where they are not all as they should be, ``compare`` them.
+        Raises ``StoreError``.
+        """
+        block = self._current()
+        if block is None or self._fast is None or not len(hashes):
+            return False
+        index, first, data = block
+        begin_ms = self._parts[index].header.begin_ms
+        # The first entry of a file is dated otherwise.
+        if begin_ms <= 0 or first + self._at == 1 or int(offsets[-1]) >= self._claims.end:
+            return False
+        count = len(hashes)
+        begin, end = self._at * ENTRY.size, (self._at + count) * ENTRY.size
+        if end > len(data) or int(offsets[0]) < self._claims.begin:
+            return False
+        if not self._fast.match(data[begin:end], hashes, offsets, times_ms, begin_ms):
+            return False
+        self._at += count
+        self._last_offset = int(offsets[-1])
+        self._flush()
+        return True
+
+    def compare(self, keys: Sequence[Key], end: int) -> None:
+        """The keys of a piece of the log that ends at a physical offset. Raises ``StoreError``."""
+        wanted = []
+        for key in keys:
+            if key.offset < self._claims.begin:
+                self.earlier += 1
+            elif key.offset > self._claims.end:
+                self.unclaimed += 1
+            else:
+                wanted.append(key)
+        found = list(self._take(end))
+        self._align(wanted, found)
+
+    def finish(self) -> None:
+        """The part has ended. Raises ``StoreError``."""
+        self._align([], list(self._take(None)))
+        self._flush()
+
+    def _current(self) -> _Block | None:
+        while self._block is None or self._at * ENTRY.size >= len(self._block[2]):
+            self._block = next(self._blocks, None)
+            self._at = 0
+            if self._block is None:
+                return None
+        return self._block
+
+    def _take(self, end: int | None) -> Iterator[Entry]:
+        """Entries of messages before ``end``, and single ones behind it among them."""
+        held: Entry | None = None
+        mark: tuple[_Block, int] | None = None
+        while (block := self._current()) is not None:
+            index, first, data = block
+            hashed, offset, seconds, _ = ENTRY.unpack_from(data, self._at * ENTRY.size)
+            entry = Entry(index, first + self._at, hashed, offset, seconds)
+            if end is not None and offset >= end:
+                if held is not None:
+                    break
+                held, mark = entry, (block, self._at)
+            else:
+                if held is not None:
+                    yield held
+                    held = None
+                yield entry
+            self._at += 1
+        if held is not None and mark is not None:
+            self._go_back(*mark)
+
+    def _go_back(self, block: _Block, at: int) -> None:
+        if self._block is not None and self._block is not block:
+            self._blocks = chain((self._block,), self._blocks)
+        self._block, self._at = block, at
+
+    # --- where they differ
+
+    def _align(self, keys: Sequence[Key], entries: Sequence[Entry]) -> None:
+        at, found = 0, 0
+        while at < len(keys) or found < len(entries):
+            if at < len(keys) and found < len(entries) and _same(keys[at], entries[found]):
+                self._date(keys[at], entries[found])
+                at, found = at + 1, found + 1
+                continue
+            skip_keys, skip_entries = _resync(keys, at, entries, found)
+            self._differ(keys[at : at + skip_keys], entries[found : found + skip_entries])
+            at, found = at + skip_keys, found + skip_entries
+
+    def _differ(self, keys: Sequence[Key], entries: Sequence[Entry]) -> None:
+        wrong = [one for one in entries if one.offset not in self.damaged]
+        if not keys:
+            # Where an index was begun anew, the last message it had may come a second time.
+            wrong = [one for one in wrong if one.offset != self._last_offset]
+        for one in wrong:
+            part = self._parts[one.file]
+            self._findings.derived(
+                "index-entry",
+                part.path,
+                part.place(one.number),
+                f"entry {one.number} of the index is of no key of the log: hash {one.hash}, offset"
+                f" {one.offset}",
+            )
+        for key in keys[len(wrong) :]:
+            if key.offset != self._claims.end:
+                self._lacks(key)
+
+    def _date(self, key: Key, entry: Entry) -> None:
+        self._flush()
+        self._last_offset = entry.offset
+        part = self._parts[entry.file]
+        begin_ms = part.header.begin_ms
+        seconds = _seconds(begin_ms, key.stored_ms)
+        right = entry.seconds == seconds
+        if not right and entry.number == 1:
+            right = entry.seconds == _seconds(part.before_ms, key.stored_ms)
+        if not right:
+            self._findings.derived(
+                "index-time",
+                part.path,
+                part.place(entry.number),
+                f"entry {entry.number} of the index says {entry.seconds} s, not {seconds} s, behind"
+                " the file's begin",
+            )
+
+    # --- what is missing, one finding for a run of it
+
+    def _lacks(self, key: Key) -> None:
+        if not self._missing_count:
+            self._missing = [key, key]
+        self._missing[1] = key
+        self._missing_count += 1
+
+    def _flush(self) -> None:
+        if not self._missing_count:
+            return
+        first, last = self._missing
+        path = next(
+            (part.path for part in self._parts if part.header.end_offset >= first.offset),
+            self._parts[-1].path,
+        )
+        self._findings.derived(
+            "index-missing",
+            path,
+            None,
+            f"the index lacks {self._missing_count} keys of the messages at {first.offset} to"
+            f" {last.offset} of the log",
+        )
+        self._missing_count = 0
+
+
+def _same(key: Key, entry: Entry) -> bool:
+    return key.hash == entry.hash and key.offset == entry.offset
+
+
+def _seconds(begin_ms: int, stored_ms: int) -> int:
+    return min(max((stored_ms - begin_ms) // 1000, 0), MAX_SECONDS) if begin_ms > 0 else 0
+
+
+def _resync(keys: Sequence[Key], at: int, entries: Sequence[Entry], found: int) -> tuple[int, int]:
+    """How many keys and entries to pass over until both agree again."""
+    left, right = len(keys) - at, len(entries) - found
+    for total in range(1, min(_WINDOW, left + right) + 1):
+        for skip in sorted(range(total + 1), key=lambda n: abs(2 * n - total)):
+            other = total - skip
+            if skip < left and other < right and _same(keys[at + skip], entries[found + other]):
+                return skip, other
+    if not left or not right:
+        return left, right
+    offset = entries[found].offset
+    behind = next((n for n in range(left) if keys[at + n].offset >= offset), left)
+    if behind:
+        return behind, 0
+    return 0, 1

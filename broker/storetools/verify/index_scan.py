@@ -1,0 +1,424 @@
+"""The index files of a store and what each claims: header, order of entries, chains."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.store.index.file import Shape
+from broker.store.results import StoreError
+from broker.store.verify.fast import Fast
+from broker.storetools.verify.findings import Findings
+from broker.storetools.verify.index_match import Claims
+from broker.storetools.verify.metadata_files import check_index_note
+from broker.storetools.view import StoreChanged, StoreView, ViewFile
+from remoting.protocol.disk.index_file import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    ENTRY,
+    HEADER,
+    SLOT,
+    IndexHeader,
+)
+
+NAME_DIGITS: Final = 17
+BLOCK_ENTRIES: Final = 65_536
+"""Entries that are looked at together: 1.3 MB."""
+
+_MAX_SHAPES: Final = 4096
+"""Shapes that are tried one by one; of larger files that are not the usual ones, the likely."""
+
+_SAMPLES: Final = 32
+
+
+class IndexPart(NamedTuple):
+    """A sound-looking index file.
+
+    Attributes:
+        path: where it is.
+        shape: its slots and entries.
+        header: as it was when the check began.
+        before_ms: end time of the file before it, which its first entry is dated from.
+    """
+
+    path: str
+    shape: Shape
+    header: IndexHeader
+    before_ms: int
+
+    @property
+    def entries_at(self) -> int:
+        """Byte at which entry 0 would be."""
+        return HEADER.size + self.shape.slots * SLOT.size
+
+    def place(self, number: int) -> int:
+        """Byte at which an entry is."""
+        return self.entries_at + number * ENTRY.size
+
+    def open(self) -> ViewFile:
+        """The file, open. Raises ``StoreError``."""
+        file = ViewFile(self.path, 0, self.shape.bytes)
+        file.open()
+        return file
+
+    def read(self, file: ViewFile, number: int, count: int) -> bytearray:
+        """Entries from a number on. Raises ``StoreError``."""
+        data = bytearray(count * ENTRY.size)
+        file.read_into(self.place(number), memoryview(data))
+        return data
+
+
+class Place(NamedTuple):
+    """The entry with a number in the file with an index."""
+
+    file: int
+    number: int
+
+
+def index_files(directory: Path) -> list[str]:
+    """Paths of the index files, oldest first. Raises ``StoreError``."""
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - the names, not paths of them
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{directory} can't be read ({error.strerror or error})") from error
+    return [
+        str(directory / name)
+        for name in sorted(names)
+        if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+    ]
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except FileNotFoundError:
+        raise StoreChanged(f"the index file {path} has been removed: start again") from None
+
+
+def is_made(path: str) -> bool:
+    """Whether a file has more than its name, which it gets first. Raises ``StoreChanged``."""
+    return _size(path) > 0
+
+
+def header_of(path: str) -> IndexHeader | None:
+    """A file's header; None when it is too short to have one. Raises ``StoreError``."""
+    size = _size(path)
+    if size < HEADER.size + SLOT.size + 2 * ENTRY.size:
+        return None
+    file = ViewFile(path, 0, size)
+    file.open()
+    data = bytearray(HEADER.size)
+    file.read_into(0, memoryview(data))
+    header = IndexHeader(*HEADER.unpack(data))
+    return header if header.next_entry else header._replace(next_entry=1)
+
+
+def shape_of(path: str, header: IndexHeader) -> Shape | None:
+    """How many slots and entries a file with such a header has; None when that can't be told.
+
+    Raises:
+        StoreError: it can't be read.
+    """
+    size = _size(path)
+    usual = Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
+    if header.next_entry <= 1:
+        return usual if size == usual.bytes else None
+    file = ViewFile(path, 0, size)
+    file.open()
+    likely = [usual] if size == usual.bytes else _shapes(size, header.next_entry)
+    best, votes = None, 0
+    for shape in likely:
+        found = _votes(file, IndexPart(path, shape, header, 0))
+        if found > votes:
+            best, votes = shape, found
+    return best
+
+
+def _shapes(size: int, next_entry: int) -> list[Shape]:
+    most = min((size - HEADER.size - ENTRY.size * next_entry) // SLOT.size, _MAX_SHAPES * 5)
+    return [
+        Shape(slots, (size - HEADER.size - SLOT.size * slots) // ENTRY.size)
+        for slots in range(1, most + 1)
+        if (size - HEADER.size - SLOT.size * slots) % ENTRY.size == 0
+    ]
+
+
+def _votes(file: ViewFile, part: IndexPart) -> int:
+    """How many of some entries would be where they belong."""
+    header, slots = part.header, part.shape.slots
+    last = header.next_entry - 1
+    votes = 0
+    for number in range(last, max(last - _SAMPLES, 0), -1):
+        hashed, offset, seconds, before = ENTRY.unpack(part.read(file, number, 1))
+        if not header.begin_offset <= offset <= header.end_offset or hashed < 0 or seconds < 0:
+            continue
+        if not 0 <= before < number:
+            continue
+        slot = bytearray(SLOT.size)
+        file.read_into(HEADER.size + hashed % slots * SLOT.size, memoryview(slot))
+        (newest,) = SLOT.unpack(slot)
+        # A broker at work may have added entries to the chain since.
+        votes += number <= newest < part.shape.entries
+        votes += 3 * (number == newest == last)
+    return votes
+
+
+class Scan:
+    """Reads index files from end to end.
+
+    Args:
+        findings: what is found.
+        borders: physical offsets at which parts of the log begin, ascending.
+        fast: the compiled way; None for the Python path.
+
+    Attributes:
+        places: of each border the first entry at or behind it.
+        entries: how many were looked at.
+    """
+
+    def __init__(self, findings: Findings, borders: Sequence[int], fast: Fast | None) -> None:
+        self._findings = findings
+        self._fast = fast.chains if fast is not None else None
+        self._borders = borders
+        self._before: tuple[int, Place] | None = None
+        self.places: list[Place] = []
+        self.entries = 0
+
+    def run(self, parts: Sequence[IndexPart]) -> None:
+        """Look at the files, oldest first. Raises ``StoreError``."""
+        for index, part in enumerate(parts):
+            self._scan(index, part)
+        self._end(Place(len(parts), 1))
+
+    def _scan(self, index: int, part: IndexPart) -> None:
+        file = part.open()
+        newest = array("i", bytes(SLOT.size * part.shape.slots))
+        number, end = 1, part.header.next_entry
+        while number < end:
+            count = min(BLOCK_ENTRIES, end - number)
+            data = part.read(file, number, count)
+            self._place(index, number, data)
+            self._chain(part, number, data, newest)
+            number += count
+            self.entries += count
+        self._slots(part, file, newest)
+
+    # --- where parts of the log begin
+
+    def _place(self, index: int, first: int, data: bytearray) -> None:
+        """Of two entries behind a border the first is where it is: one alone may be damaged."""
+        left = self._borders[len(self.places) :]
+        if not left or (self._fast is not None and not self._fast.reaches(data, left[0])):
+            self._before = None
+            return
+        for number, offset in enumerate(offsets_of(data), first):
+            while len(self.places) < len(self._borders):
+                border = self._borders[len(self.places)]
+                if offset < border or self._before is None or self._before[0] < border:
+                    break
+                self.places.append(self._before[1])
+            self._before = (offset, Place(index, number))
+
+    def _end(self, end: Place) -> None:
+        for border in self._borders[len(self.places) :]:
+            is_last = self._before is not None and self._before[0] >= border
+            self.places.append(self._before[1] if is_last and self._before is not None else end)
+
+    # --- chains
+
+    def _chain(self, part: IndexPart, first: int, data: bytearray, newest: array[int]) -> None:
+        slots = part.shape.slots
+        if self._fast is not None and self._fast.chain(data, first, newest):
+            return
+        for number, (hashed, _, _, before) in enumerate(ENTRY.iter_unpack(data), first):
+            slot = hashed % slots
+            if before != newest[slot]:
+                self._findings.derived(
+                    "index-chain",
+                    part.path,
+                    part.place(number),
+                    f"entry {number} of the index leads to entry {before}, not to {newest[slot]}",
+                )
+            newest[slot] = number
+
+    def _slots(self, part: IndexPart, file: ViewFile, newest: array[int]) -> None:
+        data = bytearray(SLOT.size * part.shape.slots)
+        file.read_into(HEADER.size, memoryview(data))
+        found = array("i", bytes(data))
+        if array("i", [1]).tobytes()[0]:
+            found.byteswap()
+        if found != newest:
+            for slot, (wanted, actual) in enumerate(zip(newest, found, strict=True)):
+                # Beyond the header's count: of entries that came meanwhile.
+                if wanted != actual and not part.header.next_entry <= actual < part.shape.entries:
+                    self._findings.derived(
+                        "index-slot",
+                        part.path,
+                        HEADER.size + slot * SLOT.size,
+                        f"slot {slot} of the index leads to entry {actual}, not to {wanted}",
+                    )
+
+
+def offsets_of(data: bytearray) -> list[int]:
+    """Physical offsets of packed entries."""
+    return [offset for _, offset, _, _ in ENTRY.iter_unpack(data)]
+
+
+def blocks(
+    parts: Sequence[IndexPart], begin: Place, end: Place | None
+) -> Iterator[tuple[int, int, bytearray]]:
+    """Entries from a place to another: index of the file, number of the first, and packed.
+
+    Raises:
+        StoreError: a file can't be read.
+    """
+    for index in range(begin.file, len(parts)):
+        if end is not None and index > end.file:
+            return
+        part = parts[index]
+        number = begin.number if index == begin.file else 1
+        stop = part.header.next_entry
+        if end is not None and index == end.file:
+            stop = end.number
+        file = part.open() if number < stop else None
+        while file is not None and number < stop:
+            count = min(BLOCK_ENTRIES, stop - number)
+            yield index, number, part.read(file, number, count)
+            number += count
+
+
+class IndexFiles:
+    """Those of one store.
+
+    Attributes:
+        parts: the files that have entries, oldest first.
+        shape: of most of them; None when none tells.
+        paths: of all files.
+    """
+
+    def __init__(self, parts: list[IndexPart], paths: list[str]) -> None:
+        shapes = Counter(part.shape for part in parts).most_common(1)
+        self.parts = parts
+        self.paths = paths
+        self.shape: Shape | None = shapes[0][0] if shapes else None
+
+    @property
+    def claims(self) -> Claims:
+        """What of the log they know."""
+        if not self.parts:
+            return Claims(1, 0)
+        return Claims(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
+
+    def check_headers(self, view: StoreView, log_end: int, findings: Findings) -> None:
+        """Whether headers go with the entries and the log. Raises ``StoreError``."""
+        kept = []
+        for part in self.parts:
+            header = part.header
+            file = part.open()
+            first = ENTRY.unpack(part.read(file, 1, 1))[1]
+            last = ENTRY.unpack(part.read(file, header.next_entry - 1, 1))[1]
+            wrong = None
+            if header.end_offset >= log_end:
+                wrong = f"the log ends at {log_end}"
+            elif (header.begin_offset, header.end_offset) != (first, last):
+                wrong = f"the entries are of messages at {first} to {last}"
+            elif not 0 <= header.used_slots < header.next_entry:
+                wrong = f"{header.used_slots} slots cannot be in use"
+            elif (stored := _stored(view, header.end_offset)) not in {None, header.end_ms}:
+                wrong = f"the last message was stored at {stored}, not {header.end_ms}"
+            elif (stored := _stored(view, header.begin_offset)) not in {None, header.begin_ms}:
+                wrong = f"the first message was stored at {stored}, not {header.begin_ms}"
+                header = header._replace(begin_ms=stored or 0)
+            if wrong is None:
+                kept.append(part)
+                continue
+            sentence = (
+                f"the header speaks of messages at {header.begin_offset} to {header.end_offset} of"
+                f" the log, but {wrong}"
+            )
+            findings.derived("index-header", part.path, 0, sentence)
+            if 0 <= first <= last < log_end:
+                header = header._replace(begin_offset=first, end_offset=last)
+                kept.append(part._replace(header=header))
+        self.parts = kept
+
+    def judge(
+        self,
+        root: Path,
+        keys: int,
+        unindexed: tuple[int, int],
+        findings: Findings,
+        *,
+        clean: bool,
+    ) -> None:
+        """What the index does not claim to know.
+
+        Args:
+            root: the store's directory.
+            keys: that the log has.
+            unindexed: how many of them lie before and behind what the index knows.
+            findings: what is found.
+            clean: the store was closed properly.
+        """
+        told = check_index_note(root, self.parts, findings)
+        path = str(root / "index")
+        earlier, later = unindexed
+        if not self.parts:
+            if keys:
+                sentence = f"there is no index, so {keys} keys find no message"
+                findings.note("no-index", path, None, sentence)
+            return
+        if earlier:
+            begin = self.claims.begin
+            sentence = f"the index lacks {earlier} keys of messages before {begin} of the log"
+            findings.derived("index-missing", path, None, sentence)
+        if later and clean and not told:
+            end = self.claims.end
+            sentence = f"the index lacks {later} keys of messages behind {end} of the log"
+            findings.derived("index-missing", path, None, sentence)
+
+
+def _stored(view: StoreView, position: int) -> int | None:
+    try:
+        record = view.log.record_at(position)
+    except StoreError:
+        return None
+    return None if record is None else record.store_timestamp_ms
+
+
+def load_index(directory: Path, findings: Findings) -> IndexFiles:
+    """Look at the files of a directory. Raises ``StoreError``."""
+    found: list[IndexPart] = []
+    paths = [path for path in index_files(directory) if is_made(path)]
+    before_ms = 0
+    for path in paths:
+        header = header_of(path)
+        shape = None if header is None else shape_of(path, header)
+        if header is not None and header.next_entry <= 1 and not header.used_slots:
+            continue
+        if header is None or shape is None or not 1 <= header.next_entry <= shape.entries:
+            sentence = "its slots and entries do not go together, so it is no index file"
+            findings.derived("index-file", path, None, sentence)
+            continue
+        found.append(IndexPart(path, shape, header, before_ms))
+        before_ms = header.end_ms
+    return IndexFiles(_of_one_shape(found, findings), paths)
+
+
+def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:
+    """Those that go with the newest: a broker that was set otherwise has begun the index anew."""
+    kept = [part for part in parts if part.shape.bytes == parts[-1].shape.bytes]
+    for part in parts:
+        if part not in kept:
+            sentence = (
+                f"it has {part.shape.bytes} bytes, the newest index file {kept[-1].shape.bytes}: a"
+                " broker that is set so does not look at it"
+            )
+            findings.note("index-other", part.path, None, sentence)
+    return kept

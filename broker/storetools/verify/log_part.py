@@ -1,0 +1,326 @@
+"""One file of the log, walked from record to record, and all that its records call for.
+
+A file is a part of its own: others can be walked by other processes at the same time. What is said
+of queues and index is compared as the walk goes; what crosses the border of a file is put together
+by whom has all parts (``check``).
+
+In what can't be walked the next sound record is looked for, and what lies between is damage. Each
+record is looked at whole: lengths, magic, its own place, CRC, its number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broker.store.redispatch import Gathering, LogRow, row_of
+from broker.store.results import StoreError
+from broker.store.verify import fast as compiled
+from broker.store.verify.fast import Fast
+from broker.storetools.verify.findings import Findings, Ranges
+from broker.storetools.verify.index_match import Claims, IndexMatch, Key
+from broker.storetools.verify.index_scan import IndexPart, Place
+from broker.storetools.verify.queue_walk import QueueReader, QueueState, QueueWalk
+from broker.storetools.view import StoreView
+from broker.storetools.view_log import chain
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_TAIL_BYTES,
+)
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""What is looked at together: it stays in the processor's cache while that is done."""
+
+MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
+"""What says that it is longer is no record: a thirty-second part of that is the default."""
+
+_START: Final = Struct(">II")
+_HEAD: Final = Struct(">II20xq")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+_MAGIC_AT: Final = 4
+_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+_SEARCH_BYTES: Final = 256 * 1024
+
+Tell = Callable[[int], None]
+"""Told how many bytes of the log have been walked."""
+
+
+class PartPlan(NamedTuple):
+    """What to walk, in a form that another process understands.
+
+    Attributes:
+        root, commit_log: as given to ``StoreView``.
+        path: of the file.
+        begin, end: physical offsets.
+        file_end: where the file ends.
+        closed: whether a blank record must end it.
+        lost_until: up to where what comes behind ``end`` is known to be lost.
+        levels_ms: delay levels.
+        index_parts: the index files, oldest first.
+        index_begin, index_end: between which the entries of the part are; None for their end.
+        claims: what of the log the index knows.
+        plain: do without the compiled core.
+    """
+
+    root: Path
+    commit_log: str | None
+    path: str
+    begin: int
+    end: int
+    file_end: int
+    closed: bool
+    lost_until: int
+    levels_ms: tuple[int, ...]
+    index_parts: tuple[IndexPart, ...]
+    index_begin: Place
+    index_end: Place | None
+    claims: Claims
+    plain: bool = False
+
+
+class PartResult(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        unindexed: keys before and behind what the index knows.
+        last_ms: store time of the last record; 0 for none.
+    """
+
+    findings: Findings
+    queues: dict[tuple[str, int], QueueState]
+    damaged: Ranges
+    records: int
+    entries: int
+    keys: int
+    unindexed: tuple[int, int]
+    last_ms: int
+
+
+class LogPart:
+    """A walk.
+
+    Args:
+        plan: over what.
+        view: the store.
+        tell: told how far it is.
+        queues: what becomes of entries; they are compared when absent.
+        index: likewise of keys.
+    """
+
+    def __init__(
+        self,
+        plan: PartPlan,
+        view: StoreView,
+        tell: Tell,
+        *,
+        queues: QueueWalk | None = None,
+        index: IndexMatch | None = None,
+    ) -> None:
+        self._plan = plan
+        self._view = view
+        self._tell = tell
+        self._fast: Fast | None = None if plan.plain else compiled.load()
+        self._findings = Findings()
+        self._queues = queues or QueueWalk(QueueReader(plan.root / "consumequeue"))
+        self._gathering = Gathering()
+        self._index = index or IndexMatch(
+            plan.index_parts,
+            plan.index_begin,
+            plan.index_end,
+            plan.claims,
+            self._findings,
+            self._fast,
+        )
+        self._damaged = self._index.damaged
+        self._buffer = memoryview(bytearray(CHUNK_BYTES))
+        self._records = 0
+        self._keys = 0
+        self._last_ms = 0
+
+    def run(self) -> PartResult:
+        """Walk. Raises ``StoreError``."""
+        position, end = self._plan.begin, self._plan.end
+        closed = False
+        while position < end and not closed:
+            before = position
+            data = self._read(position, min(CHUNK_BYTES, end - position))
+            position = self._records_at(data, position)
+            if position == before:
+                position, closed = self._step(position)
+            self._tell(min(position, end) - before)
+        lost = self._plan.lost_until > self._plan.end
+        if lost:
+            self._damaged.add(self._plan.end, self._plan.lost_until)
+        elif self._plan.closed and not closed and end - 1 not in self._damaged:
+            self._findings.damage(
+                "file-end",
+                self._plan.path,
+                end,
+                "no blank record ends the file, though another follows",
+            )
+        self._gather(at_end=True)
+        self._index.finish()
+        return PartResult(
+            self._findings,
+            self._queues.states,
+            self._damaged,
+            self._records,
+            self._queues.entries,
+            self._keys,
+            (self._index.earlier, self._index.unclaimed),
+            self._last_ms,
+        )
+
+    def _read(self, position: int, length: int) -> memoryview:
+        target = self._buffer
+        if length > len(target):
+            target = memoryview(bytearray(length))
+        self._view.log.read_into(position, target[:length])
+        return target[:length]
+
+    # --- records
+
+    def _records_at(self, data: memoryview, position: int) -> int:
+        """Where the records end that begin one behind the other at a position."""
+        if self._fast is not None:
+            behind = self._together(data, position)
+            if behind > position or len(data) < _START.size:
+                return behind
+            # What is not plainly good is looked at by itself.
+            size, _ = _START.unpack_from(data)
+            data = data[:size]
+        singly, used = chain(data, position, position + len(data))
+        return self._singly(data[:used], position, singly, used) if used else position
+
+    def _together(self, data: memoryview, base: int) -> int:
+        """Where the plainly good records end that begin at a position."""
+        assert self._fast is not None
+        used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = (
+            self._fast.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
+        )
+        if not used:
+            return base
+        end = base + int(used)
+        self._records += records
+        self._last_ms = max(self._last_ms, newest_ms)
+        self._gathering.add_runs(runs)
+        self._keys += len(hashes)
+        if not self._index.fits(hashes, offsets, times_ms):
+            self._index.compare(list(map(Key, hashes, offsets, times_ms)), end)
+        self._gather()
+        return end
+
+    def _singly(self, data: memoryview, base: int, starts: Sequence[int], end: int) -> int:
+        rows: list[LogRow] = []
+        keys: list[Key] = []
+        bad: int | None = None
+        for at, behind in zip(starts, [*starts[1:], end], strict=True):
+            try:
+                row = row_of(data, at, behind - at, base, self._plan.levels_ms)
+            except RecordError:
+                bad, end = at, at
+                break
+            self._records += 1
+            if row.wrong is not None:
+                self._bad_record(base + at, base + behind, row.wrong)
+                continue
+            self._last_ms = max(self._last_ms, row.store_ms)
+            rows.append(LogRow(base + at, behind - at, row))
+            keys += [Key(hashed, base + at, row.store_ms) for hashed in row.hashes]
+        self._keys += len(keys)
+        self._gathering.add(rows)
+        self._index.compare(keys, base + end)
+        self._gather()
+        return base + end if bad is None else self._bad_lengths(base + bad)
+
+    def _gather(self, *, at_end: bool = False) -> None:
+        if at_end or self._gathering.full():
+            for run in self._gathering.take():
+                self._queues.add(run)
+        if at_end:
+            self._queues.finish()
+
+    # --- what is no record
+
+    def _bad_record(self, begin: int, end: int, why: str) -> None:
+        self._damaged.add(begin, end)
+        self._findings.damage("record", self._plan.path, begin, why)
+
+    def _bad_lengths(self, position: int) -> int:
+        return self._damage(position, f"the lengths in the record at {position} don't make it up")
+
+    def _step(self, position: int) -> tuple[int, bool]:
+        """Where to go on behind what is no record, or a long one; whether the file ends there."""
+        left = self._plan.file_end - position
+        if left < MIN_TAIL_BYTES:
+            return self._plan.end, True
+        head = self._read(position, min(left, FIXED_BYTES_V4))
+        size, magic = _START.unpack_from(head)
+        if magic == MAGIC_BLANK and size == left:
+            return self._plan.end, True
+        if magic == MAGIC_BLANK:
+            self._findings.damage(
+                "blank",
+                self._plan.path,
+                position,
+                f"the blank record at {position} says {size} bytes, {left} are left in its file",
+            )
+            return self._plan.end, True
+        limit = min(left, MAX_RECORD_BYTES)
+        if magic in _MAGICS and CHUNK_BYTES < size <= limit and len(head) == FIXED_BYTES_V4:
+            _, _, physical = _HEAD.unpack_from(head)
+            behind = self._records_at(self._read(position, size), position)
+            if physical == position and behind > position:
+                return behind, False
+        return self._damage(position, _why(head, position, left)), False
+
+    def _damage(self, position: int, why: str) -> int:
+        following = self._next_sound(position + 1)
+        end = self._plan.end if following is None else following
+        self._damaged.add(position, end)
+        if end == self._plan.end < self._plan.lost_until:
+            # It was cut off here, which has been said.
+            return end
+        self._findings.damage(
+            "log", self._plan.path, position, f"{why}; {end - position} bytes are no good"
+        )
+        return end
+
+    def _next_sound(self, position: int) -> int | None:
+        end = self._plan.end
+        while position + FIXED_BYTES_V4 <= end:
+            length = min(_SEARCH_BYTES, end - position)
+            piece = bytes(self._read(position, length))
+            at = piece.find(_MAGIC_PREFIX, _MAGIC_AT)
+            while 0 <= at <= length - _HEAD.size + _MAGIC_AT:
+                _, magic, physical = _HEAD.unpack_from(piece, at - _MAGIC_AT)
+                candidate = position + at - _MAGIC_AT
+                if magic in _MAGICS and physical == candidate and self._is_sound(candidate):
+                    return candidate
+                at = piece.find(_MAGIC_PREFIX, at + 1)
+            position += max(length - _HEAD.size, 1)
+        return None
+
+    def _is_sound(self, position: int) -> bool:
+        try:
+            return self._view.log.record_at(position) is not None
+        except StoreError:
+            return False
+
+
+def _why(head: memoryview, position: int, left: int) -> str:
+    size, magic = _START.unpack_from(head)
+    if not size and not magic:
+        return f"nothing has been written at {position}, though the log goes on"
+    if magic not in _MAGICS:
+        return f"no record begins at {position}: its magic is {magic:#010x}"
+    if not FIXED_BYTES_V4 <= size <= left:
+        return f"the record at {position} says {size} bytes, {left} are left in its file"
+    return f"the record at {position} says that it lies elsewhere"

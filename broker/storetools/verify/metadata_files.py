@@ -1,0 +1,268 @@
+"""The small files of a store: checkpoint, tables, and what is ours alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from broker.store import state_file
+from broker.store.redispatch import QueueKey
+from broker.store.results import StoreError
+from broker.storetools.verify.findings import Findings
+from broker.storetools.verify.index_scan import IndexPart
+from broker.storetools.view import StoreView
+from remoting.protocol.accelerated import crc32, json_loads
+from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
+from remoting.protocol.errors import RecordError
+from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
+
+SAFE_POINT: Final = "pocketmq-safe-point"
+CLEAN_STOP: Final = "pocketmq-clean-stop"
+INDEX_NOTE: Final = "pocketmq-index"
+_CRC_DIGITS: Final = 8
+_BATCH_QUEUES: Final = "BatchCQ"
+
+
+class Told(NamedTuple):
+    """What our safe point tells.
+
+    Attributes:
+        end, synced: physical offsets up to which log and queues, and the log, were on the disk.
+        numbers: of each queue the number of its next message.
+    """
+
+    end: int
+    synced: int
+    numbers: Mapping[QueueKey, int]
+
+
+class Tables(NamedTuple):
+    """What the broker's tables say, as they were when the check began.
+
+    Attributes:
+        topics: names of topics with consume queues; None when nobody knows.
+        offsets: committed offsets, by topic and group and queue.
+        delays: of each delay level the next message.
+        has_offsets: whether there is a table of offsets.
+        broker_name: of the broker that wrote them; None when nobody knows.
+    """
+
+    topics: frozenset[str] | None
+    offsets: dict[tuple[str, str, int], int]
+    delays: dict[int, int]
+    has_offsets: bool
+    broker_name: str | None
+
+
+def read_tables(root: Path, findings: Findings) -> Tables:
+    """Read the JSON files; what can't be read is found."""
+    config = root / "config"
+    try:
+        names = sorted(path.name for path in config.iterdir() if path.suffix == ".json")
+    except OSError:
+        names = []
+    found = {name: _load(config / name, findings) for name in names}
+    for name in ("topics.json", "consumerOffset.json"):
+        if name not in found and (config / f"{name}.bak").exists():
+            found[name] = _load(config / name, findings)
+    return Tables(
+        _topics(found.get("topics.json")),
+        _offsets(found.get("consumerOffset.json")),
+        _delays(found.get("delayOffset.json")),
+        isinstance(found.get("consumerOffset.json"), dict),
+        _broker_name(found.get("brokerName.json")),
+    )
+
+
+def _load(path: Path, findings: Findings) -> Any:
+    try:
+        state = state_file.load_json(path)
+    except StoreError as error:
+        findings.damage("table", str(path), None, str(error))
+        return None
+    if state.warning is not None and state.value is None:
+        findings.damage("table", str(path), None, state.warning)
+    elif state.warning is not None:
+        findings.note("table-backup", str(path), None, state.warning)
+    return state.value
+
+
+def _table(content: object, name: str) -> dict[Any, Any]:
+    table = content.get(name) if isinstance(content, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
+def _topics(content: object) -> frozenset[str] | None:
+    if not isinstance(content, dict):
+        return None
+    topics = {
+        str(topic)
+        for topic, row in _table(content, "topicConfigTable").items()
+        if _BATCH_QUEUES not in str(row)
+    }
+    return frozenset(topics) if topics else None
+
+
+def _broker_name(content: object) -> str | None:
+    found = content.get("brokerName") if isinstance(content, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _offsets(content: object) -> dict[tuple[str, str, int], int]:
+    offsets = {}
+    for name, rows in _table(content, "offsetTable").items():
+        topic, _, group = str(name).partition("@")
+        for queue_id, offset in rows.items() if isinstance(rows, dict) else ():
+            if str(queue_id).isdecimal() and isinstance(offset, int):
+                offsets[topic, group, int(queue_id)] = offset
+    return offsets
+
+
+def _delays(content: object) -> dict[int, int]:
+    rows = _table(content, "offsetTable").items()
+    return {int(k): v for k, v in rows if str(k).isdecimal() and isinstance(v, int)}
+
+
+def is_known(topic: str, topics: frozenset[str] | None) -> bool:
+    """Whether a topic exists, as far as is known."""
+    return topics is None or topic in topics or is_system_topic(topic)
+
+
+def check_offsets(root: Path, view: StoreView, tables: Tables, findings: Findings) -> None:
+    """Whether committed offsets lie within their queues. Raises ``StoreError``."""
+    path = str(root / "config" / "consumerOffset.json")
+    for (topic, group, queue_id), offset in sorted(tables.offsets.items()):
+        end = _end(view, topic, queue_id)
+        if offset > end:
+            findings.note(
+                "offset-beyond",
+                path,
+                None,
+                f"group {group} has committed offset {offset} of queue {queue_id} of topic"
+                f" {topic}, which ends at {end}",
+            )
+    path = str(root / "config" / "delayOffset.json")
+    for level, offset in sorted(tables.delays.items()):
+        end = _end(view, SCHEDULE_TOPIC, level - 1)
+        if level > 0 and offset > end:
+            findings.note(
+                "offset-beyond",
+                path,
+                None,
+                f"delay level {level} is delivered up to {offset}, but its queue ends at {end}",
+            )
+
+
+def _end(view: StoreView, topic: str, queue_id: int) -> int:
+    if "/" in topic or not topic or queue_id < 0:
+        return 0
+    found = view.queue_range(topic, queue_id)
+    return found.max_offset + found.torn
+
+
+def read_checkpoint(root: Path) -> bytes | None:
+    """The checkpoint's bytes; None without one. Raises ``StoreError``."""
+    path = root / "checkpoint"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path} can't be read ({error.strerror or error})") from error
+
+
+def check_checkpoint(
+    root: Path, data: bytes | None, last_ms: int, findings: Findings, *, clean: bool
+) -> None:
+    """Whether the checkpoint is there, and not ahead of the log.
+
+    Args:
+        last_ms: the greatest store time in the log; 0 for none.
+    """
+    path = str(root / "checkpoint")
+    if data is None:
+        if clean and last_ms:
+            findings.derived("checkpoint", path, None, "there is no checkpoint")
+        return
+    try:
+        found = Checkpoint.decode(data)
+    except RecordError as error:
+        findings.derived("checkpoint", path, None, str(error))
+        return
+    if len(data) != CHECKPOINT_BYTES:
+        sentence = f"the checkpoint has {len(data)} bytes, not {CHECKPOINT_BYTES}"
+        findings.derived("checkpoint", path, None, sentence)
+    times = {"log": found.physic_ms, "queues": found.logics_ms, "index": found.index_ms}
+    for place, (name, time_ms) in enumerate(times.items()):
+        if last_ms and (time_ms > last_ms or time_ms < 0):
+            sentence = (
+                f"the checkpoint says that the {name} had reached the disk up to {time_ms}, but the"
+                f" log's last message is of {last_ms}"
+            )
+            findings.derived("checkpoint", path, place * 8, sentence)
+
+
+def read_told(root: Path, view: StoreView, log_end: int, findings: Findings) -> Told | None:
+    """Our safe point, if there is one that is of this log."""
+    path = root / SAFE_POINT
+    content = _checked(path, findings)
+    _checked(root / CLEAN_STOP, findings)
+    if content is None:
+        return None
+    try:
+        head = bytes.fromhex(content["head"])
+        tail, end, synced = int(content["tail"]), int(content["end"]), int(content["synced"])
+        numbers = {
+            (topic, int(queue_id)): int(number)
+            for topic, rows in content["numbers"].items()
+            for queue_id, number in rows.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    found = memoryview(bytearray(len(head)))
+    try:
+        if tail >= view.log.start:
+            view.log.read_into(tail, found)
+    except StoreError:
+        return None
+    if (tail >= view.log.start and found != head) or end > log_end:
+        return None
+    return Told(end, synced, numbers)
+
+
+def _checked(path: Path, findings: Findings) -> dict[str, Any] | None:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    text, crc = data[:-_CRC_DIGITS], data[-_CRC_DIGITS:]
+    try:
+        content = json_loads(text) if crc == b"%08x" % crc32(text) else None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        sentence = "it is damaged, and will not be believed: the next start takes longer"
+        findings.derived("side-file", str(path), None, sentence)
+        return None
+    return content
+
+
+def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:
+    """How far our note says that the index is, 0 if it says nothing of these files."""
+    path = root / INDEX_NOTE
+    try:
+        content = json_loads(path.read_bytes())
+        indexed, last = int(content["indexed"]), list(content["last"])
+    except OSError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        findings.derived("side-file", str(path), None, "it is damaged, and will not be believed")
+        return 0
+    actual = [Path(parts[-1].path).name, parts[-1].header.next_entry] if parts else []
+    if last == actual:
+        return indexed
+    if last and last[0] > (actual[0] if actual else ""):
+        missing = root / "index" / str(last[0])
+        findings.derived("index-file", str(missing), None, "the newest index file is missing")
+    return 0

@@ -1,0 +1,169 @@
+"""What is in a store: told from its files, without walking the log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.store.results import StoreError
+from broker.storetools.verify import metadata_files as side_files
+from broker.storetools.verify.findings import Findings, is_open
+from broker.storetools.verify.index_scan import load_index
+from broker.storetools.view import StoreView
+
+
+class TopicRow(NamedTuple):
+    """A topic: its queues, the least and greatest numbers of these, and its messages."""
+
+    topic: str
+    queues: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    last_stored_ms: int | None
+
+
+class GroupRow(NamedTuple):
+    """A consumer group's committed offsets of a topic: of how many queues, and what is behind."""
+
+    group: str
+    topic: str
+    queues: int
+    lag: int
+
+
+class IndexRow(NamedTuple):
+    """An index file: its keys, and what of the log it knows."""
+
+    name: str
+    keys: int
+    begin_offset: int
+    end_offset: int
+    begin_ms: int
+    end_ms: int
+
+
+class Overview(NamedTuple):
+    """What is in a store.
+
+    Attributes:
+        writer: who wrote it last, as far as can be told.
+        broker_name: of the broker, if it was ours; None when the store doesn't say.
+        begin, end: physical offsets.
+        log_files, log_bytes: files of the log, and what is in them.
+        first_ms, last_ms: store times of the first and the last message.
+        torn: why the log's end is no end; None when it is.
+        running: a broker has it open.
+        abort: whether the file ``abort`` is there.
+        free_bytes: on its disk.
+    """
+
+    writer: str
+    broker_name: str | None
+    begin: int
+    end: int
+    log_files: int
+    log_bytes: int
+    first_ms: int | None
+    last_ms: int | None
+    torn: str | None
+    running: bool
+    abort: bool
+    free_bytes: int
+    topics: list[TopicRow]
+    groups: list[GroupRow]
+    index_files: list[IndexRow]
+
+
+def overview(root: Path, commit_log: str | None = None) -> Overview:
+    """Look at a store. Raises ``StoreError``."""
+    view = StoreView(root, commit_log=commit_log)
+    end = view.log_end()
+    tables = side_files.read_tables(root, Findings())
+    found = load_index(root / "index", Findings())
+    topics, ends, last_ms = [], {}, None
+    for topic in view.topics():
+        row, queue_ends = _topic(view, topic)
+        topics.append(row)
+        ends.update(queue_ends)
+        if row.last_stored_ms is not None:
+            last_ms = max(last_ms or 0, row.last_stored_ms)
+    status = os.statvfs(root)
+    return Overview(
+        writer=_writer(root),
+        broker_name=tables.broker_name,
+        begin=view.log.start,
+        end=end.position,
+        log_files=len(view.log.files),
+        log_bytes=end.position - view.log.start,
+        first_ms=_stored(view, view.log.start),
+        last_ms=last_ms,
+        torn=end.torn,
+        running=is_open(root),
+        abort=(root / "abort").exists(),
+        free_bytes=status.f_bavail * status.f_frsize,
+        topics=topics,
+        groups=_groups(tables, ends),
+        index_files=[
+            IndexRow(
+                Path(part.path).name,
+                part.header.next_entry - 1,
+                part.header.begin_offset,
+                part.header.end_offset,
+                part.header.begin_ms,
+                part.header.end_ms,
+            )
+            for part in found.parts
+        ],
+    )
+
+
+def _topic(view: StoreView, topic: str) -> tuple[TopicRow, dict[tuple[str, int], int]]:
+    ends, lows, messages = {}, [], 0
+    last_ms: int | None = None
+    queues = view.queues(topic)
+    for queue_id in queues:
+        queue = view.queue(topic, queue_id)
+        low, high, _ = queue.range()
+        lows.append(low)
+        ends[topic, queue_id] = high
+        messages += high - low
+        if high > low:
+            stored = _stored(view, queue.last_position(high))
+            last_ms = max(last_ms or 0, stored or 0) or None
+    low, high = min(lows, default=0), max(ends.values(), default=0)
+    return TopicRow(topic, len(queues), low, high, messages, last_ms), ends
+
+
+def _stored(view: StoreView, position: int) -> int | None:
+    try:
+        record = view.log.record_at(position)
+    except StoreError:
+        return None
+    return None if record is None else record.store_timestamp_ms
+
+
+def _groups(tables: side_files.Tables, ends: dict[tuple[str, int], int]) -> list[GroupRow]:
+    rows: dict[tuple[str, str], list[int]] = {}
+    for (topic, group, queue_id), offset in tables.offsets.items():
+        rows.setdefault((group, topic), []).append(max(ends.get((topic, queue_id), 0) - offset, 0))
+    return [
+        GroupRow(group, topic, len(lags), sum(lags))
+        for (group, topic), lags in sorted(rows.items())
+    ]
+
+
+def _writer(root: Path) -> str:
+    ours = {path.name for path in root.glob("pocketmq-*") if path.is_file()}
+    if ours:
+        newest = max((root / name).stat().st_mtime for name in ours)
+        abort = root / "checkpoint"
+        if abort.exists() and abort.stat().st_mtime > newest + 60:
+            return "PocketMQ, and perhaps another since"
+        return "PocketMQ"
+    marks = ("timerwheel", "timerlog", "abort.bak", "compaction", "rocketmq.lock")
+    if any((root / name).exists() for name in marks):
+        return "Apache RocketMQ 5"
+    has_tables = (root / "config").is_dir()
+    return "Apache RocketMQ 4" if has_tables else "unknown"

@@ -1,0 +1,340 @@
+"""What is wrong with the queues, once all of the log has been seen.
+
+An entry may say other than the log: one of a message that retention has taken, a filler for one
+that was lost, one that leads into a damaged place. One that the log has no message for, or that a
+message lacks, is wrong. At a queue's end a crash leaves messages without entries, and entries
+without messages; the next start of a broker puts that right, so it is but noted. While a broker
+runs, what came after the check began is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.store.consume_queue import FILLER_SIZE
+from broker.store.redispatch import QueueKey
+from broker.store.results import StoreError
+from broker.storetools.verify.findings import Findings, Ranges
+from broker.storetools.verify.queue_walk import Kind, QueueReader, QueueState, Wrong
+from broker.storetools.view import StoreView
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
+
+_AT_ONCE: Final = 16_384
+_MAX_WAIT_TRIES: Final = 60
+
+LIGHT_PREFIX: Final = "%LMQ%"
+"""Topics whose queues have entries of other topics' messages (cf. MixAll.LMQ_PREFIX)."""
+
+_SENTENCES: Final = {
+    Kind.MISSING: "{which} of queue {queue} of topic {topic} {is_are} missing, of {messages} from"
+    " {position} of the log on",
+    Kind.PLACE: "{which} of queue {queue} of topic {topic} {lead} elsewhere, not to {position} of"
+    " the log",
+    Kind.SIZE: "{which} of queue {queue} of topic {topic} {say} another size than the record at"
+    " {position} of the log",
+    Kind.TAGS: "{which} of queue {queue} of topic {topic} {say} another tags code than the record"
+    " at {position} of the log",
+}
+
+
+class Situation(NamedTuple):
+    """What has to be known of the store to judge its queues.
+
+    Attributes:
+        log_start: physical offset at which the log begins now.
+        log_end: at which it ended when the check began.
+        settled: physical offset up to which every message must have its entry.
+        running: a broker has the store open.
+        clean: it was closed properly.
+        topics: that exist; None when that is not known.
+        numbers: by our own side file, the next message's number of queues; None without one.
+        told_end: physical offset up to which ``numbers`` tells.
+    """
+
+    log_start: int
+    log_end: int
+    settled: int
+    running: bool
+    clean: bool
+    topics: frozenset[str] | None
+    numbers: Mapping[QueueKey, int] | None
+    told_end: int
+
+
+class Judge:
+    """Looks at one queue after the other.
+
+    Attributes:
+        bad: queues that have to be built anew.
+        queues: how many there are.
+    """
+
+    def __init__(
+        self,
+        view: StoreView,
+        directory: Path,
+        situation: Situation,
+        damaged: Ranges,
+        findings: Findings,
+        wait: Callable[[], None],
+    ) -> None:
+        """``wait`` lets a running broker get on for a moment."""
+        self._view = view
+        self._directory = directory
+        self._reader = QueueReader(directory)
+        self._now = situation
+        self._damaged = damaged
+        self._findings = findings
+        self._wait = wait
+        self._tries = 0
+        self._misfiled: set[int] = set()
+        self.bad: set[QueueKey] = set()
+        self.queues = 0
+
+    def run(self, states: Mapping[QueueKey, QueueState]) -> None:
+        """All queues. Raises ``StoreError``."""
+        view = self._view
+        on_disk = {(topic, number) for topic in view.topics() for number in view.queues(topic)}
+        for key in sorted(on_disk | states.keys()):
+            state = states.get(key)
+            if key in on_disk:
+                self.queues += 1
+                self._files(key)
+                self._present(key, state)
+        for key in sorted(states.keys() - on_disk):
+            self._absent(key, states[key])
+
+    # --- queues without files
+
+    def _absent(self, key: QueueKey, state: QueueState) -> None:
+        topic, queue_id = key
+        now = self._now
+        if state.last_position < now.log_start:
+            return
+        if now.topics is not None and topic not in now.topics:
+            # Its topic was deleted; the messages stay in the log until retention takes them.
+            return
+        told = now.numbers is not None and key not in now.numbers
+        if told and state.last_position < now.told_end:
+            return
+        if state.messages == 1 and state.first_position in self._misfiled:
+            return
+        if state.first_position >= now.settled:
+            self._late(key, state.messages, state.first_position)
+            return
+        self.bad.add(key)
+        self._findings.derived(
+            "queue-missing",
+            str(self._directory / topic / str(queue_id)),
+            None,
+            f"queue {queue_id} of topic {topic} has no files, but {state.messages} messages from"
+            f" {state.first_position} of the log on",
+        )
+
+    # --- files
+
+    def _files(self, key: QueueKey) -> None:
+        row = self._reader.row(key)
+        sizes = {file.size for file in row.files}
+        if not row.files:
+            return
+        usual = row.files[0].size
+        for file in row.files:
+            if file.size % ENTRY_BYTES or file.start % usual or len(sizes) > 1:
+                self._wrong_file(key, file.path, file.size)
+                return
+
+    def _wrong_file(self, key: QueueKey, path: str, size: int) -> None:
+        self.bad.add(key)
+        self._findings.derived(
+            "queue-file",
+            path,
+            None,
+            f"a file of queue {key[1]} of topic {key[0]} has {size} bytes, or a name, that do not"
+            " go with the others",
+        )
+
+    # --- entries
+
+    def _present(self, key: QueueKey, state: QueueState | None) -> None:
+        found = self._view.queue_range(*key)
+        written = found.max_offset + found.torn
+        row = self._reader.row(key)
+        begin = row.start // ENTRY_BYTES
+        if state is None:
+            self._strangers(key, begin, written)
+            self._numbers(key, written)
+            return
+        tail = self._tail(key, state, written)
+        for wrong in state.wrong:
+            if wrong is not tail:
+                self._entry(key, wrong)
+        self._strangers(key, begin, min(state.first, written))
+        for gap_begin, gap_end in state.gaps:
+            self._strangers(key, max(gap_begin, begin), min(gap_end, written))
+        self._strangers(key, max(state.end, begin), written)
+        if tail is None:
+            self._numbers(key, written)
+
+    def _tail(self, key: QueueKey, state: QueueState, written: int) -> Wrong | None:
+        """Messages at the queue's end without entries, if these may yet come."""
+        last = state.wrong[-1] if state.wrong else None
+        if last is None or last.kind is not Kind.MISSING or last.end != state.end:
+            return None
+        if last.begin < written and not self._now.running:
+            return None
+        if self._now.running and self._comes(key, state, last):
+            return last
+        if last.position < self._now.settled or self._now.running:
+            return None
+        self._late(key, last.end - last.begin, last.position)
+        return last
+
+    def _comes(self, key: QueueKey, state: QueueState, last: Wrong) -> bool:
+        """A running broker writes entries behind its messages, in SYNC mode when the disk has
+        them."""
+        while self._tries < _MAX_WAIT_TRIES:
+            entries = self._reader.read(key, last.begin, state.end - last.begin)
+            if all(size > 0 for _, size, _ in ENTRY.iter_unpack(entries)):
+                return True
+            self._tries += 1
+            self._wait()
+        return False
+
+    def _late(self, key: QueueKey, messages: int, position: int) -> None:
+        self._findings.note(
+            "entries-to-come",
+            str(self._directory / key[0] / str(key[1])),
+            None,
+            f"queue {key[1]} of topic {key[0]} lacks the entries of its last {messages} messages,"
+            f" from {position} of the log on: the next start of a broker makes them",
+        )
+
+    def _numbers(self, key: QueueKey, written: int) -> None:
+        """Our side file tells what a queue had: numbers are never given twice."""
+        numbers = self._now.numbers
+        if numbers is None or numbers.get(key, 0) <= written or key in self.bad:
+            return
+        self.bad.add(key)
+        self._findings.derived(
+            "queue-short",
+            str(self._directory / key[0] / str(key[1])),
+            None,
+            f"queue {key[1]} of topic {key[0]} ends before message {written}, but had"
+            f" {numbers[key]}",
+        )
+
+    def _entry(self, key: QueueKey, wrong: Wrong) -> None:
+        topic, queue = key
+        if self._now.running and wrong.position < self._now.log_start:
+            return
+        if wrong.kind in {Kind.TWICE, Kind.NUMBER}:
+            self._findings.damage(
+                wrong.kind,
+                self._log_path(wrong.position),
+                wrong.position,
+                f"the record at {wrong.position} says that it is message {wrong.begin} of queue"
+                f" {queue} of topic {topic}, "
+                + (
+                    "which came before" if wrong.kind is Kind.TWICE else "but its neighbours do not"
+                ),
+            )
+            return
+        count = wrong.end - wrong.begin
+        one = count == 1
+        which = f"entry {wrong.begin}" if one else f"entries {wrong.begin} to {wrong.end - 1}"
+        self.bad.add(key)
+        self._findings.derived(
+            wrong.kind,
+            *self._place(key, wrong.begin),
+            _SENTENCES[wrong.kind].format(
+                which=which,
+                queue=queue,
+                topic=topic,
+                position=wrong.position,
+                messages="the message" if one else f"{count} messages",
+                is_are="is" if one else "are",
+                lead="leads" if one else "lead",
+                say="says" if one else "say",
+            ),
+        )
+
+    def _strangers(self, key: QueueKey, begin: int, end: int) -> None:
+        """Entries of numbers that no message of the log has."""
+        now = self._now
+        if key[0].startswith(LIGHT_PREFIX):
+            return
+        run: tuple[int, int, int] | None = None
+        while begin < end:
+            count = min(end - begin, _AT_ONCE)
+            entries = self._reader.read(key, begin, count)
+            for number, (position, size, _) in enumerate(ENTRY.iter_unpack(entries), begin):
+                if size == FILLER_SIZE or (position < now.log_start and (size or now.log_start)):
+                    continue
+                if position in self._damaged or (position >= now.log_end and not now.clean):
+                    continue
+                if self._is_misfiled(key, number, position):
+                    continue
+                if run is not None and run[1] == number:
+                    run = run[0], number + 1, run[2]
+                    continue
+                self._stranger(key, run)
+                run = number, number + 1, position
+            begin += count
+        self._stranger(key, run)
+
+    def _stranger(self, key: QueueKey, run: tuple[int, int, int] | None) -> None:
+        if run is None:
+            return
+        begin, end, position = run
+        self.bad.add(key)
+        which = f"entry {begin}" if end == begin + 1 else f"entries {begin} to {end - 1}"
+        self._findings.derived(
+            "entry-without-message",
+            *self._place(key, begin),
+            f"the log has no message for {which} of queue {key[1]} of topic {key[0]}, to {position}"
+            " of the log",
+        )
+
+    def _is_misfiled(self, key: QueueKey, number: int, position: int) -> bool:
+        """Whether a record has this number, but says that it is of another queue."""
+        if not self._now.log_start <= position < self._now.log_end:
+            return False
+        try:
+            record = self._view.log.record_at(position)
+        except StoreError:
+            return False
+        if record is None or record.queue_offset != number:
+            return False
+        if (record.topic, record.queue_id) == key:
+            return False
+        self._misfiled.add(position)
+        self._findings.damage(
+            "record-queue",
+            self._log_path(position),
+            position,
+            f"the record at {position} says that it is of queue {record.queue_id} of topic"
+            f" {record.topic}, but message {number} of queue {key[1]} of topic {key[0]} lies there",
+        )
+        return True
+
+    # --- places
+
+    def _place(self, key: QueueKey, number: int) -> tuple[str, int]:
+        row = self._reader.row(key)
+        at = number * ENTRY_BYTES
+        for file in row.files:
+            if file.start <= at < file.end:
+                return file.path, at - file.start
+        size = row.files[0].size if row.files else 0
+        directory = self._directory / key[0] / str(key[1])
+        name = name_of(at // size * size) if size else ""
+        return str(directory / name), at % size if size else at
+
+    def _log_path(self, position: int) -> str:
+        try:
+            return self._view.log.file_name(position)
+        except StoreError:
+            return ""

@@ -1,0 +1,372 @@
+"""What the log says of each queue, compared with the queue's files as the log is walked.
+
+Messages of a queue have numbers that follow one another. Where they don't, records were lost (a
+gap), or the topic was deleted and made again: then its queue began anew at 0, and what was found of
+its first life does not count. A single message that has another number than those before and behind
+it leave for it has a damaged one: neither CRC nor lengths cover it.
+
+Which entries are wrong is kept as ranges of one kind, a few for each queue. What becomes of them is
+decided at the end (``queue_judge``), when all of the log has been seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broker.store.consume_queue import FILLER_SIZE
+from broker.store.redispatch import EntryRun, QueueKey
+from broker.store.results import StoreError
+from broker.storetools.view import FileRow
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of
+
+MAX_RANGES_PER_QUEUE: Final = 64
+"""Ranges of wrong entries that are kept of one queue; those behind them count as one."""
+
+MAX_OPEN_ROWS: Final = 20_000
+"""Queues whose file names are remembered: a KiB each."""
+
+_POSITION: Final = Struct(">q")
+
+
+class Kind(StrEnum):
+    """What is wrong with an entry."""
+
+    MISSING = "entry-missing"
+    PLACE = "entry-place"
+    SIZE = "entry-size"
+    TAGS = "entry-tags"
+    TWICE = "number-twice"
+    NUMBER = "record-number"
+
+
+class Wrong(NamedTuple):
+    """Entries ``[begin, end)`` of a queue; ``position`` is where the first one's record lies."""
+
+    kind: Kind
+    begin: int
+    end: int
+    position: int
+
+
+@dataclass(slots=True)
+class QueueState:
+    """What the log says of one queue.
+
+    Attributes:
+        first: number of its first message.
+        end: number behind its last.
+        first_position: physical offset of its first message.
+        last_position: of its last.
+        messages: how many there are.
+        gaps: numbers that no record has.
+        wrong: entries that are not as they should be.
+    """
+
+    first: int
+    end: int
+    first_position: int
+    last_position: int
+    messages: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
+
+    def add_gap(self, begin: int, end: int) -> None:
+        """Numbers without a record."""
+        if len(self.gaps) >= MAX_RANGES_PER_QUEUE:
+            begin, _ = self.gaps.pop()
+        self.gaps.append((begin, end))
+
+    def add_wrong(self, wrong: Wrong) -> None:
+        """Entries that are wrong."""
+        last = self.wrong[-1] if self.wrong else None
+        if last is not None and last.kind == wrong.kind and last.end == wrong.begin:
+            self.wrong[-1] = last._replace(end=wrong.end)
+        elif last is not None and len(self.wrong) >= MAX_RANGES_PER_QUEUE:
+            self.wrong[-1] = last._replace(end=max(last.end, wrong.end))
+        else:
+            self.wrong.append(wrong)
+
+    def follow(self, later: QueueState) -> None:
+        """Go on with what a later part of the log says of the queue."""
+        if later.first < self.end and later.first == 0:
+            self.gaps, self.wrong = [], []
+            self.first, self.first_position = 0, later.first_position
+            self.messages = 0
+        elif later.first > self.end:
+            self.add_gap(self.end, later.first)
+        elif later.first < self.end:
+            doubled = min(self.end, later.end)
+            self.add_wrong(Wrong(Kind.TWICE, later.first, doubled, later.first_position))
+        for gap in later.gaps:
+            self.add_gap(*gap)
+        for wrong in later.wrong:
+            self.add_wrong(wrong)
+        self.end = max(self.end, later.end) if later.first else later.end
+        self.last_position = later.last_position
+        self.messages += later.messages
+
+
+class QueueReader:
+    """Reads entries of any queue, missing ones as zeros."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._rows: dict[QueueKey, FileRow] = {}
+
+    def row(self, key: QueueKey) -> FileRow:
+        """The files of a queue. Raises ``StoreError``."""
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= MAX_OPEN_ROWS:
+                self._rows.clear()
+            topic, queue_id = key
+            directory = self._directory / topic / str(queue_id)
+            row = FileRow([directory], f"queue {queue_id} of topic {topic}")
+            self._rows[key] = row
+        return row
+
+    def read(self, key: QueueKey, first: int, count: int) -> bytearray:
+        """Entries of messages ``[first, first + count)``. Raises ``StoreChanged``."""
+        row = self.row(key)
+        data = bytearray(count * ENTRY_BYTES)
+        begin, end = first * ENTRY_BYTES, (first + count) * ENTRY_BYTES
+        if row.files and end > row.end:
+            row.refresh()
+        for file in row.files:
+            at, stop = max(begin, file.start), min(end, file.end)
+            if at < stop:
+                row.opened(file).read_into(at, memoryview(data)[at - begin : stop - begin])
+        row.close()
+        return data
+
+
+class QueueWalk:
+    """Compares entries with what a part of the log calls for.
+
+    Attributes:
+        states: of each queue that the part has messages of.
+        entries: how many were compared.
+    """
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+        self._odd: dict[QueueKey, EntryRun] = {}
+        self.states: dict[QueueKey, QueueState] = {}
+        self.entries = 0
+
+    def add(self, run: EntryRun) -> None:
+        """Messages of a queue, in the log's order. Raises ``StoreError``."""
+        state = self.states.get(run.key)
+        if (odd := self._odd.pop(run.key, None)) is not None:
+            assert state is not None
+            if run.first == state.end + 1:
+                number, position = odd.first, _position(odd.entries)
+                self._follow(state, odd._replace(first=state.end))
+                state.add_wrong(Wrong(Kind.NUMBER, number, number + 1, position))
+            else:
+                self._follow(state, odd)
+        if state is not None and run.first != state.end and len(run.entries) == ENTRY_BYTES:
+            self._odd[run.key] = run
+        else:
+            self._follow(state, run)
+
+    def finish(self) -> None:
+        """The part has ended. Raises ``StoreError``."""
+        while self._odd:
+            key, run = self._odd.popitem()
+            self._follow(self.states[key], run)
+
+    def _follow(self, state: QueueState | None, run: EntryRun) -> None:
+        count = len(run.entries) // ENTRY_BYTES
+        self.entries += count
+        (last,) = _POSITION.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
+        found = QueueState(run.first, run.first + count, _position(run.entries), last, count)
+        actual = self._reader.read(run.key, run.first, count)
+        if actual != run.entries:
+            _compare(found, run, actual)
+        if state is None:
+            self.states[run.key] = found
+        else:
+            state.follow(found)
+
+    def merge(self, later: dict[QueueKey, QueueState]) -> None:
+        """Go on with what a later part of the log says."""
+        for key, state in later.items():
+            if key in self.states:
+                self.states[key].follow(state)
+            else:
+                self.states[key] = state
+
+
+def _position(entries: bytes | bytearray) -> int:
+    return int(_POSITION.unpack_from(entries)[0])
+
+
+def _compare(state: QueueState, run: EntryRun, actual: bytearray) -> None:
+    pairs = zip(ENTRY.iter_unpack(run.entries), ENTRY.iter_unpack(actual), strict=True)
+    for number, (wanted, found) in enumerate(pairs, run.first):
+        if wanted != found and (kind := _kind(wanted, found)) is not None:
+            state.add_wrong(Wrong(kind, number, number + 1, wanted[0]))
+
+
+def _kind(wanted: tuple[int, int, int], found: tuple[int, int, int]) -> Kind | None:
+    position, size, _ = found
+    if (not position and not size) or size == FILLER_SIZE:
+        return Kind.MISSING
+    if position != wanted[0]:
+        return Kind.PLACE
+    return Kind.SIZE if size != wanted[1] else Kind.TAGS
+
+
+def readable(reader: QueueReader, key: QueueKey) -> bool:
+    """Whether a queue has files."""
+    try:
+        return bool(reader.row(key).files)
+    except StoreError:
+        return False
+
+
+_AT_ONCE: Final = 65_536
+
+
+class NewQueue:
+    """One queue's new files.
+
+    Args:
+        directory: where they are made.
+        file_bytes: how long they are.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self._directory = directory
+        self._size = file_bytes
+
+    def clear(self) -> None:
+        """Begin anew."""
+        if self._directory.is_dir():
+            for path in self._directory.iterdir():
+                path.unlink()
+
+    def write(self, first: int, entries: bytes | bytearray) -> None:
+        """Entries from a number on. Raises ``OSError``."""
+        at, rest = first * ENTRY_BYTES, memoryview(entries)
+        while rest:
+            start = at // self._size * self._size
+            count = min(len(rest), start + self._size - at)
+            descriptor = self._open(start)
+            try:
+                os.pwrite(descriptor, rest[:count], at - start)
+            finally:
+                os.close(descriptor)
+            at, rest = at + count, rest[count:]
+
+    def touch(self, number: int) -> None:
+        """Have the file that an entry lies in. Raises ``OSError``."""
+        os.close(self._open(number * ENTRY_BYTES // self._size * self._size))
+
+    def _open(self, start: int) -> int:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / name_of(start)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(descriptor).st_size != self._size:
+            os.ftruncate(descriptor, self._size)
+        return descriptor
+
+    def first_of(self, number: int) -> int:
+        """The first number of the file that one lies in."""
+        return number * ENTRY_BYTES // self._size * self._size // ENTRY_BYTES
+
+    def sync(self) -> None:
+        """Wait for the disk. Raises ``OSError``."""
+        for path in [*self._directory.iterdir(), self._directory]:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+class QueueBuild(QueueWalk):
+    """Takes the entries of some queues from the log.
+
+    Args:
+        reader: of the old files.
+        new: the queues that are built, and where.
+    """
+
+    def __init__(self, reader: QueueReader, new: dict[QueueKey, NewQueue]) -> None:
+        super().__init__(reader)
+        self._new = new
+
+    def _follow(self, state: QueueState | None, run: EntryRun) -> None:
+        count = len(run.entries) // ENTRY_BYTES
+        position, _, _ = ENTRY.unpack_from(run.entries)
+        last, _, _ = ENTRY.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
+        found = QueueState(run.first, run.first + count, position, last, count)
+        queue = self._new.get(run.key)
+        if queue is not None:
+            if state is not None and run.first == 0:
+                queue.clear()
+            queue.write(run.first, run.entries)
+        if state is None:
+            self.states[run.key] = found
+        else:
+            state.follow(found)
+
+
+def complete(
+    queue: NewQueue, old: QueueReader, key: QueueKey, state: QueueState | None, **bounds: int
+) -> None:
+    """Fill in what the log says nothing of.
+
+    Args:
+        queue: with what it does say.
+        old: the old files.
+        key: the queue.
+        state: what the log said; None for nothing.
+        **bounds: ``log_start``, a physical offset, and ``number``, which the next message has at
+            least.
+
+    Raises:
+        OSError, StoreError: the disk refuses.
+    """
+    files = old.row(key).files
+    first, end = (bounds["number"], 0) if state is None else (state.first, state.end)
+    begin = queue.first_of(
+        first if state is not None or not files else files[0].start // ENTRY_BYTES
+    )
+    if files:
+        begin = min(begin, queue.first_of(files[0].start // ENTRY_BYTES))
+    kept_until = min(first, bounds["number"]) if state is None else first
+    for number, entries in _kept(old, key, begin, kept_until, bounds["log_start"]):
+        queue.write(number, entries)
+    for gap_begin, gap_end in [] if state is None else state.gaps:
+        queue.write(gap_begin, FILLER * (gap_end - gap_begin))
+    if state is not None and end < bounds["number"]:
+        queue.write(end, FILLER * (bounds["number"] - end))
+    queue.touch(max(end, bounds["number"], 1) - 1)
+
+
+def _kept(
+    old: QueueReader, key: QueueKey, begin: int, end: int, log_start: int
+) -> Iterator[tuple[int, bytes]]:
+    """Entries of messages that are gone; fillers for others."""
+    while begin < end:
+        count = min(end - begin, _AT_ONCE)
+        entries = old.read(key, begin, count)
+        yield (
+            begin,
+            b"".join(
+                ENTRY.pack(position, size, code)
+                if size == FILLER_SIZE or (size > 0 and 0 <= position < log_start)
+                else FILLER
+                for position, size, code in ENTRY.iter_unpack(entries)
+            ),
+        )
+        begin += count

@@ -1,0 +1,286 @@
+"""Building anew what is derived: queues, index, checkpoint, and what is ours alone.
+
+The store is locked as a broker does it. The log is never written. New files are written beside the
+old ones and synced, the old ones are moved into a directory of this repair, and the new ones take
+their names. Killed in between, it can be called again: what is missing then is built from the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from broker.store.index.file import IndexRow, Shape
+from broker.store.index.keys import PlainBatch
+from broker.store.opening import LOCK_TEXT
+from broker.store.os_files import OsFiles
+from broker.store.redispatch import QueueKey
+from broker.store.results import StoreError
+from broker.storetools.verify.check import CheckOptions, Report, check
+from broker.storetools.verify.findings import Findings
+from broker.storetools.verify.index_match import Claims, IndexMatch, Key
+from broker.storetools.verify.index_scan import NAME_DIGITS, Place, load_index
+from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
+from broker.storetools.verify.metadata_files import CLEAN_STOP, INDEX_NOTE, SAFE_POINT, read_told
+from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, QueueReader, complete
+from broker.storetools.view import StoreView
+from remoting.clock import SystemClock
+from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
+from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+
+_QUEUE_FILE_BYTES: Final = 6_000_000
+_INDEX_KINDS: Final = (
+    "index-chain",
+    "index-slot",
+    "index-entry",
+    "index-time",
+    "index-missing",
+    "index-header",
+    "index-file",
+)
+
+
+class Repair(NamedTuple):
+    """What was done.
+
+    Attributes:
+        before: what was found.
+        after: what is found now.
+        done: sentences.
+        moved: the directory that has what was moved away; None for nothing.
+    """
+
+    before: Report
+    after: Report
+    done: list[str]
+    moved: Path | None
+
+
+def repair(root: Path, options: CheckOptions, tell: Tell) -> Repair:
+    """Check a store, put right what can be, and check it again.
+
+    Raises:
+        StoreError: a broker has it open, or it can't be read or written.
+    """
+    if not root.is_dir():
+        raise StoreError(f"there is no store at {root}: give its storePathRootDir")
+    try:
+        lock = OsFiles().lock(root / "lock", LOCK_TEXT)
+    except OSError as error:
+        raise StoreError(f"{root} can't be locked ({error.strerror or error})") from error
+    if lock is None:
+        raise StoreError(f"a broker has the store {root} open: stop it first, then repair")
+    options = options._replace(locked=True)
+    try:
+        before = check(root, options, tell)
+        work = _Work(root, options, before)
+        work.run()
+        after = check(root, options) if work.done else before
+    except OSError as error:
+        raise StoreError(
+            f"the repair of {root} failed ({error.filename or root}: {error.strerror or error}):"
+            " see to the disk, then call it again"
+        ) from error
+    finally:
+        lock.release()
+    return Repair(before, after, work.done, work.moved)
+
+
+class _Work:
+    def __init__(self, root: Path, options: CheckOptions, report: Report) -> None:
+        self._root = root
+        self._options = options
+        self._report = report
+        self._files = OsFiles()
+        self._away = _new_name(root)
+        self.done: list[str] = []
+
+    @property
+    def moved(self) -> Path | None:
+        """Where things were moved to."""
+        return self._away if self._away.is_dir() else None
+
+    def run(self) -> None:
+        """Put right what was found. Raises ``OSError``, ``StoreError``."""
+        report, kinds = self._report, self._report.findings.kinds
+        index = bool(report.findings.of_kinds(_INDEX_KINDS))
+        if report.bad_queues or index or kinds["checkpoint"]:
+            # It would be believed only if all were as it was.
+            self._move(CLEAN_STOP)
+        if report.bad_queues or index:
+            self._build(index=index)
+        if kinds["side-file"]:
+            for name in (SAFE_POINT, CLEAN_STOP, INDEX_NOTE):
+                if any(f.path == str(self._root / name) for f in report.findings.shown):
+                    self._move(name)
+                    self.done.append(f"moved {name} away")
+        if kinds["checkpoint"]:
+            self._checkpoint()
+        self._files.remove_directory(self._away / "new")
+        if self._away.is_dir() and not any(self._away.iterdir()):
+            self._away.rmdir()
+        if self.done:
+            self._files.sync_directory(self._root)
+
+    # --- queues and index
+
+    def _build(self, *, index: bool) -> None:
+        root, report = self._root, self._report
+        view = StoreView(root, commit_log=self._options.commit_log)
+        old = QueueReader(root / "consumequeue")
+        size = self._queue_bytes(view, old)
+        new = {key: NewQueue(self._new_path(key), size) for key in report.bad_queues}
+        queues = QueueBuild(old, new)
+        files = load_index(root / "index", Findings())
+        shape = files.shape or Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
+        building = IndexBuild(self._away / "new" / "index", shape) if index else None
+        for file in view.log.files:
+            if file.start < report.log_end:
+                plan = self._plan(file.path, file.start, min(file.end, report.log_end), file.end)
+                part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
+                part.run()
+        told = read_told(root, view, report.log_end, Findings())
+        for key in sorted(new):
+            found = view.queue_range(*key)
+            number = found.max_offset + (found.torn if report.clean else 0)
+            if told is not None:
+                number = max(number, told.numbers.get(key, 0))
+            complete(
+                new[key],
+                old,
+                key,
+                queues.states.get(key),
+                log_start=report.log_start,
+                number=number,
+            )
+            new[key].sync()
+            self._take_place(key)
+            self.done.append(f"built queue {key[1]} of topic {key[0]} anew")
+        if building is not None:
+            self._take_index(building, files.paths)
+
+    def _queue_bytes(self, view: StoreView, old: QueueReader) -> int:
+        sizes = Counter(
+            file.size
+            for topic in view.topics()
+            for queue_id in view.queues(topic)
+            for file in old.row((topic, queue_id)).files
+            if file.size % ENTRY_BYTES == 0
+        )
+        return sizes.most_common(1)[0][0] if sizes else _QUEUE_FILE_BYTES
+
+    def _plan(self, path: str, begin: int, end: int, file_end: int) -> PartPlan:
+        return PartPlan(
+            root=self._root,
+            commit_log=self._options.commit_log,
+            path=path,
+            begin=begin,
+            end=end,
+            file_end=file_end,
+            closed=False,
+            lost_until=0,
+            levels_ms=self._options.levels_ms,
+            index_parts=(),
+            index_begin=Place(0, 1),
+            index_end=None,
+            claims=Claims(1, 0),
+            plain=self._options.plain,
+        )
+
+    def _new_path(self, key: QueueKey) -> Path:
+        return self._away / "new" / "consumequeue" / key[0] / str(key[1])
+
+    def _take_place(self, key: QueueKey) -> None:
+        topic = self._root / "consumequeue" / key[0]
+        place = topic / str(key[1])
+        if place.exists():
+            old = self._away / "consumequeue" / key[0]
+            self._files.make_directory(old, durable=True)
+            place.rename(old / str(key[1]))
+            self._files.sync_directory(old)
+        self._files.make_directory(topic, durable=True)
+        self._new_path(key).rename(place)
+        self._files.sync_directory(topic)
+
+    def _take_index(self, building: IndexBuild, old: list[str]) -> None:
+        directory = self._root / "index"
+        self._files.make_directory(directory, durable=True)
+        building.row.sync()
+        self._move(INDEX_NOTE)
+        for name in old:
+            self._move(f"index/{Path(name).name}")
+        for path in sorted(building.directory.iterdir()) if building.directory.is_dir() else []:
+            if len(path.name) == NAME_DIGITS:
+                path.rename(directory / path.name)
+        self._files.sync_directory(directory)
+        self.done.append("built the index anew")
+
+    # --- small files
+
+    def _checkpoint(self) -> None:
+        report = self._report
+        self._move("checkpoint")
+        found = Checkpoint()
+        if report.clean:
+            view = StoreView(self._root, commit_log=self._options.commit_log)
+            for file in view.log.files:
+                _sync(file.path)
+            found = Checkpoint(report.last_ms, report.last_ms, 0)
+        self._files.replace(self._root / "checkpoint", found.encode(), backup=False)
+        self.done.append("wrote the checkpoint anew")
+
+    def _move(self, name: str) -> None:
+        path = self._root / name
+        if path.exists():
+            target = self._away / name
+            self._files.make_directory(target.parent, durable=True)
+            path.rename(target)
+            self._files.sync_directory(target.parent)
+
+
+class IndexBuild(IndexMatch):
+    """Takes keys from the log into new index files."""
+
+    def __init__(self, directory: Path, shape: Shape) -> None:
+        super().__init__((), Place(0, 1), None, Claims(1, 0), Findings(), None)
+        self.directory = directory
+        self.row = IndexRow(OsFiles(), directory, shape, SystemClock())
+
+    def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
+        """Take columns."""
+        from broker.store.index.compiled import CompiledBatch  # noqa: PLC0415 - where the core runs
+
+        self.row.add(CompiledBatch(hashes, offsets, times_ms))
+        return True
+
+    def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares
+        """Take keys."""
+        batch = PlainBatch()
+        for key in keys:
+            assert isinstance(key, Key)
+            batch.hashes.append(key.hash)
+            batch.offsets.append(key.offset)
+            batch.times_ms.append(key.stored_ms)
+        self.row.add(batch)
+
+    def finish(self) -> None:
+        """A file of the log has ended."""
+
+
+def _new_name(root: Path) -> Path:
+    name = f"pocketmq-repair-{datetime.now():%Y%m%d%H%M%S}"  # noqa: DTZ005 - as index files are
+    path, number = root / name, 1
+    while path.exists():
+        path, number = root / f"{name}-{number}", number + 1
+    return path
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

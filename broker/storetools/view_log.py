@@ -1,0 +1,380 @@
+"""The commit log, walked by one who only reads it: running or stopped, whole or damaged.
+
+A walk goes from head to head: a record's size leads to the next one. A head is taken for one when
+its magic is known and it says of itself that it lies where it lies; lengths and CRC are the
+decoder's business, so that a walk costs a fraction of a microsecond a record. Where no head is, the
+bytes up to the next sound record (lengths and CRC included) are ``Damage``, and are handed out as
+such: nothing is skipped in silence. A record whose size leads there although it is not the sum of
+its parts is damage too, and what it would have hidden is found. A blank record ends a file; what
+stands behind it is nobody's.
+
+``end`` is where recovery would let the log end, but for one thing: of records that fail their CRC
+only those at the very end count as torn. Behind a truncated tail old records may stand, which say
+that they lie where they lie, and yet are no part of the log. So in the last file a gap is stepped
+over only to a record that a queue points at, or to one that is not older than the one before the
+gap and that the checkpoint calls synced (cf. ``log_walk``).
+
+A broker may append meanwhile. It writes in order, but a large read is not one moment's picture:
+before a place counts as damaged it is read again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from broker.store.limits import MAX_RECORD_BYTES, VIEW_CHUNK_BYTES, VIEW_SEARCH_BYTES
+from broker.storetools.view import FileRow, ViewFile
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_TAIL_BYTES,
+    Blank,
+    End,
+    Found,
+    Invalid,
+    Scan,
+    examine,
+)
+from remoting.protocol.message.view import RecordView
+
+# Size, magic and physical offset.
+_HEAD: Final = Struct(">II20xq")
+_START: Final = Struct(">II")
+_NOTHING: Final = memoryview(b"")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+_MAGIC_AT: Final = 4
+_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+
+Accept = Callable[[memoryview], bool]
+"""Whether a sound record may follow a gap."""
+
+
+class Damage(NamedTuple):
+    """Bytes of the log, from ``begin`` to ``end``, in which no record can be trusted."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+class LogChunk(NamedTuple):
+    """Records that lie one behind the other.
+
+    ``starts`` are positions in ``data``, whose first byte lies at ``position`` of the log; the last
+    record ends where ``data`` ends.
+    """
+
+    position: int
+    data: memoryview
+    starts: list[int]
+
+
+class LogEnd(NamedTuple):
+    """Where the log ends, and what stands behind it that is not nothing (None: nothing)."""
+
+    position: int
+    torn: str | None
+
+
+class LogView:
+    """The commit log's files.
+
+    Args:
+        row: the files.
+        synced_ms: store time up to which, by the checkpoint, all records had reached the disk.
+        longest: bytes of the largest record there may be; one is read into memory as a whole.
+    """
+
+    def __init__(self, row: FileRow, *, synced_ms: int, longest: int = sys.maxsize) -> None:
+        self._row = row
+        self._synced_ms = synced_ms
+        self._longest = longest
+
+    @property
+    def files(self) -> list[ViewFile]:
+        """The files, oldest first, as listed last."""
+        return self._row.files
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the first byte there is."""
+        return self._row.start
+
+    def file_name(self, position: int) -> str:
+        """Path of the file that holds a physical offset. Raises ``StoreError``."""
+        return self._row.file_of(position).path
+
+    def read_into(self, position: int, target: memoryview) -> None:
+        """Fill ``target`` with bytes of one file.
+
+        Raises:
+            StoreChanged: retention took them, or the file was shortened.
+            StoreError: they are not there.
+        """
+        self._row.read_into(position, target)
+
+    def record_at(self, position: int) -> RecordView | None:
+        """The record that begins at a physical offset; None when no sound one does.
+
+        Raises:
+            StoreError: no file holds the offset, or it can't be read.
+        """
+        file = self._row.file_of(position)
+        record, scan = self._look(file, position, check_crc=True)
+        return RecordView(record) if isinstance(scan, Found) else None
+
+    # --- walking
+
+    def walk(
+        self, begin: int, end: int, *, chunk_bytes: int = VIEW_CHUNK_BYTES
+    ) -> Iterator[LogChunk | Damage]:
+        """What begins in ``[begin, end)``, in order.
+
+        Args:
+            begin: where a record or a file begins; see ``first_start``.
+            end: at most the log's end; a record or a file begins there.
+            chunk_bytes: of one chunk at most, unless a single record is larger.
+
+        Raises:
+            StoreError: a file can't be read.
+        """
+        position = begin
+        while position < end:
+            index = self._row.index_of(position)
+            file = self.files[index]
+            yield from self._walk_file(file, position, end, chunk_bytes)
+            position = file.end
+            following = self.files[index + 1].start if index + 1 < len(self.files) else position
+            if position < min(following, end):
+                missing = f"the files of [{position}, {following}) are missing or too short"
+                yield Damage(position, min(following, end), missing)
+                position = following
+
+    def _walk_file(
+        self, file: ViewFile, position: int, end: int, chunk_bytes: int
+    ) -> Iterator[LogChunk | Damage]:
+        stop = min(end, file.end)
+        while position < stop:
+            data, starts, used = self._chain(
+                file, position, min(chunk_bytes, stop - position), stop
+            )
+            if starts:
+                yield LogChunk(position, data[:used], starts)
+                position += used
+                continue
+            record, scan = self._look(file, position, check_crc=False)
+            if isinstance(scan, Found):
+                yield LogChunk(position, record, [0])
+                position += len(record)
+            elif isinstance(scan, Blank):
+                return
+            else:
+                following = self._next_sound(file, position + 1, stop) or stop
+                yield Damage(position, following, _why(scan, position))
+                position = following
+
+    def first_start(self, position: int, end: int) -> int:
+        """Where the first record, gap or file begins that lies at or behind ``position``.
+
+        The search begins so far before it that a record that reaches beyond ``position`` is found
+        first: a body may hold copies of records, and none of these is taken for one.
+
+        Args:
+            position: any.
+            end: the log's end; the answer when nothing begins before.
+
+        Raises:
+            StoreError: a file can't be read.
+        """
+        if position <= self.start or position >= end:
+            return max(min(position, end), self.start)
+        file = self._row.file_of(position)
+        if position == file.start:
+            return position
+        stop = min(file.end, end)
+        before = position - MAX_RECORD_BYTES
+        at = file.start if before <= file.start else self._next_sound(file, before, stop)
+        while at is not None and at < position:
+            at = self._behind(file, at, position, stop)
+        return stop if at is None else at
+
+    def _behind(self, file: ViewFile, at: int, position: int, stop: int) -> int | None:
+        """The end of what begins at ``at``, or of as many records as begin before ``position``."""
+        length = min(VIEW_CHUNK_BYTES, file.end - at)
+        _, starts, used = self._chain(file, at, length, position)
+        if starts:
+            return at + used
+        record, scan = self._look(file, at, check_crc=False)
+        if isinstance(scan, Found):
+            return at + len(record)
+        return None if isinstance(scan, Blank) else self._next_sound(file, at + 1, stop)
+
+    # --- the end
+
+    def find_end(self, hint: int = 0) -> LogEnd:
+        """Where the log ends; everything before it has been appended, whole.
+
+        Args:
+            hint: where the last record that a queue points at begins.
+
+        Raises:
+            StoreError: a file can't be read.
+        """
+        files = self.files
+        while files and self._row.used_end(files[-1]) == files[-1].start:
+            # Made ahead, or emptied: nothing in it.
+            files = files[:-1]
+        if not files:
+            return LogEnd(self.start, None)
+        file = files[-1]
+        inside = file.start < hint < file.end and self._is_sound(file, hint)
+        return self._end_in(file, hint if inside else file.start)
+
+    def _end_in(self, file: ViewFile, position: int) -> LogEnd:
+        last: list[int] = []
+        while True:
+            data = self._row.read(position, min(VIEW_CHUNK_BYTES, file.end - position))
+            starts, used = chain(data, position, file.end)
+            record, scan = self._look(file, position, check_crc=False)
+            if starts or isinstance(scan, Found):
+                last = [position + start for start in starts] or [position]
+                position += used or len(record)
+                continue
+            if isinstance(scan, Blank):
+                return LogEnd(file.end, None)
+            while last and not self._is_sound(file, last[-1]):
+                # What was torn is not of the log.
+                position = last.pop()
+            following = self._synced_behind(file, position, last[-1] if last else None)
+            if following is None:
+                _, scan = self._look(file, position, check_crc=True)
+                return LogEnd(position, scan.reason if isinstance(scan, Invalid) else None)
+            position = following
+
+    def _synced_behind(self, file: ViewFile, position: int, last: int | None) -> int | None:
+        """Where the log goes on behind a gap of its last file, if it does."""
+        if not self._synced_ms:
+            return None
+        oldest = 0
+        if last is not None and (record := self.record_at(last)) is not None:
+            oldest = record.store_timestamp_ms
+
+        def accept(found: memoryview) -> bool:
+            return oldest <= RecordView(found).store_timestamp_ms <= self._synced_ms
+
+        return self._next_sound(file, position + 1, self._row.used_end(file), accept)
+
+    # --- single places
+
+    def _chain(
+        self, file: ViewFile, position: int, length: int, stop: int
+    ) -> tuple[memoryview, list[int], int]:
+        """So many bytes, and ``chain`` of them but for a last record that leads astray."""
+        data = self._row.read(position, length)
+        starts, used = chain(data, position, stop)
+        if (
+            starts
+            and position + used < file.end
+            and isinstance(self._look(file, position + used, check_crc=False)[1], Invalid | End)
+            and isinstance(self._look(file, position + starts[-1], check_crc=False)[1], Invalid)
+        ):
+            used = starts.pop()
+        return data, starts, used
+
+    def _look(self, file: ViewFile, position: int, *, check_crc: bool) -> tuple[memoryview, Scan]:
+        """What stands at a place, read now: the record, if one does, and what it is."""
+        remaining = file.end - position
+        if remaining < MIN_TAIL_BYTES:
+            return _NOTHING, Blank(remaining)
+        head = self._row.read(position, min(remaining, FIXED_BYTES_V4))
+        size, magic = _START.unpack_from(head)
+        if size == 0:
+            return _NOTHING, End()
+        if magic == MAGIC_BLANK and MIN_TAIL_BYTES <= size <= remaining:
+            return _NOTHING, Blank(size)
+        if magic not in _MAGICS:
+            return _NOTHING, Invalid(f"no record begins at {position}: its magic is {magic:#010x}")
+        if not FIXED_BYTES_V4 <= size <= min(remaining, self._longest):
+            reason = f"the record at {position} says {size} bytes, {remaining} are left in its file"
+            return _NOTHING, Invalid(reason)
+        physical = _HEAD.unpack_from(head)[2]
+        if physical != position:
+            reason = f"the record at {position} says that it lies at {physical}"
+            return _NOTHING, Invalid(reason)
+        record = self._row.read(position, size)
+        return record, _soundness(record, position, check_crc=check_crc)
+
+    def _is_sound(self, file: ViewFile, position: int) -> bool:
+        return isinstance(self._look(file, position, check_crc=True)[1], Found)
+
+    def _next_sound(
+        self, file: ViewFile, position: int, stop: int, accept: Accept | None = None
+    ) -> int | None:
+        """Where the first sound record begins in ``[position, stop)`` of a file."""
+        while position < stop:
+            data = bytes(self._row.read(position, min(VIEW_SEARCH_BYTES, file.end - position)))
+            for candidate in _candidates(data, position):
+                if candidate >= stop:
+                    return None
+                record, scan = self._look(file, candidate, check_crc=True)
+                if isinstance(scan, Found) and (accept is None or accept(record)):
+                    return candidate
+            if position + len(data) >= file.end:
+                return None
+            # A head may lie across the border.
+            position += len(data) - _HEAD.size
+        return None
+
+
+def _candidates(data: bytes, base: int) -> Iterator[int]:
+    """Physical offsets of what may be heads of records in bytes of the log."""
+    at = data.find(_MAGIC_PREFIX, _MAGIC_AT)
+    while 0 <= at <= len(data) - _HEAD.size + _MAGIC_AT:
+        _, magic, physical = _HEAD.unpack_from(data, at - _MAGIC_AT)
+        if magic in _MAGICS and physical == base + at - _MAGIC_AT:
+            yield physical
+        at = data.find(_MAGIC_PREFIX, at + 1)
+
+
+def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
+    """Starts of the whole records at the beginning of ``data``, and where the last one ends.
+
+    Args:
+        data: bytes of the log.
+        base: physical offset of the first of them.
+        end: records at or behind this physical offset are left out.
+    """
+    starts = []
+    at, last = 0, min(len(data) - _HEAD.size, end - base - 1)
+    length, unpack, magics = len(data), _HEAD.unpack_from, _MAGICS
+    while at <= last:
+        size, magic, physical = unpack(data, at)
+        following = at + size
+        if (
+            physical != base + at
+            or magic not in magics
+            or size < FIXED_BYTES_V4
+            or following > length
+        ):
+            break
+        starts.append(at)
+        at = following
+    return starts, at
+
+
+def _soundness(record: memoryview, position: int, *, check_crc: bool) -> Scan:
+    if isinstance(examine(record, 0, check_crc=check_crc), Found):
+        return Found(len(record))
+    if check_crc and isinstance(examine(record, 0, check_crc=False), Found):
+        return Invalid(f"the body of the record at {position} fails its CRC")
+    reason = f"the lengths in the record at {position} don't make up its {len(record)} bytes"
+    return Invalid(reason)
+
+
+def _why(scan: Scan, position: int) -> str:
+    return scan.reason if isinstance(scan, Invalid) else f"nothing has been written at {position}"
