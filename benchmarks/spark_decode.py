@@ -25,7 +25,8 @@ import numpy as np
 from benchmarks import machine
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import encode_record, host_bytes
-from spark_connector.decode import Decoder, plain, walk
+from spark_connector.decode import Decoder, plain
+from spark_connector.decode import layout as walk
 from spark_connector.decode.model import Selection, Settings, Starts
 from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, Column
 

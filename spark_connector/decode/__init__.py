@@ -1,6 +1,7 @@
 """Records as they are stored and pulled, turned into Arrow batches for Spark; no Spark in it."""
 
 from spark_connector.decode.decoder import Decoder
+from spark_connector.decode.layout import walk
 from spark_connector.decode.model import (
     MAX_BATCH_BYTES,
     MAX_BATCH_ROWS,
@@ -8,7 +9,6 @@ from spark_connector.decode.model import (
     DecodedBatch,
     Starts,
 )
-from spark_connector.decode.walk import walk
 
 __all__ = [
     "MAX_BATCH_BYTES",

@@ -17,7 +17,7 @@ from remoting.protocol.accelerated import crc32
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message import compression
 from remoting.protocol.message.record import COMPRESSED
-from spark_connector.decode import texts
+from spark_connector.decode import layout as texts
 from spark_connector.decode.layout import Layout
 from spark_connector.decode.model import MAX_BATCH_INFLATED_BYTES, UnusualError
 from spark_connector.decode.plain import too_large

@@ -10,6 +10,7 @@ import pyarrow as pa
 from remoting.protocol.message.record import Buffer
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import fast, plain
+from spark_connector.decode.layout import portions, walk
 from spark_connector.decode.model import (
     MAX_BATCH_BYTES,
     MAX_BATCH_INFLATED_BYTES,
@@ -22,7 +23,6 @@ from spark_connector.decode.model import (
     Starts,
     UnusualError,
 )
-from spark_connector.decode.walk import portions, walk
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.schema import Column
 

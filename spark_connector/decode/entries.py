@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_connector.decode import texts
+from spark_connector.decode import layout as texts
 from spark_connector.decode.layout import Layout, require
 from spark_connector.decode.model import UnusualError
 

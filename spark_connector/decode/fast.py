@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.record import Buffer
 from remoting.protocol.message.view import RecordView
-from spark_connector.decode import bodies, entries, layout, texts
+from spark_connector.decode import bodies, entries, layout
+from spark_connector.decode import layout as texts
 from spark_connector.decode.model import (
     DecodedBatch,
     Selection,

@@ -1,18 +1,15 @@
-"""Where the parts of many records are, found for all at once.
-
-The fixed fields lie at fixed places, but for the hosts: one of IPv6 takes twelve bytes more and
-moves what follows. So the head is gathered in three parts, each moved by what is known from those
-before. All lengths are then held against each other as ``remoting``'s ``locate`` does for one
-record. Nothing outside the buffer is ever looked at; a record that does not hold together makes
-the whole buffer ``UnusualError``, and ``plain`` finds out which it is.
-"""
+"""Where the records of a buffer and their parts are, found for all at once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -26,8 +23,10 @@ from remoting.protocol.message.record import (
     MAX_TOPIC_BYTES_V2,
     STORE_HOST_V6,
     Buffer,
+    host_of,
 )
 from spark_connector.decode.model import Starts, UnusualError
+from spark_connector.decode.plain import host_text
 
 _FIRST: Final = np.dtype(
     [
@@ -175,3 +174,139 @@ def _topics(buffer: Buffer, magic: NDArray[Any], body_end: Starts) -> tuple[Star
     require(length <= np.where(is_v1, MAX_TOPIC_LENGTH, MAX_TOPIC_BYTES_V2))
     topic_at = body_end + np.where(is_v1, 1, 2)
     return topic_at, topic_at + length
+
+
+_SIZE: Final = Struct(">I")
+
+
+def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | None:
+    """Where the records between two positions begin; None if they do not end exactly at ``end``.
+
+    Only sizes are looked at. What a buffer holds whose sizes don't add up, ``plain`` finds out.
+    """
+    unpack = _SIZE.unpack_from
+    limit = len(buffer) if end is None else end
+    last = limit - FIXED_BYTES_V4
+    found: list[int] = []
+    append = found.append
+    position = begin
+    # The number of records is bounded, so a size of 0 does not keep us here.
+    for _ in range((limit - begin) // FIXED_BYTES_V4):
+        if position > last:
+            break
+        append(position)
+        position += unpack(buffer, position)[0]
+    starts = np.array(found, dtype=np.int64)
+    if position != limit or (np.diff(starts) < FIXED_BYTES_V4).any():
+        return None
+    return starts
+
+
+def portions(buffer: Buffer, starts: Starts, max_rows: int, max_bytes: int) -> Iterator[Starts]:
+    """The starts in parts of at most so many records and bytes, at least one record each."""
+    if len(starts) <= max_rows and len(buffer) <= max_bytes:
+        yield starts
+        return
+    ends = np.cumsum(_sizes(buffer, starts))
+    done = 0
+    while done < len(starts):
+        before = int(ends[done - 1]) if done else 0
+        until = int(np.searchsorted(ends, before + max_bytes, side="right"))
+        until = max(min(until, done + max_rows), done + 1)
+        yield starts[done:until]
+        done = until
+
+
+def _sizes(buffer: Buffer, starts: Starts) -> Starts:
+    """How long the records say they are; 0 for one outside the buffer."""
+    sizes = np.zeros(len(starts), dtype=np.int64)
+    room = len(buffer) - 3
+    if room > 0:
+        every = np.ndarray((room,), ">u4", buffer, strides=(1,))
+        inside = (starts >= 0) & (starts < room)
+        sizes[inside] = every[starts[inside]]
+    return sizes
+
+
+_ASCII_END: Final = 0x80
+_HEX: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), dtype=np.uint16)
+_OFFSET_ID_BYTES: Final = 16
+
+# What pyarrow.compute.take() looks up and makes at each call.
+_TAKE: Final = pc.get_function("take")
+_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
+
+
+def pieces(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
+    """The bytes between positions, as a binary array of its own.
+
+    Args:
+        buffer: anything with the buffer protocol, of less than 2 GiB.
+        begins: ascending, at least one.
+        ends: none before its begin or behind the next begin.
+    """
+    number = len(begins)
+    offsets = np.empty(2 * number, dtype=np.int32)
+    offsets[0::2] = begins
+    offsets[1::2] = ends
+    mixed = pa.Array.from_buffers(
+        pa.binary(), 2 * number - 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+    )
+    return take(mixed, np.arange(0, 2 * number, 2, dtype=np.int32))
+
+
+def take(array: Any, indices: NDArray[np.int32]) -> Any:
+    """A copy of the elements at these indices, all of which there are."""
+    return _TAKE.call([array, pa.array(indices)], _UNCHECKED)
+
+
+def block_of(array: Any) -> NDArray[np.uint8]:
+    """The adjacent bytes of a binary or string array that is not a slice."""
+    ends = offsets_of(array)
+    data = array.buffers()[2]
+    if data is None or not len(ends) or not ends[-1]:
+        return np.empty(0, dtype=np.uint8)
+    return np.frombuffer(data, dtype=np.uint8, count=int(ends[-1]))
+
+
+def offsets_of(array: Any) -> NDArray[np.int32]:
+    """The positions of a binary or string array that is not a slice, in its block."""
+    return np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1)
+
+
+def as_text(array: Any) -> Any:
+    """A binary array as an array of strings.
+
+    Raises:
+        UnusualError: a value is not UTF-8.
+    """
+    block = block_of(array)
+    if not block.size or block.max() < _ASCII_END:
+        return array.view(pa.string())
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UnusualError from error
+
+
+def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
+    """``ip:port`` of hosts of eight bytes each; few of many are different."""
+    if not np.count_nonzero(hosts != hosts[0]):
+        return pa.repeat(host_text(host_of(hosts[0].tobytes())), len(hosts))
+    encoded = pa.array(hosts).dictionary_encode()
+    known = np.array(encoded.dictionary.to_pylist(), dtype=np.uint64)
+    texts = [host_text(host_of(host.tobytes())) for host in known]
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+def offset_ids_v4(hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:
+    """The offset ids of messages: eight bytes of host, eight of physical offset, in hexadecimal."""
+    number = len(hosts)
+    raw = np.empty((number, 2), dtype="V8")
+    raw[:, 0] = hosts
+    raw[:, 1] = physical_offsets.astype(">i8").view("V8")
+    digits = _HEX[raw.view(np.uint8)]
+    offsets = np.arange(number + 1, dtype=np.int32) * (2 * _OFFSET_ID_BYTES)
+    return pa.Array.from_buffers(
+        pa.string(), number, [None, pa.py_buffer(offsets), pa.py_buffer(np.ravel(digits))]
+    )

@@ -1,8 +1,9 @@
-"""Rows as elements of a batch, laid out by C++: no Python code runs for a row.
+r"""The ``properties`` column as text: per row, ``0x02 name 0x01 value`` for each entry.
 
-An element is head, body, length of the properties, properties (see ``remoting``'s batch codec).
-Heads and lengths are written by numpy as whole columns; one ``binary_join_element_wise`` then puts
-all parts of all rows behind one another, and its buffer is the body of batch sends.
+All entries are joined at once; the text of a row is then a range of theirs. Left out are entries
+without a value, and names with a meaning for brokers and clients: what a broker wrote beside a
+message (``CLUSTER``, ``UNIQ_KEY``, ...) must not be written again when an archive is replayed. Only
+``KEYS`` and ``TAGS`` stand in for the columns ``keys`` and ``tags`` in rows that lack these.
 """
 
 from __future__ import annotations
@@ -14,13 +15,120 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from client.producer.prepare import RESERVED
 from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY
-from spark_connector.encode.arrays import binary_of_rows, bytes_of, lengths_of, mask_of
-from spark_connector.encode.columns import Rows
-from spark_connector.encode.own_properties import own_texts
+from spark_connector.encode.columns import (
+    Rows,
+    binary_of,
+    binary_of_rows,
+    bytes_of,
+    lengths_of,
+    mask_of,
+    offsets_of,
+)
 from spark_connector.errors import ConnectorError
+
+DROPPED: Final = frozenset(RESERVED) | {
+    "TIMER_DELIVER_MS",
+    "TIMER_DELAY_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_OUT_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "TIMER_DEL_UNIQKEY",
+    "TIMER_DELAY_LEVEL",
+}
+"""Names that the map can't give: the reserved ones, and those of 5.x's timers."""
+
+STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
+"""Reserved names that count where the column of the same meaning has nothing."""
+
+_DROPPED_VALUES: Final = pa.array([name.encode() for name in sorted(DROPPED)], type=pa.binary())
+
+
+def own_texts(rows: Rows) -> Any:
+    """The text of each row as a binary array without nulls; None: no row has an entry.
+
+    Raises:
+        ConnectorError: a name or a value can't be written.
+    """
+    maps = rows.get("properties")
+    if maps is None:
+        return None
+    offsets = np.asarray(maps.offsets)
+    counts = np.diff(offsets)
+    names = maps.keys[offsets[0] : offsets[-1]]
+    values = maps.items[offsets[0] : offsets[-1]]
+    row_of = np.repeat(np.arange(rows.count), counts)
+    kept = _kept(rows, maps, names, values, row_of)
+    if not kept.any():
+        return None
+    if not kept.all():
+        mask = pa.array(kept)
+        names, values = names.filter(mask), values.filter(mask)
+        row_of = row_of[kept]
+        counts = np.bincount(row_of, minlength=rows.count)
+    entries = pc.binary_join_element_wise(ENTRY_END, names, NAME_END, values, b"")
+    # The separators join as an element of their own, so NAME_END stands between name and value.
+    _check(rows, names, values, entries, row_of)
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    return binary_of(offsets_of(entries)[ends], entries.buffers()[2])
+
+
+def _kept(
+    rows: Rows, maps: Any, names: Any, values: Any, row_of: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    kept = mask_of(values.is_valid())
+    if maps.null_count:
+        # What lies under a null map is not defined.
+        kept &= mask_of(maps.is_valid())[row_of]
+    dropped = mask_of(pc.is_in(names, value_set=_DROPPED_VALUES))
+    if dropped.any():
+        for name, column in STAND_INS:
+            present = rows.present(column)
+            stands_in = mask_of(pc.equal(names, name.encode()))
+            if present is not None:
+                stands_in &= ~mask_of(present)[row_of]
+            dropped &= ~stands_in
+        kept &= ~dropped
+    return kept
+
+
+def _check(rows: Rows, names: Any, values: Any, entries: Any, row_of: NDArray[np.int64]) -> None:
+    data = bytes_of(entries)
+    fine = (
+        np.count_nonzero(data == ENTRY_END[0]) == len(entries)
+        and np.count_nonzero(bytes_of(names) == NAME_END[0]) == 0
+        and lengths_of(names).all()
+        and lengths_of(values).all()
+    )
+    if fine:
+        return
+    for index, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist(), strict=True)):
+        problem = problem_of(name, value)
+        if problem:
+            raise ConnectorError(
+                f"row {rows.first + int(row_of[index])} of the task can't be sent: {problem}",
+                "drop or clean this entry of the column properties",
+            )
+
+
+def problem_of(name: bytes, value: bytes) -> str:
+    """Why no reader could read this entry; empty: one can."""
+    shown = name[:80].decode("utf-8", "replace")
+    if not name:
+        return "a property has an empty name"
+    if NAME_END in name or ENTRY_END in name:
+        return f"the name of its property {shown!r} holds 0x01 or 0x02"
+    if not value:
+        return f"the value of its property {shown!r} is empty"
+    if ENTRY_END in value:
+        return f"the value of its property {shown!r} holds 0x02"
+    return ""
+
 
 _HEAD: Final = np.dtype(
     [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")]

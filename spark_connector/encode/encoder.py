@@ -1,14 +1,4 @@
-"""From record batches to parcels, whole columns at a time.
-
-Rows are placed, sorted by destination where there is more than one, turned into elements, and cut
-at the batch limit: a batch's body is a range of the elements' one buffer. Parcels of different
-queues take turns, so that all brokers have work. The order of rows within a destination is kept.
-
-What can't be part of a batch leaves alone: a delayed message, because brokers look for the delay in
-the request's header only, and one to a retry topic, which newer brokers refuse in a batch.
-
-``plain.plain_parcels`` says the same by a loop over rows; tests compare the two.
-"""
+"""What the encoder makes of rows: the content of one send each."""
 
 from __future__ import annotations
 
@@ -16,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise, zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,14 +18,37 @@ from client.producer.prepare import check_topic
 from remoting.protocol.message.properties import DELAY
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
-from spark_connector.encode.arrays import lengths_of, mask_of, offsets_of
-from spark_connector.encode.columns import Rows
+from spark_connector.encode.columns import Rows, lengths_of, mask_of, offsets_of
 from spark_connector.encode.elements import elements, property_parts
-from spark_connector.encode.limits import BATCH_BYTES, MAX_BATCH_ROWS, SLICE_BYTES, SPREAD_ROWS
-from spark_connector.encode.parcel import Parcel
 from spark_connector.encode.placing import Destination, Placing
 from spark_connector.encode.unique_keys import UniqueKeys
 from spark_connector.errors import ConnectorError
+from spark_connector.limits import SINK_BATCH_BYTES, SINK_MAX_BATCH_ROWS, SLICE_BYTES, SPREAD_ROWS
+
+
+class Parcel(NamedTuple):
+    """Messages that leave as one request.
+
+    Attributes:
+        topic: where to.
+        queue: the very queue it has to go to, in order; None: any of the topic's.
+        body: of the request: a batch, or a single message's.
+        messages: how many.
+        first_row: the number of one of its rows in the task, for errors.
+        properties: of a single message; None for a batch.
+        flag: of a single message.
+        deliver_ms: when a single message is to be delivered, ms since 1970; None: without a timer.
+    """
+
+    topic: str
+    queue: MessageQueue | None
+    body: bytes | memoryview
+    messages: int
+    first_row: int
+    properties: str | None = None
+    flag: int = 0
+    deliver_ms: int | None = None
+
 
 TIMER: Final = "TIMER_DELIVER_MS"
 """The property by which brokers from 5.0 on keep a message back until an instant."""
@@ -59,7 +72,7 @@ class Recipe:
     deciding: Sequence[str]
     unique_keys: UniqueKeys
     delay_level: int = 0
-    max_batch_bytes: int = BATCH_BYTES
+    max_batch_bytes: int = SINK_BATCH_BYTES
 
 
 class Encoder:
@@ -146,7 +159,7 @@ class Encoder:
     def _row_limit(self, destination: Destination, count: int) -> int:
         """So many rows in a batch that those for any queue are spread over the topic's."""
         if destination.queue is not None:
-            return MAX_BATCH_ROWS
+            return SINK_MAX_BATCH_ROWS
         return row_limit(count, len(self._queues_of(destination.topic)))
 
     # single messages
@@ -209,7 +222,7 @@ def value_of(row: Rows, name: str, otherwise: int) -> int:
 def row_limit(count: int, queues: int) -> int:
     """The most rows of one batch where any queue will do."""
     parts = max(1, min(queues, count // SPREAD_ROWS))
-    return min(MAX_BATCH_ROWS, -(-count // parts))
+    return min(SINK_MAX_BATCH_ROWS, -(-count // parts))
 
 
 def cut(

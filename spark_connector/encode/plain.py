@@ -12,10 +12,9 @@ from remoting.protocol.message.properties import DELAY, ENTRY_END, KEYS, TAGS, U
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from spark_connector.encode.columns import Rows
-from spark_connector.encode.encoder import TIMER, Recipe, row_limit
-from spark_connector.encode.limits import MAX_BATCH_ROWS
-from spark_connector.encode.own_properties import DROPPED, STAND_INS
-from spark_connector.encode.parcel import Parcel
+from spark_connector.encode.elements import DROPPED, STAND_INS
+from spark_connector.encode.encoder import TIMER, Parcel, Recipe, row_limit
+from spark_connector.limits import SINK_MAX_BATCH_ROWS
 
 _Row = dict[str, Any]
 _Place = tuple[str, MessageQueue | None]
@@ -90,7 +89,7 @@ def _cut(
     recipe: Recipe,
     queues_of: Callable[[str], Sequence[MessageQueue]],
 ) -> Iterator[Parcel]:
-    limit = MAX_BATCH_ROWS if place[1] else row_limit(len(lane), len(queues_of(place[0])))
+    limit = SINK_MAX_BATCH_ROWS if place[1] else row_limit(len(lane), len(queues_of(place[0])))
     taken: list[tuple[int, bytes]] = []
     size = 0
     for number, element in lane:

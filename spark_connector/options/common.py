@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_connector.errors import OptionError
-from spark_connector.options.parse import Option, OptionReader, Refusals, integer
-from spark_connector.options.times import parse_duration_ms
+from spark_connector.options.parse import Option, OptionReader, Refusals, integer, parse_duration_ms
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 MAX_DURATION_MS: Final = 86_400_000

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from spark_connector.options.times import parse_instant
+from spark_connector.options.parse import parse_instant
 from spark_connector.planning.positions import Edge, Position, Positions
 
 EARLIEST: Final = -2

@@ -9,8 +9,8 @@ from typing import Final
 
 from client.limits import DEFAULT_TOPIC_QUEUES
 from remoting.protocol import names
-from spark_connector.encode.limits import BATCH_BYTES, MAX_BATCH_BYTES, MIN_BATCH_BYTES
 from spark_connector.errors import OptionError
+from spark_connector.limits import SINK_BATCH_BYTES, SINK_MAX_BATCH_BYTES, SINK_MIN_BATCH_BYTES
 from spark_connector.options.common import (
     COMMON,
     MAX_RETRIES,
@@ -78,7 +78,7 @@ class SinkOptions:
     connection: ConnectionOptions
     topic: str | None = None
     send_mode: SendMode = SendMode.SYNC
-    max_batch_bytes: int = BATCH_BYTES
+    max_batch_bytes: int = SINK_BATCH_BYTES
     retries: int = 3
     producer_group: str = "spark-rocketmq"
     uniq_key: UniqKey | None = None
@@ -100,14 +100,14 @@ def _topic(value: str) -> str:
 
 def _batch_bytes(value: str) -> int:
     count = byte_count(value)
-    if not MIN_BATCH_BYTES <= count <= MAX_BATCH_BYTES:
-        raise ValueError(f"write {MIN_BATCH_BYTES} to {MAX_BATCH_BYTES} bytes")
+    if not SINK_MIN_BATCH_BYTES <= count <= SINK_MAX_BATCH_BYTES:
+        raise ValueError(f"write {SINK_MIN_BATCH_BYTES} to {SINK_MAX_BATCH_BYTES} bytes")
     return count
 
 
 TOPIC: Final = Option("topic", _topic, None)
 SEND_MODE: Final = Option("sendMode", choice(SendMode, *SendMode), SendMode.SYNC)
-BATCH: Final = Option("maxBatchBytes", _batch_bytes, BATCH_BYTES)
+BATCH: Final = Option("maxBatchBytes", _batch_bytes, SINK_BATCH_BYTES)
 RETRIES: Final = Option("retries", integer(0, MAX_RETRIES), 3)
 PRODUCER_GROUP: Final = Option("producerGroup", _producer_group, "spark-rocketmq", ("group",))
 UNIQ_KEY: Final = Option("uniqKey", choice(UniqKey, *UniqKey), None)

@@ -25,10 +25,10 @@ from spark_connector.options.parse import (
     choice,
     integer,
     names,
+    parse_duration_ms,
     text,
 )
 from spark_connector.options.positions import load_object, offsets, timestamp, timestamps
-from spark_connector.options.times import parse_duration_ms
 from spark_connector.planning.positions import Edge, Positions
 from spark_connector.planning.ranges import OnDataLoss, OnDecodeError, ReadOptions
 

@@ -20,8 +20,7 @@ from spark_connector.options.source import Limits
 from spark_connector.planning.byte_shares import ByteShares, Sizes
 from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
-from spark_connector.planning.ranges import OnDataLoss
-from spark_connector.planning.shares import share
+from spark_connector.planning.ranges import OnDataLoss, share
 
 CATCH_UP_OFFSETS: Final = 1_000_000
 """Messages of one batch at most while a query without a limit works off its backlog."""

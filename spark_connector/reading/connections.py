@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from remoting.blocking import BlockingConnection
-from spark_connector.reading.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
+from spark_connector.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
 
 CONNECTION_IDLE: Final = 300.0
 """Seconds without use after which a connection is closed (option ``connectionIdleMs``)."""

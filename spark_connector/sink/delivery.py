@@ -11,7 +11,7 @@ from client.producer.delivery import BUSY, RETRYABLE, STORED
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
-from spark_connector.encode.parcel import Parcel
+from spark_connector.encode.encoder import Parcel
 from spark_connector.errors import BrokerError
 
 _NAMES: Final = {code.value: code.name for code in ResponseCode}

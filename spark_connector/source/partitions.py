@@ -11,8 +11,7 @@ from client.routes import Route
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
 from spark_connector.options.source import SourceOptions
-from spark_connector.planning.ranges import RangePartition, ReadOptions
-from spark_connector.planning.splits import split
+from spark_connector.planning.ranges import RangePartition, ReadOptions, split
 from spark_connector.schema import Column
 from spark_connector.source.brokers import addresses_of
 from spark_connector.source.interpreter import check_interpreter

@@ -24,8 +24,7 @@ from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import PULL_ANSWERS, Brokers, addresses_of
-from spark_connector.source.calls import read_header, request
+from spark_connector.source.brokers import PULL_ANSWERS, Brokers, addresses_of, read_header, request
 
 KEY_MATCHES: Final = 32
 """Messages an index is asked for; a broker gives 64 at most, and who gives this many may have more

@@ -20,8 +20,7 @@ from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
-from spark_connector.source.brokers import Brokers, master_of
-from spark_connector.source.calls import Request, request
+from spark_connector.source.brokers import Brokers, Request, master_of, request
 from spark_connector.source.places import Places
 
 ASK_AGAIN: Final = 300.0

@@ -131,7 +131,7 @@ class PushDownReader(StoreReader):
         All are given back to Spark, which looks at every row: those that stand for damage have
         nulls where others never have any.
         """
-        from spark_connector.store.filters import narrowed
+        from spark_connector.store.options import narrowed
 
         self.options, self.bounds = narrowed(self.options, filters)
         return filters

@@ -7,14 +7,31 @@ used again and again, and the decoder is told where in it each record begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from broker.storetools.view import EntryRun, LogView
+from remoting.protocol.message.record import (
+    BORN_HOST_V6,
+    FIXED_BYTES_V4,
+    HEAD_BYTES_V4,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_HOST_V6,
+    SYS_FLAG_AT,
+)
+from spark_connector.errors import DecodeError
+from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.schema import Column, arrow_schema
+from spark_connector.store.options import StoreOptions
 
 Numbers = NDArray[np.int64]
 
@@ -145,3 +162,155 @@ class Gatherer:
             self._log.read_into(begin, self._memory[place : place + length])
         shift = np.repeat(places - begins, lasts - firsts + 1)
         return Gathered(self._memory[:total], entries.positions + shift, entries, file)
+
+
+_V6_EXTRA: Final = 12
+
+
+def are_whole(gathered: Gathered, queue_ids: Numbers) -> Any:
+    """Which records are those that their entries say: size, place, queue and number agree.
+
+    Args:
+        gathered: the records.
+        queue_ids: by the index that entries have.
+    """
+    buffer, starts, entries = gathered.buffer, gathered.starts, gathered.entries
+    return (
+        (_numbers(buffer, starts, ">u4") == entries.sizes)
+        & (_is_magic(_numbers(buffer, starts + 4, ">u4")))
+        & (_numbers(buffer, starts + QUEUE_ID_AT, ">i4") == queue_ids[entries.queues])
+        & (_numbers(buffer, starts + QUEUE_OFFSET_AT, ">i8") == entries.offsets)
+        & (_numbers(buffer, starts + PHYSICAL_OFFSET_AT, ">i8") == entries.positions)
+    )
+
+
+def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> Any:
+    """Which records are of one of these topics; so are those whose topic can't be told.
+
+    Args:
+        buffer: holds the whole records.
+        starts: where they begin.
+        topics: the names.
+    """
+    ends = starts + _numbers(buffer, starts, ">u4")
+    flags = _numbers(buffer, starts + SYS_FLAG_AT, ">u4")
+    extra = _V6_EXTRA * (flags & BORN_HOST_V6 != 0) + _V6_EXTRA * (flags & STORE_HOST_V6 != 0)
+    body_at = starts + HEAD_BYTES_V4 + extra
+    told = body_at <= ends
+    at = np.where(told, body_at, starts + HEAD_BYTES_V4)
+    at = at + _numbers(buffer, at - 4, ">u4")
+    told &= at + 2 <= ends
+    at = np.where(told, at, starts)
+    wide = _numbers(buffer, starts + 4, ">u4") == MAGIC_V2
+    lengths = np.where(wide, _numbers(buffer, at, ">u2"), _numbers(buffer, at, ">u1"))
+    topic_at = at + 1 + wide
+    told &= topic_at + lengths + 2 <= ends
+    kept = ~told
+    for topic in topics:
+        name = topic.encode()
+        same = told & (lengths == len(name))
+        if same.any():
+            kept[same] |= _texts(buffer, topic_at[same], len(name)) == name
+    return kept
+
+
+def are_readable(positions: Numbers, sizes: Numbers, starts: Numbers, ends: Numbers) -> Any:
+    """Which entries point into one log file.
+
+    Args:
+        positions: physical offsets of the entries.
+        sizes: bytes they say.
+        starts: of the log's files, ascending.
+        ends: of the same.
+    """
+    index = np.searchsorted(starts, positions, side="right") - 1
+    inside = index >= 0
+    file_ends = ends[np.maximum(index, 0)] if len(ends) else positions * 0
+    return inside & (sizes >= FIXED_BYTES_V4) & (positions + sizes <= file_ends)
+
+
+def _numbers(buffer: memoryview, places: Numbers, kind: str) -> Numbers:
+    width = np.dtype(kind).itemsize
+    every: Any = np.ndarray((max(0, len(buffer) - width + 1),), kind, buffer, strides=(1,))
+    found: Numbers = every[places].astype(np.int64)
+    return found
+
+
+def _is_magic(magics: Numbers) -> Any:
+    return (magics == MAGIC_V1) | (magics == MAGIC_V2)
+
+
+def _texts(buffer: memoryview, places: Numbers, length: int) -> Any:
+    every: Any = np.ndarray((len(buffer) - length + 1,), f"S{length}", buffer, strides=(1,))
+    return every[places]
+
+
+MAX_RAW_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of damage that one row shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A message, or a stretch of the log, that can't be read.
+
+    Attributes:
+        position: where it lies in the log; None when nobody knows.
+        size: bytes.
+        file: of the log.
+        reason: what is wrong, in words that follow a colon.
+        topic, queue_id, queue_offset: of the message, if a queue says so.
+        raw: the bytes, if they are to be shown.
+    """
+
+    position: int | None
+    size: int | None
+    file: str | None
+    reason: str
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    raw: bytes | None = None
+
+    @property
+    def what(self) -> str:
+        """What an error calls it."""
+        if self.topic is not None:
+            return f"message {self.queue_offset} of queue {self.queue_id} of topic {self.topic}"
+        return f"what lies at {self.position} of the log"
+
+
+def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptions) -> Any:
+    """A batch that tells of what can't be read.
+
+    Raises:
+        DecodeError: the query wants none of it.
+    """
+    if options.on_decode_error is OnDecodeError.FAIL:
+        first = lost[0]
+        raise DecodeError(
+            f"{first.what} in the store {options.path} can't be read: {first.reason}",
+            "set onDecodeError to null or raw to get such messages as rows with crcOk=false",
+        )
+    arrays = [
+        pa.array([_value(column.name, one, options) for one in lost], type=column.arrow)
+        for column in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+_VALUES: Final[dict[str, Callable[[Lost, StoreOptions], Any]]] = {
+    "topic": lambda one, _: one.topic,
+    "brokerName": lambda _, options: options.broker_name,
+    "queueId": lambda one, _: one.queue_id,
+    "queueOffset": lambda one, _: one.queue_offset,
+    "body": lambda one, _: one.raw,
+    "physicalOffset": lambda one, _: one.position,
+    "storeSize": lambda one, _: one.size,
+    "file": lambda one, _: one.file,
+    "crcOk": lambda _one, _options: False,
+}
+
+
+def _value(name: str, one: Lost, options: StoreOptions) -> Any:
+    value = _VALUES.get(name)
+    return None if value is None else value(one, options)

@@ -18,9 +18,17 @@ from spark_connector.decode import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
 from spark_connector.errors import ConnectorError, DataLossError
 from spark_connector.planning.ranges import OnDecodeError, RangePartition
 from spark_connector.schema import Column
-from spark_connector.store.checks import are_of, are_readable, are_whole
-from spark_connector.store.damage import MAX_RAW_BYTES, Lost, rows_of
-from spark_connector.store.gathering import Entries, Gatherer, Numbers
+from spark_connector.store.gathering import (
+    MAX_RAW_BYTES,
+    Entries,
+    Gatherer,
+    Lost,
+    Numbers,
+    are_of,
+    are_readable,
+    are_whole,
+    rows_of,
+)
 from spark_connector.store.options import StoreOptions
 from spark_connector.store.planning import Piece, QueuePieces
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pocketmq.testing import StandaloneServer
-from spark_connector.reading.limits import BATCH_MESSAGES
+from spark_connector.limits import BATCH_MESSAGES
 from tests.integration.spark_connector.cutting import cutting
 from tests.integration.spark_connector.filling import Filler
 from tests.integration.spark_connector.ranges import range_reader, rows

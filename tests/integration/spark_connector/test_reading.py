@@ -11,9 +11,9 @@ from pocketmq.testing import StandaloneServer
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
+from spark_connector.limits import BATCH_BYTES, BATCH_MESSAGES, MAX_ANSWER_BYTES
 from spark_connector.planning.ranges import OnDataLoss
 from spark_connector.reading import connections
-from spark_connector.reading.limits import BATCH_BYTES, BATCH_MESSAGES, MAX_ANSWER_BYTES
 from spark_connector.schema import COLUMNS
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows

@@ -259,7 +259,7 @@ def test_an_idle_query_asks_rarely_and_hears_at_once(
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the watch was asked to wait."""
-    from spark_connector.source.watch import ArrivalWatch
+    from spark_connector.source.horizon import ArrivalWatch
 
     asked: list[float] = []
 
@@ -289,7 +289,7 @@ def test_a_broker_that_answers_parked_pulls_at_once_is_polled(
     fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
 ):
     from spark_connector.source import horizon
-    from spark_connector.source.watch import ArrivalWatch
+    from spark_connector.source.horizon import ArrivalWatch
 
     monkeypatch.setattr(horizon, "IDLE_BLOCK", 0.0)
     monkeypatch.setattr(horizon, "IDLE_REQUESTS", 1000.0)

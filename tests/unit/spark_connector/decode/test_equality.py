@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoting.protocol.message.tags import TagExpression
-from spark_connector.decode import DecodedBatch, Decoder, fast, plain, walk
+from spark_connector.decode import DecodedBatch, Decoder, fast, plain
+from spark_connector.decode import layout as walk
 from spark_connector.decode.model import Selection, Settings, UnusualError
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError

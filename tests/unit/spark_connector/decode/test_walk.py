@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.decode.walk import portions, walk
+from spark_connector.decode.layout import portions, walk
 from tests.unit.spark_connector.decode.records import record
 
 SIZE = len(record())

@@ -10,8 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from remoting.protocol.queue import MessageQueue
-from spark_connector.encode.encoder import Recipe
-from spark_connector.encode.parcel import Parcel
+from spark_connector.encode.encoder import Parcel, Recipe
 from spark_connector.encode.placing import deciding_columns
 from spark_connector.encode.unique_keys import ColumnKeys, PositionKeys
 

@@ -14,9 +14,9 @@ from remoting.protocol.message import batch as batches
 from remoting.protocol.message import properties
 from spark_connector.encode import encoder as module
 from spark_connector.encode.encoder import Encoder
-from spark_connector.encode.limits import MAX_BATCH_ROWS
 from spark_connector.encode.plain import plain_parcels
 from spark_connector.errors import ConnectorError
+from spark_connector.limits import SINK_MAX_BATCH_ROWS
 from tests.unit.spark_connector.encode.frames import frame, frames, lanes, queues_of, recipe
 
 
@@ -101,7 +101,7 @@ def test_the_order_of_a_queue_is_the_order_of_its_rows() -> None:
 def test_rows_for_any_queue_are_spread_over_all_of_them() -> None:
     assert [parcel.messages for parcel in encoded(frame(body=[b"x"] * 2048))] == [256] * 8
     assert [parcel.messages for parcel in encoded(frame(body=[b"x"] * 300))] == [300]
-    assert max(p.messages for p in encoded(frame(body=[b"x"] * 80_000))) <= MAX_BATCH_ROWS
+    assert max(p.messages for p in encoded(frame(body=[b"x"] * 80_000))) <= SINK_MAX_BATCH_ROWS
 
 
 def test_a_large_message_leaves_alone_and_the_others_around_it() -> None:

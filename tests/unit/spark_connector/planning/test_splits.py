@@ -7,9 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.planning.ranges import RangePartition
-from spark_connector.planning.shares import share
-from spark_connector.planning.splits import split
+from spark_connector.planning.ranges import RangePartition, share, split
 
 
 def ranges(sizes: list[tuple[int, int]]) -> list[RangePartition]:

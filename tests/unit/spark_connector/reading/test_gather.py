@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.message.view import iter_records
-from spark_connector.reading.gather import Gather, start_of
+from spark_connector.reading.pull import Gather, start_of
 from tests.unit.spark_connector.reading.broker import record
 
 

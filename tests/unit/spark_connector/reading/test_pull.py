@@ -15,7 +15,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader
 from spark_connector.decode import Decoder
 from spark_connector.errors import BrokerError, DecodeError
-from spark_connector.reading.limits import BATCH_MESSAGES
+from spark_connector.limits import BATCH_MESSAGES
 from spark_connector.reading.pull import RangeReader
 from tests.unit.spark_connector.reading.broker import (
     ADDRESS,

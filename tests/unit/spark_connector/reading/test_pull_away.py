@@ -13,7 +13,7 @@ from remoting.errors import ConnectionLost, RequestTimeout
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from spark_connector.errors import BrokerError
-from spark_connector.reading.limits import REFUSALS
+from spark_connector.limits import REFUSALS
 from tests.unit.spark_connector.reading.broker import (
     ADDRESS,
     SLAVE,

@@ -10,8 +10,8 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader
 from spark_connector.errors import DataLossError, UnknownTopicError
+from spark_connector.limits import LOSS_PATIENCE
 from spark_connector.planning.ranges import OnDataLoss
-from spark_connector.reading.limits import LOSS_PATIENCE
 from tests.unit.spark_connector.reading.broker import Clock, FakeBroker, partition
 from tests.unit.spark_connector.reading.ranges import offsets, reader
 

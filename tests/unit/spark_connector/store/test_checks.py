@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView
-from spark_connector.store.checks import are_of, are_readable
+from spark_connector.store.gathering import are_of, are_readable
 from tests.unit.spark_connector.decode.records import records
 
 

@@ -16,8 +16,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from spark_connector.store.filters import narrowed
-from spark_connector.store.options import Scan, StoreOptions
+from spark_connector.store.options import Scan, StoreOptions, narrowed
 from spark_connector.store.planning import Bounds
 
 OPTIONS = StoreOptions(path="/store", broker_name="broker-a")
