@@ -24,7 +24,7 @@ from pathlib import Path
 
 import client
 from pocketmq import testing
-from pocketmq.memory import private_megabytes
+from pocketmq.process import private_megabytes
 from remoting.protocol import frame
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

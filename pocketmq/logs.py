@@ -64,3 +64,15 @@ def _unfold(
     if facts is not None:
         event_dict.update(facts, event=record.event)
     return event_dict
+
+
+def import_structlog() -> None:
+    """Import structlog, hiding rich from it; rich itself can be imported afterwards as ever."""
+    if "structlog" in sys.modules or "rich" in sys.modules:
+        return
+    # None makes ``import rich`` raise ImportError, which structlog is prepared for.
+    sys.modules["rich"] = None  # type: ignore[assignment]  # documented, but not in the stubs
+    try:
+        import structlog  # noqa: F401, PLC0415 - imported for its effect, at this moment
+    finally:
+        del sys.modules["rich"]

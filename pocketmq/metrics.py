@@ -25,10 +25,9 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from pocketmq.loop_monitor import LoopMonitor
 from pocketmq.metrics_page import Page
-from pocketmq.parts import servers_of
-from pocketmq.request_times import RequestTimes
+from pocketmq.process import LoopMonitor, RequestTimes
+from pocketmq.serving import servers_of
 from remoting.addresses import address_text
 
 if TYPE_CHECKING:

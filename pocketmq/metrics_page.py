@@ -1,9 +1,4 @@
-"""The metrics themselves: what each number is called, its unit, and where it is read.
-
-Names follow Prometheus: base units (seconds, bytes), counters end in ``_total``. Rates are left to
-Prometheus (``rate(pocketmq_messages_in_total[1m])``). Reading is done in another thread than the
-loop's: single numbers, and copies of what can grow meanwhile.
-"""
+"""Metrics of what a broker made of its store: how it opened it, and how far the index is."""
 
 from __future__ import annotations
 
@@ -23,9 +18,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker import fast_path
 from broker.store.results import SYNC_BUCKETS_SECONDS
-from pocketmq.loop_monitor import STALL_BUCKETS, Stalls
-from pocketmq.metrics_store import opening_and_index
-from pocketmq.request_times import LATENCY_BUCKETS, RequestTimes
+from pocketmq.process import LATENCY_BUCKETS, STALL_BUCKETS, RequestTimes, Stalls
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -34,6 +27,38 @@ if TYPE_CHECKING:
     from broker.app import Broker
     from nameserver.app import NameServer
     from remoting.counters import Counters
+
+
+def opening_and_index(broker: Broker) -> Iterator[Metric]:
+    """What the last start found, and what the index lacks."""
+    found, index = broker.store.recovery, broker.store.index
+    for name, text, value in (
+        ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
+        ("recovery_records", "Records looked at for that.", found.scanned_records),
+        (
+            "recovery_stepped_over",
+            "Damaged places in the middle of the log that were found by that.",
+            found.damaged_records,
+        ),
+        (
+            "recovery_cut_bytes",
+            "Bytes behind the last good record that were given up.",
+            found.cut_bytes,
+        ),
+        (
+            "offsets_lost",
+            "1 if there were messages at the start, but no file of consumer offsets.",
+            int(broker.state.offsets_lost),
+        ),
+        ("index_backlog_bytes", "Log that is not indexed yet.", index.backlog_bytes),
+        (
+            "index_broken",
+            "1 while messages can't be indexed, so that they are not found by their keys.",
+            int(index.trouble is not None),
+        ),
+    ):
+        yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
+
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """``Counters.dropped_<reason>``."""

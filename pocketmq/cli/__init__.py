@@ -15,7 +15,7 @@ from typing import Final
 import click
 
 import pocketmq
-from pocketmq.lean import import_structlog
+from pocketmq.logs import import_structlog
 
 COMMANDS: Final = {
     "standalone": ("pocketmq.cli.servers:standalone", "Run a name server and a broker in one."),

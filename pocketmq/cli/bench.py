@@ -10,8 +10,7 @@ import click
 from pocketmq import output
 from pocketmq.bench import COLUMNS, BenchError, Load, Result, Tick, consume, latency, produce
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.options import json_option, nameserver_option
-from pocketmq.cli.running import run, stop_signal
+from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 F = TypeVar("F", bound=Callable[..., Any])

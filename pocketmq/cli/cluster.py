@@ -8,8 +8,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli.options import json_option, nameserver_option
-from pocketmq.cli.running import run
+from pocketmq.cli.running import json_option, nameserver_option, run
 from pocketmq.cli.topic import moment
 
 

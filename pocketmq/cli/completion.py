@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.shell_completion import get_completion_class
 
-from pocketmq.cli.options import DEFAULT_NAMESERVER
+from pocketmq.cli.running import DEFAULT_NAMESERVER
 
 if TYPE_CHECKING:
     import client

@@ -9,8 +9,7 @@ import click
 
 from client.errors import PocketMQError
 from pocketmq import output
-from pocketmq.cli.options import json_option
-from pocketmq.cli.running import quiet
+from pocketmq.cli.running import json_option, quiet
 from pocketmq.demo import CONSUMERS, DemoFailed, GroupResult, Result, run
 from pocketmq.flights import COUNT, NoFlights
 from pocketmq.testing import ServerError

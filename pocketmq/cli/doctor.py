@@ -10,7 +10,7 @@ import click
 
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.options import json_option, nameserver_option
+from pocketmq.cli.running import json_option, nameserver_option
 from pocketmq.doctor import Case, Verdict, examine
 from pocketmq.probe import addresses
 

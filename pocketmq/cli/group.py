@@ -1,4 +1,4 @@
-"""``pocketmq group``."""
+"""``pocketmq group reset`` and ``skip``: each shows every queue, before and after."""
 
 from __future__ import annotations
 
@@ -9,15 +9,167 @@ import click
 
 import client
 from client.admin.descriptions import GroupDescription, Problem
+from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.group_reset import reset, skip
-from pocketmq.cli.options import json_option, nameserver_option, yes_option
-from pocketmq.cli.running import at_once, run
-from pocketmq.cli.times import iso
+from pocketmq.cli.running import (
+    PLACE_HELP,
+    PLACE_METAVAR,
+    at_once,
+    choose_queues,
+    dry_run_option,
+    iso,
+    json_option,
+    nameserver_option,
+    parse_place,
+    parse_queue,
+    run,
+    yes_option,
+)
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import name_of
 from remoting.protocol.names import RETRY_PREFIX
+
+
+@click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
+@click.option(
+    "--topic", shell_complete=topic_names, required=True, help="The topic whose queues are meant."
+)
+@click.option(
+    "--to",
+    "place",
+    required=True,
+    callback=parse_place,
+    metavar=PLACE_METAVAR,
+    help=PLACE_HELP,
+)
+@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
+@dry_run_option
+@yes_option
+@nameserver_option
+@json_option
+def reset(
+    name: str,
+    topic: str,
+    place: Position,
+    queues: tuple[str, ...],
+    missing_only: bool,
+    dry_run: bool,
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Make GROUP go on elsewhere in a topic, whether its consumers run or not.
+
+    Consumers that run are told; they may take ten seconds to go on.
+    """
+
+    async def move(only_look: bool) -> client.Reset:
+        async with client.Admin(nameserver) as admin:
+            chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
+            return await admin.reset(
+                name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
+            )
+
+    if not dry_run and not yes and sys.stdin.isatty():
+        planned = run(move(True))
+        if not as_json:
+            _show_steps(planned.steps)
+        click.confirm(
+            f"Move group {name} in {output.count(len(planned.steps), 'queue')}?",
+            abort=True,
+            err=True,
+        )
+    _report(run(move(dry_run)), as_json=as_json)
+
+
+@click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
+@click.argument("queue", metavar="TOPIC/BROKER/QUEUE", callback=parse_queue)
+@click.option(
+    "--messages", type=click.IntRange(1), default=1, show_default=True, help="How many to skip."
+)
+@dry_run_option
+@yes_option
+@nameserver_option
+@json_option
+def skip(
+    name: str,
+    queue: client.MessageQueue,
+    messages: int,
+    dry_run: bool,
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Move GROUP past the message it wants next in one queue, e.g. one that blocks it.
+
+    The message stays where it is: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows
+    it.
+    """
+
+    async def move() -> client.Reset:
+        async with client.Admin(nameserver) as admin:
+            return await admin.skip(name, queue, messages=messages, dry_run=dry_run)
+
+    if not dry_run and not yes and sys.stdin.isatty():
+        click.confirm(
+            f"Skip {output.count(messages, 'message')} of {queue} for {name}?", abort=True, err=True
+        )
+    _report(run(move()), as_json=as_json)
+
+
+def _report(done: client.Reset, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json(
+            {
+                "group": done.group,
+                "topic": done.topic,
+                "applied": done.applied,
+                "online": list(done.online),
+                "unaware": list(done.unaware),
+                "queues": [_row(step) for step in done.steps],
+            }
+        )
+        return
+    _show_steps(done.steps)
+    verb = "moved" if done.applied else "would move"
+    changed = sum(step.changes for step in done.steps)
+    listening = len(done.online) - len(done.unaware)
+    told = f"told {output.count(listening, 'member')}" if done.online else "nobody is online"
+    click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {told}", err=True)
+    if done.unaware:
+        click.echo(
+            "stop these first, they choose their queues themselves and go on where they are: "
+            f"{', '.join(done.unaware)}",
+            err=True,
+        )
+
+
+def _show_steps(steps: Sequence[client.ResetStep]) -> None:
+    rows = [_row(step) for step in steps]
+    columns = ["topic", "broker", "queue", "before", "after", "lag_before", "lag_after"]
+    output.show_rows(rows, columns, as_json=False, spare=["broker", "topic"], colour=_colour)
+
+
+def _row(step: client.ResetStep) -> dict[str, object]:
+    return {
+        "topic": step.queue.topic,
+        "broker": step.queue.broker_name,
+        "queue": step.queue.queue_id,
+        "before": step.before,
+        "after": step.after,
+        "lag_before": step.lag_before,
+        "lag_after": step.lag_after,
+        "begin": step.begin,
+        "end": step.end,
+    }
+
+
+def _colour(row: output.Row) -> str:
+    return "dim" if row["before"] == row["after"] else ""
 
 
 @click.group(epilog="Example: pocketmq group lag billing")

@@ -9,7 +9,7 @@ import time
 import click
 
 from pocketmq import output
-from pocketmq.cli.options import DEFAULT_NAMESERVER, json_option
+from pocketmq.cli.running import DEFAULT_NAMESERVER, json_option
 from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable

@@ -10,10 +10,15 @@ import client
 from pocketmq import output
 from pocketmq.cli import message_export, message_find
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.options import dry_run_option, json_option, nameserver_option, yes_option
-from pocketmq.cli.running import run
-from pocketmq.cli.times import iso
-from pocketmq.sinks import body_text
+from pocketmq.cli.running import (
+    dry_run_option,
+    iso,
+    json_option,
+    nameserver_option,
+    run,
+    yes_option,
+)
+from pocketmq.formats import body_text
 
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")

@@ -16,14 +16,21 @@ import client
 from broker.store.results import StoreError
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.options import nameserver_option
-from pocketmq.cli.places import PLACE_METAVAR, parse_place
-from pocketmq.cli.running import run, stop_signal
+from pocketmq.cli.running import PLACE_METAVAR, nameserver_option, parse_place, run, stop_signal
 from pocketmq.export.from_cluster import ClusterSource
 from pocketmq.export.from_store import StoreSource
-from pocketmq.export.output_file import STDOUT, output_file
-from pocketmq.export.portions import ExportError, Portion, Selection, Where
-from pocketmq.export.writers import BODIES, JsonLines, Parquet, Writer
+from pocketmq.export.writers import (
+    BODIES,
+    STDOUT,
+    ExportError,
+    JsonLines,
+    Parquet,
+    Portion,
+    Selection,
+    Where,
+    Writer,
+    output_file,
+)
 from remoting.protocol.message.tags import TagExpression
 
 MAX_COMPLAINTS: Final = 20

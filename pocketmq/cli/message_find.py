@@ -13,10 +13,8 @@ import click
 import client
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.options import json_option, nameserver_option
-from pocketmq.cli.places import parse_place
-from pocketmq.cli.running import run, stop_signal
-from pocketmq.sinks import Writer, facts, writer
+from pocketmq.cli.running import json_option, nameserver_option, parse_place, run, stop_signal
+from pocketmq.formats import Writer, facts, writer
 
 GROUP: Final = "pocketmq-tail"
 """The group that ``tail`` reads as; nothing is ever committed for it."""

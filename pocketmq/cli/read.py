@@ -17,15 +17,17 @@ import client
 from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.options import json_option, nameserver_option
-from pocketmq.cli.places import (
+from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
     choose_queues,
+    json_option,
+    nameserver_option,
     parse_place,
+    run,
+    stop_signal,
 )
-from pocketmq.cli.running import run, stop_signal
-from pocketmq.sinks import FORMATS, Writer, writer
+from pocketmq.formats import FORMATS, Writer, writer
 
 DEFAULT_GROUP: Final = "pocketmq-read"
 """The group of those who don't name one; nothing is ever committed for it."""

@@ -1,19 +1,54 @@
-"""Running a client command: the loop, the signals, and errors as one sentence."""
+"""What the commands share: options, positions, running a client command with signals and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
 
+import client
 from client.errors import PocketMQError
-from pocketmq.sources import SourceError
+from client.positions import Position, position_of
+from pocketmq.formats import SourceError
 from remoting import tasks as loop
 from remoting.log import ROOT as LOGGERS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+
+
+def nameserver_option(function: F) -> F:
+    """``--nameserver``: where the routes are."""
+    return click.option(
+        "--nameserver",
+        metavar="HOST:PORT[;…]",
+        envvar="NAMESRV_ADDR",
+        default=DEFAULT_NAMESERVER,
+        show_default=True,
+        help="The name server, or several of them.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """``--json``: for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+
+
+def yes_option(function: F) -> F:
+    """``--yes``: no question at a terminal."""
+    return click.option("--yes", "-y", is_flag=True, help="Don't ask at a terminal.")(function)
+
+
+def dry_run_option(function: F) -> F:
+    """``--dry-run``: look, don't touch."""
+    return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,3 +106,56 @@ def stop_signal() -> asyncio.Event:
 def _os_text(problem: OSError) -> str:
     where = f"{problem.filename}: " if problem.filename else ""
     return f"{where}{problem.strerror or problem}"
+
+
+def iso(at: datetime | None) -> str | None:
+    """ISO 8601 to the millisecond; None for no time."""
+    return None if at is None else at.isoformat(timespec="milliseconds")
+
+
+PLACE_METAVAR: Final = "PLACE"
+PLACE_HELP: Final = (
+    "begin or earliest, end or latest, an offset, a time (2026-01-31T12:00) or how long ago "
+    "(-1h, -30m)."
+)
+
+
+def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Position | None:
+    """An option's callback; a time without a zone is this machine's."""
+    if text is None:
+        return None
+    try:
+        return position_of(text)
+    except client.UsageError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def choose_queues(
+    queues: Sequence[client.MessageQueue], wanted: Sequence[str], topic: str
+) -> list[client.MessageQueue]:
+    """The queues named by ``ID`` or ``BROKER/ID``; all for no names.
+
+    Raises:
+        UsageError: there is none of such a name.
+    """
+    if not wanted:
+        return list(queues)
+    chosen = []
+    for text in wanted:
+        broker, _, number = text.rpartition("/")
+        found = [q for q in queues if str(q.queue_id) == number and broker in {"", q.broker_name}]
+        if not found:
+            raise client.UsageError(
+                f"there is no queue {text!r}", topic=topic, hint="see `pocketmq topic status`"
+            )
+        chosen += found
+    return list(dict.fromkeys(chosen))
+
+
+def parse_queue(_: click.Context, __: click.Parameter, text: str) -> client.MessageQueue:
+    """An argument's callback: ``TOPIC/BROKER/ID``, as tables and logs write queues."""
+    topic, _slash, rest = text.partition("/")
+    broker, _slash, number = rest.rpartition("/")
+    if not topic or not broker or not number.isdecimal():
+        raise click.BadParameter(f"{text!r} is not TOPIC/BROKER/QUEUE, e.g. orders/broker-a/3")
+    return client.MessageQueue(topic, broker, int(number))

@@ -17,9 +17,8 @@ import client
 from pocketmq import output
 from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.options import json_option, nameserver_option
-from pocketmq.cli.running import run, stop_signal
-from pocketmq.sources import FORMATS, Entry, Fields, SourceError, entries
+from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
+from pocketmq.formats import FORMATS, Entry, Fields, SourceError, entries
 
 WINDOW: Final = 10_000
 """Messages sent and not yet acknowledged: enough for any network, small in memory."""

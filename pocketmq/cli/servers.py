@@ -14,8 +14,7 @@ from broker.processors.errors import BrokerError
 from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
-from pocketmq.parts import BrokerPart, NameServerPart, StandalonePart
-from pocketmq.serving import Failed, Part, Serving
+from pocketmq.serving import BrokerPart, Failed, NameServerPart, Part, Serving, StandalonePart
 from remoting import process_limits as descriptors
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError

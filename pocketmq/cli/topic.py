@@ -14,8 +14,7 @@ import client
 from client.errors import TopicNotFound
 from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
-from pocketmq.cli.options import json_option, nameserver_option, yes_option
-from pocketmq.cli.running import at_once, run
+from pocketmq.cli.running import at_once, json_option, nameserver_option, run, yes_option
 from remoting.protocol.bodies.stats import TopicOffset
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 

@@ -21,7 +21,7 @@ from pocketmq import output, testing
 from pocketmq.checks import Sum, differences
 from pocketmq.demo.errors import DemoFailed
 from pocketmq.flights import COUNT, Flight, flight_of, flights
-from pocketmq.memory import private_megabytes
+from pocketmq.process import private_megabytes
 
 TOPIC: Final = "flights"
 QUEUES: Final = 12

@@ -12,8 +12,7 @@ from typing import Final
 
 from pocketmq.doctor.findings import Case, Finding, Verdict
 from pocketmq.doctor.groups import all_groups, group
-from pocketmq.doctor.machine import here
-from pocketmq.doctor.servers import brokers, name_servers
+from pocketmq.doctor.servers import brokers, here, name_servers
 from pocketmq.doctor.topics import topic
 
 __all__ = ["Case", "Finding", "Verdict", "examine"]

@@ -1,22 +1,111 @@
-"""Name servers, and every broker at the address it advertises."""
+"""The machine that the doctor itself runs on."""
 
 from __future__ import annotations
 
 import ipaddress
+import platform
 import re
+import resource
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Final
 
+import pocketmq
+from broker import fast_path
 from pocketmq import probe
 from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
-from pocketmq.doctor.machine import core
-from pocketmq.doctor.stores import store_files
 from pocketmq.probe import NoAnswer
 from remoting.docs import DOCS
 from remoting.process_limits import ENOUGH
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
+
+ACCELERATORS: Final = {
+    "uvloop": "a faster event loop",
+    "orjson": "faster JSON headers",
+    "isal": "faster checksums",
+}
+
+
+def core(why: str, broker: str = "") -> Finding:
+    """Which core runs, here or in a broker."""
+    who = f"{broker} runs on" if broker else "PocketMQ runs on"
+    if not why:
+        return ok("core", f"{who} the compiled core")
+    remedy = (
+        "unset it for the fast path"
+        if "POCKETMQ_PURE" in why
+        else "install a C compiler and Python.h (Debian: gcc and python3-dev), then PocketMQ anew"
+    )
+    return warning("core", f"{who} Python code, which is slower: {why}", remedy)
+
+
+def here(_: Case) -> Iterator[Finding]:
+    """Version, core, accelerators, limits."""
+    yield ok("version", f"PocketMQ {pocketmq.__version__}")
+    yield ok("interpreter", f"{platform.python_implementation()} {platform.python_version()}")
+    yield core(fast_path.WHY)
+    for module, use in ACCELERATORS.items():
+        if find_spec(module) is not None:
+            yield ok("accelerator", f"{module}: {use}")
+        else:
+            yield warning("accelerator", f"{module} is missing", f"pip install {module}: {use}")
+    # A server raises its soft limit to the hard one when it starts.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard == resource.RLIM_INFINITY or hard >= ENOUGH:
+        yield ok("file descriptors", f"up to {hard} here" if hard >= 0 else "unlimited here")
+    else:
+        yield warning(
+            "file descriptors",
+            f"a server started here has only {hard}",
+            f"raise the hard limit to {ENOUGH} or more before a server is started (ulimit -Hn, "
+            "LimitNOFILE= of a systemd unit)",
+        )
+
+
+INDEX_BACKLOG: Final = 256 * 1024 * 1024
+"""Bytes of log, eight times what the index's thread lets wait before it goes on at any load."""
+
+
+def store_files(name: str, table: dict[str, str]) -> Iterator[Finding]:
+    """Lost offsets, another name, what recovery stepped over, and an index that lags behind."""
+    if table.get("pocketmqOffsetsLost") == "true":
+        yield failed(
+            "offsets",
+            f"{name} found messages but no config/consumerOffset.json when it started, so every "
+            "group starts over by the rule for new groups",
+            "unless that is intended, stop it, put the file back from a backup and start it; or "
+            f"set groups with pocketmq group reset; see {DOCS}operating.md#what-is-on-disk",
+        )
+    if before := table.get("pocketmqNamedBefore"):
+        yield warning(
+            "name",
+            f"the store of {name} was written by {before} before this start: clients take its "
+            "queues for new ones",
+            f"unless that is intended, stop it and start it with --name {before}; see "
+            f"{DOCS}operating.md#the-name-of-a-broker",
+        )
+    stepped_over = table.get("pocketmqRecoverySteppedOver", "0")
+    if stepped_over != "0":
+        yield warning(
+            "store",
+            f"{name} stepped over {stepped_over} damaged places of its log when it started: the "
+            "messages there are lost",
+            "look at the disk; pocketmq store verify names the places",
+        )
+    docs = f"see {DOCS}operating.md#finding-messages"
+    backlog = table.get("pocketmqIndexBacklogBytes", "0")
+    if trouble := table.get("pocketmqIndexTrouble"):
+        yield warning("index", f"{name} does not index messages: {trouble}", docs)
+    elif backlog.isdecimal() and int(backlog) > INDEX_BACKLOG:
+        yield warning(
+            "index",
+            f"{name}'s index is {int(backlog) // 2**20} MiB behind, so the newest messages may not "
+            "be found by their keys",
+            f"give the broker more of a processor, or turn messageIndexEnable off; {docs}",
+        )
+
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
 """A difference that changes nothing: the broker's clock is known to the second only."""

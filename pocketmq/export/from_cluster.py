@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Final
 
 import client
-from pocketmq.cli.places import choose_queues
-from pocketmq.export.portions import (
+from pocketmq.cli.running import choose_queues
+from pocketmq.export.writers import (
     PORTION,
     ExportError,
     Message,

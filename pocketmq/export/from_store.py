@@ -16,7 +16,7 @@ import client
 from broker.store.consume_queue import FILLER_SIZE
 from broker.storetools.view import EntryRun, LogView, QueueView, StoreView, ViewFile
 from client.serde import raw
-from pocketmq.export.portions import (
+from pocketmq.export.writers import (
     PORTION,
     ExportError,
     Message,

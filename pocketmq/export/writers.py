@@ -1,20 +1,133 @@
-"""What exported messages become: JSON lines, or a Parquet file.
-
-A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
-batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
-``format("rocketmq.store")`` for a store's.
-"""
+"""The file that is exported to: it has its name only when it is whole."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from typing import IO, Any, Final, Protocol
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple, Protocol
 
-from pocketmq.cli.times import iso
-from pocketmq.export.portions import ExportError, Message, Portion
-from pocketmq.sinks import body_text
+import client
+from pocketmq.cli.running import iso
+from pocketmq.formats import body_text
 from remoting.protocol.accelerated import json_dumps, json_loads
+from remoting.protocol.errors import BodyError
+from remoting.protocol.message.tags import TagExpression
+
+STDOUT: Final = Path("-")
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream; what is written gets its name at the end of the block, unless that raises.
+
+    Args:
+        path: the name; ``-`` for stdout. A file of that name is replaced.
+
+    Raises:
+        OSError: it can't be written; nothing is left of it.
+    """
+    if path == STDOUT:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = path.with_name(path.name + ".part")
+    if path.is_dir():
+        raise IsADirectoryError(21, "it is a directory", str(path))
+    stream = part.open("wb")
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_name(path)
+
+
+def _sync_name(path: Path) -> None:
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+PORTION: Final = 1000
+"""Messages of a portion at most."""
+
+Message = client.ReceivedMessage[bytes]
+Where = int | client.Place | datetime
+
+
+class ExportError(Exception):
+    """An export can't be made or finished; the text is one sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which messages are wanted.
+
+    Attributes:
+        topic: where they are stored.
+        queues: ``ID`` or ``BROKER/ID``; none for all.
+        begin: in each queue the first one.
+        end: in each queue the first one that is not wanted any more.
+        tags: one of these tags.
+        key: one of the message's keys, or its id.
+    """
+
+    topic: str
+    queues: tuple[str, ...] = ()
+    begin: Where = client.BEGIN
+    end: Where = client.END
+    tags: TagExpression
+    key: str | None = None
+
+    def wants(self, message: Message) -> bool:
+        """Whether a message of a wanted place is one of them."""
+        if not self.tags.is_all and not self.tags.matches(message.tags):
+            return False
+        return self.key is None or self.key in {*message.keys, message.id, message.offset_id}
+
+
+class Portion(NamedTuple):
+    """Some messages of one queue, in their order.
+
+    Attributes:
+        messages: those that are wanted.
+        passed: how many numbers of the queue are done with them.
+        damage: of messages that can't be read, in sentences.
+        file: of the log, that they were read from; None when nobody knows.
+    """
+
+    messages: list[Message]
+    passed: int
+    damage: list[str]
+    file: str | None = None
+
+
+def fault_of(message: Message) -> str | None:
+    """Why a message can't be given out as it was sent; None for a sound one."""
+    if not message.check_crc():
+        return _sentence(message, "the CRC of its body is not the one stored with it")
+    try:
+        _ = message.body
+    except (BodyError, client.UnreadableMessage) as error:
+        return _sentence(message, str(error))
+    return None
+
+
+def _sentence(message: Message, reason: str) -> str:
+    return f"message {message.offset} of {message.queue} is left out: {reason}"
+
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Of a Parquet file: what is held in memory before it is written."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.memory import private_megabytes
+from pocketmq.process import private_megabytes
 from pocketmq.testing import SMALL_STORE, ServerProcess
 from remoting.protocol.codes import RequestCode
 from tests.integration.bad_input.meanwhile import Meanwhile

@@ -19,7 +19,7 @@ from broker.limits import (
     MAX_QUEUE_LOCKS,
     SHORT_SUBSCRIPTION_LENGTH,
 )
-from pocketmq.memory import private_megabytes
+from pocketmq.process import private_megabytes
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import LockBatchRequestBody
 from remoting.protocol.bodies.heartbeat import (

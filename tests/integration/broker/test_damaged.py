@@ -18,9 +18,8 @@ from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
 from broker.store import queries as lookups
 from pocketmq.doctor import Case, examine
-from pocketmq.loop_monitor import LoopMonitor
 from pocketmq.metrics_page import Page
-from pocketmq.request_times import RequestTimes
+from pocketmq.process import LoopMonitor, RequestTimes
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.disk.files import ENTRY

@@ -12,9 +12,8 @@ from structlog.testing import capture_logs
 from broker.app import Broker
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
-from pocketmq.loop_monitor import Stalls
 from pocketmq.metrics_page import Page
-from pocketmq.request_times import RequestTimes
+from pocketmq.process import RequestTimes, Stalls
 from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.docs import DOCS

@@ -9,7 +9,8 @@ import pytest
 
 from broker import fast_path
 from pocketmq import probe
-from pocketmq.doctor import Case, Finding, Verdict, examine, machine
+from pocketmq.doctor import Case, Finding, Verdict, examine
+from pocketmq.doctor import servers as machine
 from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
 from remoting.protocol.bodies.clients import Connection, ConsumerConnection

@@ -11,9 +11,17 @@ import pytest
 
 from pocketmq.checks import Sum, differences
 from pocketmq.demo import quantile
-from pocketmq.loop_monitor import PERIOD, STALL_BUCKETS, LoopMonitor, Stalls
-from pocketmq.memory import private_megabytes
-from pocketmq.request_times import LATENCY_BUCKETS, OTHER, RequestTimes, Times
+from pocketmq.process import (
+    LATENCY_BUCKETS,
+    OTHER,
+    PERIOD,
+    STALL_BUCKETS,
+    LoopMonitor,
+    RequestTimes,
+    Stalls,
+    Times,
+    private_megabytes,
+)
 from remoting.connection import Connection
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

@@ -14,7 +14,7 @@ import pytest
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
 from pocketmq.metrics import MetricsPart
-from pocketmq.parts import BrokerPart, NameServerPart
+from pocketmq.serving import BrokerPart, NameServerPart
 
 
 class Slow:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from client.consumer.received import ReceivedMessage
-from pocketmq.sinks import COLUMNS, writer
+from pocketmq.formats import COLUMNS, writer
 from remoting.protocol.queue import MessageQueue
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.sources import Entry, Fields, SourceError, entries
+from pocketmq.formats import Entry, Fields, SourceError, entries
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 WHOLE = Fields()

@@ -10,7 +10,7 @@ import pytest
 import client
 from client.serde import raw
 from pocketmq.export.from_cluster import ClusterSource
-from pocketmq.export.portions import ExportError, Message, Selection
+from pocketmq.export.writers import ExportError, Message, Selection
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 

@@ -1,16 +1,13 @@
-"""How long requests take, by family; switched on with the metrics.
-
-What is measured is the handler's own work, from the decoded request to its answer, or to the point
-where it begins to wait: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting
-costs the loop nothing and is told by the metrics of fsyncs and parked pulls. What a broker does on
-its short way is measured by the pass: its requests share the time of it.
-"""
+"""What a server process measures of itself: its memory, stalls of its loop, times of requests."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from time import perf_counter
+from pathlib import Path
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
 
 from remoting.protocol.codes import RequestCode
@@ -21,6 +18,93 @@ if TYPE_CHECKING:
     from remoting.connection import Connection
     from remoting.endpoint import Handler
     from remoting.protocol.command import Command
+
+
+_MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ...([ps]) ")
+_MEGABYTE = 1024 * 1024
+
+
+def private_bytes(pid: int) -> int:
+    """The memory that only this process has, in bytes; 0 where the system doesn't say.
+
+    That is Private_Clean and Private_Dirty of every mapping but the shared ones: the pages of a
+    file that is mapped to be shared belong to the page cache, and the kernel counts them as
+    private only as long as nobody else maps the same file.
+    """
+    kilobytes, shared = 0, False
+    try:
+        lines = Path(f"/proc/{pid}/smaps").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        mapping = _MAPPING.match(line)
+        if mapping:
+            shared = mapping[1] == "s"
+        elif not shared and line.startswith(("Private_Clean:", "Private_Dirty:")):
+            kilobytes += int(line.split()[1])
+    return kilobytes * 1024
+
+
+def private_megabytes(pid: int) -> float:
+    """``private_bytes`` in MiB."""
+    return private_bytes(pid) / _MEGABYTE
+
+
+PERIOD: Final = 0.05
+"""Seconds between two looks: a stall shorter than this is seen by chance only."""
+
+STALL_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""Upper bounds, seconds; one more bucket holds what was longer."""
+
+
+@dataclass(slots=True)
+class Stalls:
+    """What was seen so far.
+
+    Attributes:
+        buckets: how many looks were how late, see ``STALL_BUCKETS``.
+        total: all lateness together, seconds.
+        longest: the worst, seconds.
+    """
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(STALL_BUCKETS) + 1))
+    total: float = 0.0
+    longest: float = 0.0
+
+    def count(self, seconds: float) -> None:
+        """One look came so late."""
+        late = max(seconds, 0.0)
+        self.buckets[bisect_left(STALL_BUCKETS, late)] += 1
+        self.total += late
+        self.longest = max(self.longest, late)
+
+
+class LoopMonitor:
+    """Watches the running loop between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self.stalls = Stalls()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to look; on the loop to be watched."""
+        self._loop = asyncio.get_running_loop()
+        self._arm(self._loop)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(PERIOD, self._look, loop, monotonic() + PERIOD)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self.stalls.count(monotonic() - due)
+        self._arm(loop)
+
 
 LATENCY_BUCKETS: Final = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
