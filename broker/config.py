@@ -1,7 +1,11 @@
-"""The keys of a RocketMQ broker that have no effect here, and those that must not be ignored.
+"""The settings of a broker: RocketMQ's ``broker.conf`` keys and a few of PocketMQ's own.
 
-The lists are what brokers of 4.9.7 report about themselves (GET_BROKER_CONFIG), and 5.3.3's most
-used additions, less the keys that are fields of ``BrokerConfig``.
+Own keys start with ``pocketmq`` (``pocketmqMaxTopics``; in the environment
+``POCKETMQ_MAX_TOPICS``). Durations of the configuration are milliseconds, as RocketMQ has them.
+
+The lists of keys without effect, and of keys that must not be ignored, are those that brokers of
+4.9.7 report (GET_BROKER_CONFIG), and 5.3.3's most used additions, less the fields of
+``BrokerConfig``.
 """
 
 from __future__ import annotations

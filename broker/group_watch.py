@@ -1,4 +1,14 @@
-"""Watches consumer groups: reports what is wrong with them, and notifies members of changes."""
+"""Watches consumer groups: reports their problems, and notifies members of changes.
+
+Conflicts between members are checked on the heartbeats that may cause them. Everything else is
+checked in rounds: each group in turn, some at a time so that no turn of the loop takes long, and a
+round begins at most every 10 s. Problems go into ``state.findings``, which the log, the metrics and
+DESCRIBE_CONSUMER_GROUP use.
+
+Members that come or go together are one change: a group is notified at once, and changes within
+``NOTIFY_SECONDS`` after that once, in the next round. Each turn of the loop notifies some members
+only, so a group of thousands delays no other.
+"""
 
 from __future__ import annotations
 

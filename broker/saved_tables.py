@@ -1,11 +1,24 @@
-"""Keeps the files of ``config/`` equal to the broker's tables, off the loop.
+"""The broker's tables in ``config/``: read at the start, written as they change.
 
-A table that changed is copied on the loop's thread (its values are replaced, never altered) and
-turned to text and written in a worker thread. While one write runs, all further changes wait for
-the next, which holds them all: a thousand topics made in a row cost two or three writes. A large
-file rests after each write, so that writing takes a bounded share of the time.
+========================  ======================================  ===========================
+file                      content                                 written
+========================  ======================================  ===========================
+topics.json               topics                                  on every change
+subscriptionGroup.json    settings of groups                      on every change
+consumerOffset.json       committed offsets                       every 5 s if changed, at stop
+queueLocks.json           queue locks of orderly consumers        every 5 s if changed, at stop
+delayOffset.json          progress of the delay levels            every 10 s if changed, at stop
+brokerName.json           the broker's name                       when it changes
+========================  ======================================  ===========================
 
-A write that fails is logged and tried again by ``retry``; whoever waits for it is told.
+The formats are RocketMQ's, so either broker starts on the other's files; locks and name are ours
+alone.
+
+A changed table is copied on the loop's thread (its values are replaced, never altered), and turned
+into text and written in a worker thread. While one write runs, all further changes wait for the
+next, which has them all: a thousand topics created in a row cost two or three writes. A large file
+waits after each write, so writing takes a bounded share of the time. A failed write is logged and
+repeated by ``retry``; callers that wait for it get the error.
 """
 
 from __future__ import annotations

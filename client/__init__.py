@@ -111,13 +111,31 @@ if TYPE_CHECKING:
 _MODULES = {
     "client.admin": ("Admin",),
     "client.admin.base": ("BrokerInfo",),
-    "client.admin.dead_letters": ("DeadMessage", "Redrive"),
-    "client.admin.descriptions": ("GroupDescription", "Member"),
-    "client.admin.groups": ("Lag", "QueueLag"),
-    "client.admin.resets": ("Reset", "ResetStep"),
-    "client.interceptors": ("Interceptor",),
-    "client.consumer.options": ("Orderly", "Tags"),
-    "client.consumer.outcome": ("COMMIT", "ROLLBACK", "Decision"),
+    "client.admin.dead_letters": (
+        "DeadMessage",
+        "Redrive",
+    ),
+    "client.admin.descriptions": (
+        "GroupDescription",
+        "Member",
+    ),
+    "client.admin.groups": (
+        "Lag",
+        "QueueLag",
+    ),
+    "client.admin.resets": (
+        "Reset",
+        "ResetStep",
+    ),
+    "client.consumer.options": (
+        "Orderly",
+        "Tags",
+    ),
+    "client.consumer.outcome": (
+        "COMMIT",
+        "Decision",
+        "ROLLBACK",
+    ),
     "client.consumer.pull": ("PullConsumer",),
     "client.consumer.push": ("PushConsumer",),
     "client.consumer.received": ("ReceivedMessage",),
@@ -174,22 +192,36 @@ _MODULES = {
         "SubscriptionUnstable",
     ),
     "client.instance": ("Instance",),
-    "client.message": ("Message",),
-    "client.positions": ("BEGIN", "END", "FIRST", "LAST", "Place"),
+    "client.interceptors": ("Interceptor",),
+    "client.message": (
+        "Message",
+        "Receipt",
+        "SendStatus",
+    ),
+    "client.positions": (
+        "BEGIN",
+        "END",
+        "FIRST",
+        "LAST",
+        "Place",
+    ),
     "client.producer.producer": ("Producer",),
-    "client.rebalance.strategies": ("ConsistentHash",),
     "client.rebalance.starts": ("Start",),
-    "client.rebalance.strategies": ("Sticky",),
     "client.rebalance.strategies": (
         "Averagely",
         "AveragelyByCircle",
         "ByConfig",
         "ByMachineRoom",
+        "ConsistentHash",
         "MachineRoomNearby",
+        "Sticky",
         "Strategy",
     ),
-    "client.message": ("Receipt", "SendStatus"),
-    "remoting.protocol.queue": ("MessageQueue", "PhysicalOffset", "QueueOffset"),
+    "remoting.protocol.queue": (
+        "MessageQueue",
+        "PhysicalOffset",
+        "QueueOffset",
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 _SUBMODULES = frozenset({"blocking", "serde"})

@@ -1,6 +1,9 @@
-"""Heartbeats: who uses an instance, and sending it to brokers.
+"""Heartbeats: the producers and consumers of an instance, and sending them to brokers.
 
-Sent by period, at changes, and first on each new connection.
+They are sent periodically, on changes, and first on each new connection. A heartbeat without an
+answer also detects a dead connection, and ends it. A busy broker, as each is while it starts, gets
+the heartbeat again until it accepts it: the other members of a group don't see a member that its
+broker doesn't know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Requests to brokers and name servers, with the client's errors."""
+"""Requests to brokers and name servers, with the client's errors.
+
+Everything but sends and pulls goes through ``Remote.call``: it sets the codec, turns a connection's
+failure into ``Unavailable`` and any answer but success into a ``RemoteError``.
+
+Name servers are tried in turn until one answers, which is then used for all later requests. The
+first one is random, so that many clients spread over the servers (cf. NettyRemotingClient).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,16 @@
-"""Routes: which queues a topic has and which broker serves each, asked for on demand and kept fresh."""
+"""Routes: which queues a topic has and which broker serves each.
+
+``RouteTable`` is pure: decoded routes come in with the time, and it tells what is known and what has
+to be queried again. A known route stays in use while the name servers can't be reached or, having
+just restarted, don't know the topic yet (cf. MQClientInstance).
+
+``RouteKeeper`` queries the name servers: a topic's first user waits for the route, together with
+everybody else who asks meanwhile. From then on the route is refreshed every 30 s, at once when a
+name server of ours announces a change, and when a broker in it fails. A failed refresh leaves the
+known route in use. For announcements it sends the topics in use, one-way, on the connection of its
+route requests; again when they change and on each new connection. A name server that doesn't know
+that request ignores it.
+"""
 
 from __future__ import annotations
 

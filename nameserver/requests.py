@@ -1,6 +1,9 @@
 """The requests of a name server: one table from code to handler.
 
-Brokers register, stay registered and leave; clients and tools ask about routes and change them.
+A handler gets the state, the request and the connection, and returns the answer, or an awaitable of
+it if something has to be written to disk. Brokers register, send heartbeats and unregister; clients
+and tools query routes and change them. cf. DefaultRequestProcessor; unlike that of 4.x, this one
+answers unknown codes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,19 @@
-"""What goes into the route table, and what comes out of it."""
+"""The route table: which broker holds which queue. A state machine without I/O.
+
+Events go in with the time (``register``, ``connection_closed``, ``scan``, ...), effects come out: a
+``Change`` names the topics whose route changed and the connections that should be closed. Three
+tables always agree (``check_invariants`` states how):
+
+- *brokers*: a broker's name -> its cluster and its addresses by broker id, 0 the master;
+- *queues*: topic -> broker name -> number of queues and permission; only for brokers in the first
+  table;
+- *live*: address -> time of the last heartbeat, and its connection.
+
+``Watches`` lists the connections that subscribed to route changes (SUBSCRIBE_ROUTE).
+
+As in RouteInfoManager, only a master's topics are accepted, a topic that a broker no longer names
+stays until it is deleted, and a route disappears with the last address of its last broker.
+"""
 
 from __future__ import annotations
 

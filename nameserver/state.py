@@ -1,8 +1,8 @@
-"""The name server's small files on disk: replaced as a whole or not at all.
+"""What the handlers share: the tables, the settings, the effects of a change, and the files.
 
-A new text is written beside the file and synced, the former one is copied to ``.bak``, and the new
-one takes its place by renaming. Whenever the process dies, the file itself is whole; the ``.bak``
-is for files that others damaged.
+A file is replaced whole: the new text is written beside it and synced, the old one is copied to
+``.bak``, and the new one is renamed into place. Whenever the process dies, the file is complete; the
+``.bak`` is for files that somebody else damaged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Messages to send and messages that were read, as lines, JSON lines, CSV or one blob."""
+"""Messages to send and messages that were read, as lines, JSON lines, CSV or one blob.
+
+Reading is lazy and bounded: nothing longer than a message may be is ever held, however long a line
+of the input is.
+"""
 
 from __future__ import annotations
 

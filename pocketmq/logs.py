@@ -1,7 +1,10 @@
-"""How servers log: one line an event, to stderr, as text or as JSON.
+"""How servers log: one line per event, to stderr, as text or as JSON.
 
-Servers use structlog, the parts that also run inside other people's programs (remoting, client)
-the standard library's logging; both come out here in one form.
+Servers use structlog, the parts that also run inside other programs (remoting, client) the standard
+library's logging; both are printed in one form.
+
+structlog imports rich if it is installed, to format tracebacks: some 20 ms and 4 MB that a server
+doesn't need, so it is imported without.
 """
 
 from __future__ import annotations

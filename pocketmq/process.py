@@ -1,4 +1,13 @@
-"""What a server process measures of itself: its memory, stalls of its loop, times of requests."""
+"""What a server process measures of itself: its memory, stalls of its loop, times of requests.
+
+A timer asks to be called every ``PERIOD`` seconds; the delay of the call is how long the loop was
+busy with one callback. It is cheap, but runs only with ``--metrics-port``.
+
+A request's time is the handler's own work, from the decoded request to its answer, or to the point
+where it waits: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting costs the
+loop nothing and is in the metrics of fsyncs and parked pulls. The requests of one pass of the fast
+path share the time of the pass.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The servers of a process, name server and broker, and running them until they are told to stop."""
+"""The servers of a process, name server and broker, and running them until they are stopped.
+
+A server's code is imported when it is created: a name server doesn't load a broker's code.
+
+A server process prints one line when it is ready and nothing else on stdout. It stops cleanly on
+SIGTERM and SIGINT and, with an option, when its standard input closes: so a test's servers end with
+the test in any case. A start in progress is then given up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The deadlines of a connection, and one timer for all connections of an endpoint."""
+"""The deadlines of a connection, and one timer for all connections of an endpoint.
+
+``ConnectionDeadlines`` computes deadlines from the time alone, without timer or socket. Each
+connection owns one ``Alarm``, set to the earliest of its deadlines (requests, idle, frame, unsent
+bytes). It moves only when an earlier one appears or when it rings, so a request with a timeout
+costs one comparison and no timer handle. Alarms of one tick (10 ms) share a bucket; one handle of
+the loop waits for the next bucket. An alarm never rings early.
+"""
 
 from __future__ import annotations
 

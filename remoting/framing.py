@@ -1,7 +1,17 @@
-"""Bytes in and out of one connection, without a loop: what was read, what waits to be written.
+"""Bytes in and out of one connection, without an event loop.
 
-``Inbox`` holds reads until their frames are worked, ``LargeFrameReader`` assembles large frames in
-place, ``Outbox`` and ``ReadPause`` count what waits.
+Reads arrive in any cut. While nothing is left over, frames are handled where they lie, without a
+copy. ``Inbox`` keeps the rest of an incomplete frame as a list of chunks and joins them once: a
+frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are gathered into one
+chunk, or a peer that sends byte by byte would cost forty times what it sends.
+
+While ``LARGE_REST_BYTES`` or more of a frame are missing, ``LargeFrameReader`` has the transport
+read into a buffer of a pool, and copies the frame out of it when it is complete. The buffer is at
+most ``_GROWTH`` times as large as what has arrived and no larger than the frame: a peer that
+announces much and sends little takes little. All of it counts as held by the peer.
+
+Back-pressure is counted in our own bytes. ``ReadPause`` stops reading while there is any reason to;
+``Outbox`` gathers what is sent within one read, or one turn of the loop, into one write.
 """
 
 from __future__ import annotations

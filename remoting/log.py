@@ -1,8 +1,10 @@
-"""Logging of the parts that also run inside other people's programs: the standard library's.
+"""Logging for code that also runs inside other programs: the standard library's.
 
-A line is an event and its facts, ``_log.warning("connection dropped", remote="10.0.0.1:5")``. Who
-sets up nothing reads ``connection dropped: remote=10.0.0.1:5``; who logs with structure finds both
-parts on the record, as ``event`` and ``facts`` (PocketMQ's own servers do).
+A line is an event and its facts: ``_log.warning("connection dropped", remote="10.0.0.1:5")``.
+Without any set-up it prints ``connection dropped: remote=10.0.0.1:5``; a structured logger finds
+both parts on the record, as ``event`` and ``facts``, as PocketMQ's servers do.
+
+``RateLimitedLog`` bounds warnings about peers: a hostile peer must not fill a disk with log lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""What a process may use: memory and file descriptors."""
+"""What a process may use: memory and file descriptors.
+
+A server that gives its last descriptor to a connection can't open the next file of its store. So
+the servers of a process share a ``ConnectionRoom``: connections get what the store's files and a
+reserve leave.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Delivers delayed messages when they are due: one task for all levels.
 
-``Schedule`` says which queue to look at and when; here the entries are read, and of those that are
-due the records, which become messages of their real topics. While nothing is due the task sleeps
-until the first of the next messages is; while nothing waits it sleeps until one arrives. What lies
-on the disk alone is read in a thread. A few dozen messages are delivered per turn of the loop.
+``Schedule`` names the queue to look at and the time; the deliverer reads the entries, and the
+records of those that are due, which become messages of their real topics. It sleeps until the first
+of the next messages is due, or until one arrives. Records that only the disk has are read in a
+thread. A few dozen messages are delivered per turn of the loop.
 
-A put and the progress it means are one step of the loop, so a stop between turns neither loses nor
-repeats a message. A put that the store refuses for now is tried again. A message that can't be
-stored under its real topic at all, and one that can't be read, is left where it is, named in the
-log, and passed over: those behind it shall not wait for ever.
+A put and its progress are one step of the loop, so a stop between turns neither loses nor repeats a
+message. A put that the store refuses for now is repeated. A message that can't be stored under its
+real topic at all, or can't be read, stays where it is, is named in the log, and is passed: the
+messages behind it must not wait forever.
 """
 
 from __future__ import annotations

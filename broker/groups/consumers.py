@@ -1,9 +1,13 @@
-"""What each member of a consumer group said itself.
+"""Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). Pure.
 
-RocketMQ keeps a group's subscriptions once, as the last heartbeat gave them. Beside that the broker
-keeps every member's own words, so that it can tell who contradicts whom. A ``Profile`` is what all
-members of a group have to agree in, in a form that can be compared: versions, the order of tags and
-the retry topic, which clients add by themselves, are not in it.
+Consume type, message model, start position, and the subscription of each topic exist once per group,
+and the last heartbeat wins; topics that it lacks are dropped. That is RocketMQ's rule with its
+hazards: members that subscribe differently keep overwriting each other. So each member's own
+``Profile`` is kept too: what all members of a group have to agree on, in a comparable form, without
+versions, the order of tags and the retry topic that clients add by themselves.
+
+Connections are opaque keys, time comes in, and each call returns whether the members of the group
+have to be notified.
 """
 
 from __future__ import annotations

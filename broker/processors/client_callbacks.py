@@ -1,4 +1,13 @@
-"""Requests to consumers that go through the broker (cf. Broker2Client): codes 222, 223, 307, 309, 314."""
+"""Requests to consumers that go through the broker (cf. Broker2Client): 222, 223, 307, 309, 314.
+
+The broker asks the consumer on the consumer's own connection, and returns the answer. If the
+consumer is gone, too old, or does not answer in time, the answer has that.
+
+A reset of a group that is online goes to its members, which drop their queues, take the new offsets,
+commit them and continue: an offset that only the broker knew would be overwritten by their next
+commit. A group that is offline is reported as such; RocketMQ's tools then set its offsets one by one
+with UPDATE_CONSUMER_OFFSET.
+"""
 
 from __future__ import annotations
 

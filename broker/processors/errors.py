@@ -1,4 +1,7 @@
-"""What the broker refuses, and the messages of its errors."""
+"""What the broker refuses, and the messages of its errors.
+
+Clients and their users know the beginnings of these texts, so they are RocketMQ's.
+"""
 
 from __future__ import annotations
 

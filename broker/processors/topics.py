@@ -1,6 +1,8 @@
-"""Topics, as administrators see and change them: codes 17, 18, 21, 215, 305 and 351.
+"""Topics for administrators: codes 17, 18, 21, 215, 305 and 351; retention: 306, 316 and 329.
 
-A change is answered when it is on disk.
+A change is answered when it is on disk. An answer to a deletion means that it has begun. A queue is
+never removed because its messages are gone, as RocketMQ does, because it would count from 0 again
+while groups have higher offsets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,15 @@
-"""Appending messages: single ones and whole passes. Only the loop's thread comes here."""
+"""Appending messages: single ones and whole passes. Only the loop's thread appends.
+
+``Writer`` appends one message or a batch. The order of its steps leaves nothing half done: the
+message is checked, room is made in the queue, then in the log (either may find the disk full); from
+there on nothing can fail.
+
+``Appender`` appends the messages of one read together, one store into the log and one into each
+queue. The caller builds the records and keeps the numbers, and calls in this order: ``takes``,
+``open`` for each queue, ``reserve``, ``store``, then ``publish`` for each queue. Everything that can
+fail comes before ``store``. A refused message goes through ``MessageStore.put``, which finds the
+reason. Between ``reserve`` and the last ``publish`` nothing else may append.
+"""
 
 from __future__ import annotations
 

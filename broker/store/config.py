@@ -1,4 +1,4 @@
-"""Settings, directories and limits of a store; RocketMQ's keys stand beside the fields they set."""
+"""Settings and directories of a store; RocketMQ's keys are named beside the fields they set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a consume queue: where they end, reading them, and bringing them to the disk.
+"""A consume queue: for each message of one queue, its position in the log.
 
 Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken together.
 
@@ -9,12 +9,16 @@ Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken
                      messages wait for the disk in SYNC mode
 ``flushed_offset``   behind the last entry that is on the disk
 ``opened_offset``    behind the last entry when the store was opened
-``checked``          of which messages the records were found sound, and when:
+``checked``          the messages whose records were found sound, and when:
                      epoch, first one, behind the last one; see ``soundness``
 ===================  ==========================================================
 
-A store may have ten thousand queues that nobody asks for: each costs a few hundred bytes here, and
-no map until somebody does.
+Only the loop's thread uses a queue. A put first makes room (``prepare``, which may find the disk
+full), then stores its record in the log, then appends the entry, which can no longer fail; so there
+is never a message in the log that its queue has no room for.
+
+A store may have ten thousand idle queues: each costs a few hundred bytes here, and no map until it
+is used.
 """
 
 from __future__ import annotations

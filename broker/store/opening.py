@@ -1,4 +1,4 @@
-"""Opening a store: lock, checks, recovery, and how its parts are joined. Everything here may block."""
+"""Opening a store: lock, checks, recovery, and how its parts are joined. Everything here blocks."""
 
 from __future__ import annotations
 

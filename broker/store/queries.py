@@ -1,4 +1,10 @@
-"""What is known of a store's messages without pulling them: offsets, times, single records."""
+"""What a store knows of its messages without pulling them: positions, times, single records.
+
+Queries about a queue decode no record. What was appended recently is taken to be in memory and
+unchanged; everything else is looked up in the page cache (``warmth``) and checked (``soundness``).
+Everything here only reads, on the loop's thread; what has to wait for the disk is read in a thread
+(``cold_reads``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Consecutive messages that lie near to each other in one file of the log: looked at as one."""
+"""Getting messages: what a pull returns.
+
+A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
+the log; adjacent records come as one. No record is decoded, and an entry that points outside the
+valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage. Old
+records are checked, and left out if they are damaged (``soundness``).
+
+A get that must not wait for the disk returns COLD instead, once for entries and once for records
+that are not known to be in the page cache. What was appended recently is not looked up. Any get
+returns COLD if it meets damaged entries: they have to be restored first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""From records of the log to queue entries and keys again, for recovery and verification."""
+"""From records of the log to queue entries and keys again, for recovery and verification.
+
+``row_of`` does so for single records, and defines the result. The compiled core does the same for
+many at once, and leaves to ``row_of`` what is not plainly good.
+
+With ten thousand queues the messages of one lie far apart. So the entries of a part of the log are
+gathered, up to a bound, and each queue's files are then touched once for all of them. What comes out
+are runs: messages of one queue with consecutive numbers.
+"""
 
 from __future__ import annotations
 

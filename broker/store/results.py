@@ -1,4 +1,7 @@
-"""What goes into the store and what comes out of it: messages, results, errors, statistics."""
+"""What goes into the store and what comes out of it: messages, results, errors, statistics.
+
+A refused message is a ``PutResult``, never an exception; a ``StoreError`` concerns the whole store.
+"""
 
 from __future__ import annotations
 

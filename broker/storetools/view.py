@@ -1,4 +1,18 @@
-"""Reading a store's directory without a broker: stopped or running, ours or Apache RocketMQ's."""
+"""Reading a store's directory without a broker: stopped or running, ours or Apache RocketMQ's.
+
+Nothing is locked and nothing is written, so a reader needs no right but to read, and a broker does
+not notice. A view of a running store is true of one moment; messages come after, and retention may
+remove files (``StoreChanged``). Neither file sizes nor any other setting of the broker has to be
+known. Files are read with ``pread``, never mapped: a file that is shortened under a map ends the
+process with a signal, under ``pread`` it is an error.
+
+``StoreView`` finds the files. A ``QueueView`` has a queue's messages and their positions; a
+``LogView`` reads the log, by position or from end to end.
+
+    view = StoreView(Path("/var/lib/pocketmq/store"))
+    for chunk in view.log.walk(view.log.start, view.log_end().position):
+        ...
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Where a group's progress is stored: at the brokers, or for broadcasting in a file."""
+"""Where a group's progress is stored: at the brokers, or for broadcasting in a file.
+
+The file is JSON (cf. LocalFileOffsetStore). A new version is written beside it and synced, the old
+one is kept as ``<name>.bak``, then the new one is renamed into place. The backup replaces a missing
+or damaged file; with both damaged the consumer doesn't start, because starting over would skip or
+repeat messages. One consumer uses a file at a time, which a lock beside it ensures where the system
+has such locks.
+"""
 
 from __future__ import annotations
 

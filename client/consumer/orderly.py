@@ -1,8 +1,14 @@
-"""What an orderly consumer knows of each queue beside its messages: taken, resting, locked.
+"""Handling each queue's messages in order, one at a time (cf. ConsumeMessageOrderlyService).
 
-A queue's lane is open while nobody has its next message, no failed message makes it rest and its
-lock is held. Who has lost a lock and got it again asks the store how far the queue has come
-meanwhile, and goes on there when another member has moved it.
+Among the members of a group the queue's lock ensures order: no handler starts without it. Within a
+member the queue's lane does: while a worker has a queue, no other takes from it. A lane is open
+while nobody handles its next message, no failed message makes it wait, and its lock is held.
+
+A message that fails is not sent back, because others would overtake it; its queue waits and the
+message is handled again. After ``max_retries`` it is dead-lettered, or stops the consumer, or
+blocks its queue, as ``Orderly`` configures. From the third failure the queue counts as blocked and
+is reported. A consumer that lost a lock and regained it asks the offset store for the group's
+progress, and continues there if another member has moved it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""What a handler decides about a message, and messages handed out one by one to an iteration."""
+"""The outcome of a message, and messages handed out one by one to an iteration.
+
+An outcome is recorded by a plain call on the message, or follows from how its handler ended. The
+``Settler`` that the message came from carries it out (sends the message back, moves the commit
+point); a message of a pull consumer has none.
+
+A message handed out to an iteration is a run of its own until the application settles it, from any
+thread. A success is recorded at once; everything else is carried out by a task.
+"""
 
 from __future__ import annotations
 

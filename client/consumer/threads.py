@@ -1,4 +1,13 @@
-"""Threads for plain handlers, and SIGTERM and SIGINT as requests to stop."""
+"""Threads for plain handlers, and SIGTERM and SIGINT as requests to stop.
+
+The threads are daemons: a handler that never returns must not keep the process from ending, as the
+threads of ``concurrent.futures`` would. A thread is started when a call finds none free, up to the
+consumer's concurrency, and then waits for the next call.
+
+Signal handlers of the application are left alone: then the application decides when to stop. A
+second signal has its default effect at once: SIGTERM ends the process, SIGINT raises
+KeyboardInterrupt.
+"""
 
 from __future__ import annotations
 

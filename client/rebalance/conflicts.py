@@ -1,4 +1,13 @@
-"""Contradictions in a group: found by a new member, and reported by brokers of ours."""
+"""Contradictions in a group: found by a new member, and reported by brokers of ours.
+
+Our broker compares a new member with its group when it joins, and names the member it contradicts.
+An Apache broker never refuses: there the member compares before it joins, with what the broker has
+of the group's last heartbeat, so the other member is any one of the group.
+
+A broker also sees what no member can: that others subscribe differently, that a queue has no owner.
+Members ask it now and then, and soon after a change of the group, and report each problem once. A
+problem that ended may be reported again.
+"""
 
 from __future__ import annotations
 

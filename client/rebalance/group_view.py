@@ -1,4 +1,14 @@
-"""What a member knows of its group: subscriptions, members, and who holds which queue."""
+"""What a member knows of its group: subscriptions, members, and the owners of queues.
+
+Brokers can disagree about the members for a moment. So all members ask the same broker about a
+topic, the first by name that answers, and not any broker as RocketMQ's clients do. A broker with a
+new connection may have restarted: it gets a moment to receive the heartbeats of the other members,
+and they to take their locks again.
+
+A subscription has its creation time as its version, which changes with its expression and nothing
+else: a broker keeps the highest version, and a version that rose by itself would overwrite what
+other members send later.
+"""
 
 from __future__ import annotations
 

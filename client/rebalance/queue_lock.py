@@ -1,9 +1,13 @@
-"""The state of the queue locks that a member wants: held or not, and what is due when. Pure.
+"""Holding the locks of a member's queues at their brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
 
-A lock is renewed each 20 s and counts as lost when the broker refuses it, or when it could not be
-renewed for 30 s; the broker itself keeps it for 60 s, so it is nobody else's before. What isn't
-held is asked for again: each 100 ms while its owner may be finishing, then each second.
-(cf. RebalanceImpl.lockAll, ProcessQueue.isLockExpired)
+``Leases`` is the state, without I/O: which locks are held, and what is due when. A lock is renewed
+every 20 s and counts as lost when the broker refuses it, or when it could not be renewed for 30 s;
+the broker keeps it for 60 s, so no other member gets it before. A missing lock is requested again:
+every 100 ms while its owner may be finishing, then every second. (cf. RebalanceImpl.lockAll,
+ProcessQueue.isLockExpired)
+
+One task per broker requests what is due, in one request. Locks exist at the master only: while a
+broker has none, its locks stay as they are until they expire.
 """
 
 from __future__ import annotations

@@ -1,9 +1,30 @@
-"""Who gets which queue: the allocation strategies of RocketMQ, and the choice by name.
+"""The allocation strategies: which member gets which queue. Pure functions.
 
-Every member calculates its own share, from the same lists sorted the same way, and nobody tells
-anybody: all come to one answer because a strategy is a pure function. So a strategy of the
-application's own must not depend on anything but its arguments, and all members of a group have to
-use the same one. (cf. AllocateMessageQueueStrategy and its implementations.)
+Every member computes its own share from the same lists, sorted the same way, without talking to the
+others; all reach one result because a strategy is a pure function. So a strategy of the application
+must depend on nothing but its arguments, and all members of a group have to use the same one.
+(cf. AllocateMessageQueueStrategy and its implementations.)
+
+``Sticky`` is ours: even shares over all topics together, and no queue moves without need. Shares
+that are even, depend on nothing but the present members, and never move a queue between two members
+who stay are impossible. (Each queue would need a fixed order of preference among all members there
+may ever be, and with three queues and enough members two of the orders agree on three of them, who
+then get two queues and none.) So the present owners have to be an argument that all members share.
+They are: our members hold a lock for each queue at its broker, and our broker tells who holds which.
+Other brokers don't; there the shares are as even, but more queues move.
+
+Three rules give the result:
+
+1. Every member gets n div c queues, and n mod c members get one more: first those that hold so many
+   already, then by client id.
+2. A member that holds too many gives away the last queue of the topic of which it holds most, and so
+   on.
+3. The free queues are laid out topic by topic (the first queue of every topic, then the second of
+   every topic, ...) and dealt in runs to the members that hold too few, in the order of their ids.
+
+The number of moves is the smallest that makes the shares even. Members that look at different
+moments of one hand-over agree: a queue given away or taken over by these rules changes nothing in
+the result for the others.
 """
 
 from __future__ import annotations

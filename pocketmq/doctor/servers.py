@@ -1,4 +1,7 @@
-"""The machine that the doctor itself runs on."""
+"""Checks of the machine, of the name servers, and of every broker at its advertised address.
+
+A broker of ours also reports on the files of its store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The file that is exported to: it has its name only when it is whole."""
+"""What exported messages become: JSON lines, or a Parquet file; and the file they are written to.
+
+A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
+batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
+``format("rocketmq.store")`` for a store's. The file is renamed to its name when it is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What one task reads, and how a limit and a range are divided among queues and tasks."""
+"""What one task reads, and how a limit and a range are divided among queues and tasks.
+
+Ranges are plain data, so they can be pickled and compared. Offsets are dense, so a range is cut
+exactly: the pieces lie end to end, none is empty, and their sizes differ by at most one.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""Messages of a queue, brought together from where they lie in the log.
+"""The messages of a queue, gathered from their positions in the log.
 
-Messages of other queues lie between those of one. Where the gaps are small they are read along,
-where they are large each message is read alone; either way the bytes go into one buffer, which is
-used again and again, and the decoder is told where in it each record begins.
+Messages of other queues lie between those of one. Small gaps are read along, across large ones each
+message is read alone; either way the bytes go into one buffer, which is used again, and the decoder
+gets the position of each record in it. Many records are checked at once, before any is decoded.
+
+A damaged record is an error, or by choice a row of its own: with what is known of it (its position,
+the number in its queue), null in all other columns and ``crcOk`` false; with ``onDecodeError=raw``
+the bytes are its body. So the result shows what was skipped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,15 @@
-"""The commit log as the index's thread reads it: piece by piece, through maps of its own.
+"""Indexing the log behind its end, slice by slice.
 
-The log belongs to the loop's thread. What this one takes from it are the end, the names of its
-files and, of a file that is not mapped already, a map of its own; so it may be behind retention,
-which removes files, and goes on with what is left then.
+A send does nothing for the index. The index's thread, a query, or a clean stop takes the lock and
+calls ``step`` as often as it needs; so all of them work on the same position, and hold the lock for
+one slice. After a clean stop a note beside the store has the position, valid as long as the last file
+is unchanged; otherwise the files have it, since each has its last message (cf.
+IndexService.buildIndex). After a crash only full files are valid (``file``): what came after them is
+indexed again.
+
+``LogReader`` reads the log piece by piece through maps of its own, because the log belongs to the
+loop's thread. It takes the end, the names of the files and, of a file that is not mapped, a map of
+its own; so it may be behind retention, which removes files, and goes on with what is left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Keys of messages on their way into an index file: taken from records one by one, or many at once."""
+"""Keys of messages on their way into an index file: taken from records one by one, or many at once.
+
+A batch has an entry for each key: its hash, and position and store time of its message. First comes
+the message's unique id, then each part of its KEYS (cf. IndexService.buildIndex). ``walk`` is the
+Python path; ``compiled`` gives identical results.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,26 @@
-"""What a copy is a copy of: the store as it was when the log ended at one offset.
+"""Copying a store, running or stopped, ours or Apache RocketMQ's: an online backup.
 
-Everything before that offset had been appended, whole, when it was looked up, so whatever was
-acknowledged before is part of it. Two other places matter:
+Nothing is locked and nothing is written to the source. The steps, in this order:
 
-``settled``     before it each message has its entry in its queue, in the files as they can be read
-                now. A running broker writes an entry after its message, and with SYNC_FLUSH only
-                when the disk has the message; so from there on entries are looked for, and made.
-``clean``       whether the store is closed properly, and stays so. If not, a broker may be writing
-                it, or has died; which one makes no difference here.
+1.  read the state that must not be ahead of the log (``rest``);
+2.  look up the log's end: the copy is true of this moment;
+3.  copy the queues before the log: retention takes the log first, and a queue whose messages are gone
+    is usual, while a message without its queue is not (``queues``);
+4.  copy the log, and check every record of the copy (``files``);
+5.  add the queue entries that were not written yet;
+6.  copy index and the rest (``rest``), and write a checkpoint and a safe point, since by then all of
+    it is on the disk.
+
+So the copy looks as if its broker had been stopped cleanly: RocketMQ's opens it, and ours finds a
+safe point at the end of the log.
+
+Everything before the end was appended whole when it was looked up, so the copy has all that was
+acknowledged before. Before ``settled`` each message has its queue entry in the files; a running
+broker writes an entry after its message, and with SYNC_FLUSH only when the disk has the message, so
+entries from there on are made from the log. ``clean`` tells whether the store is closed properly.
+
+The copy is written to ``TARGET.part``, synced, and renamed at the end. A failed copy is removed; a
+killed process leaves the ``.part``.
 """
 
 from __future__ import annotations

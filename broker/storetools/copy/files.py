@@ -1,4 +1,11 @@
-"""Copying the log up to an offset and other files' beginnings, and checking every copied record."""
+"""Copying the log up to an offset and other files' beginnings, and checking every copied record.
+
+Ranges without blocks stay without blocks, so a file that was made at full length costs only its
+content. Where the file system can share blocks (``copy_file_range``) they are shared.
+
+Retention may remove the first files before they are copied: then the copy begins where the log then
+begins. Damaged records are copied as they are, and reported.
+"""
 
 from __future__ import annotations
 

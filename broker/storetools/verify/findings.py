@@ -1,7 +1,11 @@
-"""What a check of a store has found.
+"""What a check of a store has found, and what it needs to know of places and of a running broker.
 
-``DAMAGE`` is of what exists but once: the log, or the broker's tables. ``DERIVED`` can be built
-from the log again: queues, index, checkpoint. A ``NOTE`` is nothing wrong, but good to know.
+``DAMAGE`` concerns what exists only once: the log, or the broker's tables. ``DERIVED`` can be built
+from the log again: queues, index, checkpoint. A ``NOTE`` is not a problem.
+
+A running broker holds a lock on the first byte of the store's file ``lock``, Apache's as ours. The
+system is asked who would conflict with such a lock; none is taken. Closing the file would give up the
+locks that this process has on it, so a process that has the store open itself does not open it here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""What the log says of each queue, compared with the queue's files as the log is walked.
+"""Comparing the log with the queues' files as the log is walked, and writing queues again from it.
 
-Messages of a queue have numbers that follow one another. Where they don't, records were lost (a
-gap), or the topic was deleted and made again: then its queue began anew at 0, and what was found of
-its first life does not count. A single message that has another number than those before and behind
-it leave for it has a damaged one: neither CRC nor lengths cover it.
+Messages of a queue have consecutive numbers. Where they haven't, records were lost (a gap), or the
+topic was deleted and created again: then its queue began at 0 again, and the records of its first
+life do not count. A single message whose number doesn't match its neighbours' has a damaged number:
+neither CRC nor lengths cover it. Wrong entries are kept as ranges of one kind, a few for each queue,
+and judged at the end (``queue_checker``), when the whole log has been read.
 
-Which entries are wrong is kept as ranges of one kind, a few for each queue. What becomes of them is
-decided at the end (``queue_judge``), when all of the log has been seen.
+A repair writes new files beside the old ones. Entries that the log has no record for are taken from
+the old files if possible: those of messages that retention has deleted. Numbers without a message
+become fillers, as in recovery. A queue never ends before a number that it has given.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
-"""The conversions that fastjson makes without a word (cf. TypeUtils.cast).
+"""What all bodies share: their base class, the types of their fields, ``decode`` and ``encode``.
 
-Numbers become text and text becomes numbers, fractions are cut off, a null member counts as
-absent, a name without quotes as a key is text. ``soften`` makes them on a tree that was read,
-guided by the types that the body wants, and leaves alone what it can't improve: the converter
-names the fault. Depth is that of the body's type, so no input makes it recurse further.
+A body is a ``msgspec.Struct`` with camel-case names on the wire and a default for every field.
+msgspec decodes it at C speed. Only if msgspec refuses a body are fastjson's lax conversions tried
+(cf. TypeUtils.cast), which also treat null as absent; if that fails too the result is a
+``BodyError``. Bodies with maps keyed by queues always take that path, because msgspec reads a key of
+an unknown type as text.
+
+The conversions turn numbers into text and text into numbers, cut off fractions, treat a null member
+as absent and a bare name used as a key as text. ``soften`` applies them to the parsed tree, guided
+by the types of the body, and leaves alone what it can't improve, so that the decoder names the
+fault. Its depth is that of the body's type: no input makes it recurse further.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Subscription groups, their offsets, and locks on queues.
+"""Subscription groups, tables of offsets, and locks on queues.
 
 Fields marked 5.x are None, and not written, unless a 5.x peer had them.
 """
