@@ -217,10 +217,7 @@ class Broker:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
         # Compiled: they are there only if ``WHY`` is empty.
-        from broker.fast_path.host import (
-            FastPathFeed,  # noqa: PLC0415
-            Host,  # noqa: PLC0415
-        )
+        from broker.fast_path.host import FastPathFeed, Host  # noqa: PLC0415
         from broker.fast_path.read_pass import ReadPass  # noqa: PLC0415
 
         endpoint = self._server.endpoint

@@ -1,8 +1,8 @@
 """Registering the broker with its name servers, with each of them independently.
 
 One task per name server. It registers at start, on changes and periodically, and after a failure or
-a closed connection until it succeeds, so a name server that comes back knows the broker within about
-2 s. Requests that come meanwhile are merged: one registration has everything.
+a closed connection until it succeeds, so a name server that comes back knows the broker within
+about 2 s. Requests that come meanwhile are merged: one registration has everything.
 
 At the start and each period it sends all topics. A change sends only its topics if the name server
 is known to have all others: name servers add the topics of a registration to their own and take its

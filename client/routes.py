@@ -1,8 +1,8 @@
 """Routes: which queues a topic has and which broker serves each.
 
-``RouteTable`` is pure: decoded routes come in with the time, and it tells what is known and what has
-to be queried again. A known route stays in use while the name servers can't be reached or, having
-just restarted, don't know the topic yet (cf. MQClientInstance).
+``RouteTable`` is pure: decoded routes come in with the time, and it tells what is known and what
+has to be queried again. A known route stays in use while the name servers can't be reached or,
+having just restarted, don't know the topic yet (cf. MQClientInstance).
 
 ``RouteKeeper`` queries the name servers: a topic's first user waits for the route, together with
 everybody else who asks meanwhile. From then on the route is refreshed every 30 s, at once when a

@@ -1,4 +1,5 @@
-"""Configuration of a name server: the keys of RocketMQ's ``namesrv.conf`` and a few of ours; its limits."""
+"""Configuration of a name server: the keys of RocketMQ's ``namesrv.conf`` and a few of ours; its
+limits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What the handlers share: the tables, the settings, the effects of a change, and the files.
 
 A file is replaced whole: the new text is written beside it and synced, the old one is copied to
-``.bak``, and the new one is renamed into place. Whenever the process dies, the file is complete; the
-``.bak`` is for files that somebody else damaged.
+``.bak``, and the new one is renamed into place. Whenever the process dies, the file is complete;
+the ``.bak`` is for files that somebody else damaged.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A handler that has its answer returns it: no task, no future. One that has to wait returns an
 awaitable: a future is awaited as it is, anything else becomes a task of the endpoint. These
-requests are counted, and so are the bytes of their frames. A peer with too many requests in progress
-is not read from for a while; when all peers together have too many, further requests are answered
-SYSTEM_BUSY, as the protocol provides.
+requests are counted, and so are the bytes of their frames. A peer with too many requests in
+progress is not read from for a while; when all peers together have too many, further requests are
+answered SYSTEM_BUSY, as the protocol provides.
 
 The deadline of our own request is a number in its entry, not a timer: the connection's one alarm
 searches the table when the earliest deadline comes.

@@ -1,7 +1,7 @@
 """Supervised tasks, whose failures are always reported; and the event loop of a process.
 
-A ``Supervisor`` belongs to one component. Each of its tasks returns, is cancelled by ``close()``, or
-fails. A failure reaches the owner at once, by the callback and by the future ``failed``, which a
+A ``Supervisor`` belongs to one component. Each of its tasks returns, is cancelled by ``close()``,
+or fails. A failure reaches the owner at once, by the callback and by the future ``failed``, which a
 server can await beside its stop signal.
 
 The loop is uvloop's if it is installed (a third faster with one request at a time), else asyncio's.

@@ -3,8 +3,8 @@
 ``messageDelayLevel`` is a text such as ``1s 5s 10s``: level 1 is the first, one second long. The
 messages of a level wait in the queue ``level - 1`` of SCHEDULE_TOPIC_XXXX, in the order they came.
 All wait equally long, so the first is due first and only that one has to be watched. Each level has
-the number of the next message to deliver and the time of the next look at the queue; a level without
-a time has nothing waiting, and the arrival of a message sets one.
+the number of the next message to deliver and the time of the next look at the queue; a level
+without a time has nothing waiting, and the arrival of a message sets one.
 
 An entry has the time its message is due. If that is further off than the level is long, the clock
 was set back or the table of levels was changed, and the message is due at once. Queues of levels
@@ -16,8 +16,8 @@ unchanged: DELAY, REAL_TOPIC and REAL_QID stay in it (cf. ScheduleMessageService
 
 Two files keep the progress. ``delayOffset.json`` is RocketMQ's: written every few seconds, and only
 with deliveries in a part of the log that is on the disk, so it is never ahead of the log. Our own
-file beside it is written after every turn of deliveries into the page cache, which survives a killed
-process: so ``kill -9`` repeats at most one turn.
+file beside it is written after every turn of deliveries into the page cache, which survives a
+killed process: so ``kill -9`` repeats at most one turn.
 
 ===========  ==================================================================
 bytes        of ``deliveryProgress``, 4096 bytes long, big endian
@@ -29,8 +29,8 @@ int32        CRC-32 of everything else up to the last level
 12 each      int32 level, int64 number of its next message
 ===========  ==================================================================
 
-After a power failure the page cache may have reached the disk in any order; so at the start the file
-is used only if the log goes at least as far as the file's end. Of both files the higher number
+After a power failure the page cache may have reached the disk in any order; so at the start the
+file is used only if the log goes at least as far as the file's end. Of both files the higher number
 counts: another broker may have used the store meanwhile, and deliveries are never undone.
 """
 

@@ -1,8 +1,8 @@
 """Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). Pure.
 
-Consume type, message model, start position, and the subscription of each topic exist once per group,
-and the last heartbeat wins; topics that it lacks are dropped. That is RocketMQ's rule with its
-hazards: members that subscribe differently keep overwriting each other. So each member's own
+Consume type, message model, start position, and the subscription of each topic exist once per
+group, and the last heartbeat wins; topics that it lacks are dropped. That is RocketMQ's rule with
+its hazards: members that subscribe differently keep overwriting each other. So each member's own
 ``Profile`` is kept too: what all members of a group have to agree on, in a comparable form, without
 versions, the order of tags and the retry topic that clients add by themselves.
 

@@ -1,14 +1,14 @@
 """The problems of consumer groups: contradicting members, queues without a reader. Pure.
 
-All members of a group have to subscribe to the same topics in the same way: RocketMQ assumes it, and
-messages stay unread otherwise. Only members with recent heartbeats count.
+All members of a group have to subscribe to the same topics in the same way: RocketMQ assumes it,
+and messages stay unread otherwise. Only members with recent heartbeats count.
 
-A queue that nobody pulls has messages for which, for 30 s, no live member has asked, no progress was
-committed, and no live member has held the lock. A consumer that is full stops pulling too, but its
-progress shows that it lives.
+A queue that nobody pulls has messages for which, for 30 s, no live member has asked, no progress
+was committed, and no live member has held the lock. A consumer that is full stops pulling too, but
+its progress shows that it lives.
 
-A finding is either a state, which holds until the next check no longer sees it, or an event, which is
-kept for ten minutes. It is logged when it begins, and every five minutes while it lasts.
+A finding is either a state, which holds until the next check no longer sees it, or an event, which
+is kept for ten minutes. It is logged when it begins, and every five minutes while it lasts.
 """
 
 from __future__ import annotations

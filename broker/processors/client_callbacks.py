@@ -3,10 +3,10 @@
 The broker asks the consumer on the consumer's own connection, and returns the answer. If the
 consumer is gone, too old, or does not answer in time, the answer has that.
 
-A reset of a group that is online goes to its members, which drop their queues, take the new offsets,
-commit them and continue: an offset that only the broker knew would be overwritten by their next
-commit. A group that is offline is reported as such; RocketMQ's tools then set its offsets one by one
-with UPDATE_CONSUMER_OFFSET.
+A reset of a group that is online goes to its members, which drop their queues, take the new
+offsets, commit them and continue: an offset that only the broker knew would be overwritten by their
+next commit. A group that is offline is reported as such; RocketMQ's tools then set its offsets one
+by one with UPDATE_CONSUMER_OFFSET.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Requests that would block others: read in a thread first, or answered in slices.
 
-A page fault in a map stops the loop. So a handler that looks at old messages runs against what is in
-memory, and runs again after each read in a thread. It must change nothing before it has all it reads.
+A page fault in a map stops the loop. So a handler that looks at old messages runs against what is
+in memory, and runs again after each read in a thread. It must change nothing before it has all it
+reads.
 
 An answer with very many entries is made one slice per turn of the loop. The answers of a connection
-are made one after the other, each when the peer has taken enough of the one before; those of several
-connections take turns. An answer of a single slice is made at once.
+are made one after the other, each when the peer has taken enough of the one before; those of
+several connections take turns. An answer of a single slice is made at once.
 """
 
 from __future__ import annotations

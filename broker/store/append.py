@@ -6,9 +6,9 @@ there on nothing can fail.
 
 ``Appender`` appends the messages of one read together, one store into the log and one into each
 queue. The caller builds the records and keeps the numbers, and calls in this order: ``takes``,
-``open`` for each queue, ``reserve``, ``store``, then ``publish`` for each queue. Everything that can
-fail comes before ``store``. A refused message goes through ``MessageStore.put``, which finds the
-reason. Between ``reserve`` and the last ``publish`` nothing else may append.
+``open`` for each queue, ``reserve``, ``store``, then ``publish`` for each queue. Everything that
+can fail comes before ``store``. A refused message goes through ``MessageStore.put``, which finds
+the reason. Between ``reserve`` and the last ``publish`` nothing else may append.
 """
 
 from __future__ import annotations

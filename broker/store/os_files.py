@@ -1,13 +1,13 @@
 """The one seam between the store and the disk: files, mapped regions, the page cache.
 
-Everything the store does to a disk goes through ``Files``; nothing else in this package opens, maps,
-syncs, renames or removes. A simulated disk that tears writes, loses unsynced pages or runs full is
-another ``Files``, and recovery and appends can't tell the difference.
+Everything the store does to a disk goes through ``Files``; nothing else in this package opens,
+maps, syncs, renames or removes. A simulated disk that tears writes, loses unsynced pages or runs
+full is another ``Files``, and recovery and appends can't tell the difference.
 
-A mapped file has its full length from the start but no blocks: reading it gives zeros, and the first
-store through the map into a page without blocks may fail with SIGBUS on a full disk. So the owner of
-a file allocates by ``write`` (which raises ``OSError``) before it stores through ``view``; see
-``mapped_file``.
+A mapped file has its full length from the start but no blocks: reading it gives zeros, and the
+first store through the map into a page without blocks may fail with SIGBUS on a full disk. So the
+owner of a file allocates by ``write`` (which raises ``OSError``) before it stores through ``view``;
+see ``mapped_file``.
 
 A map's own descriptor is not accessible, and writing to a file, syncing it and asking about it need
 one: the few large files of the log keep a second one, the many small files of queues are opened
@@ -15,8 +15,8 @@ again when needed.
 
 ``mincore`` tells whether a range of a map is in the page cache, in less than a microsecond and
 without reading it, whether or not this map was used to read it (``man 2 mincore``; a file's owner
-gets true answers, and a store's files are its broker's own). On other systems the answer is unknown.
-Calls that may wait for the disk release the GIL.
+gets true answers, and a store's files are its broker's own). On other systems the answer is
+unknown. Calls that may wait for the disk release the GIL.
 """
 
 from __future__ import annotations

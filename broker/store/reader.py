@@ -429,7 +429,7 @@ class Reader(Lookups):
         found = 0
         base = limit = 0
         view = _NOTHING
-        for start, end, count in runs:
+        for start, end, records_of_run in runs:
             if not (base <= start and end <= limit):
                 file = self._log.file_at(start)
                 if file is None or end > file.start + file.size:
@@ -440,5 +440,5 @@ class Reader(Lookups):
                     continue
                 base, limit = file.start, file.start + file.size
             records.append(view[start - base : end - base])
-            found += count
+            found += records_of_run
         return records, found

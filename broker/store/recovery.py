@@ -34,7 +34,7 @@ from broker.store.log_walk import LogRecord, LogWalk, LookTogether, begins_by
 from broker.store.mapped_file import MappedFile
 from broker.store.opening import Progress
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import Stretch
+from broker.store.redispatch import Stretch, find_stretch
 from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint
@@ -102,13 +102,11 @@ class Recovery:
         )
 
     def _look_together(self) -> LookTogether | None:
-        """The compiled way, where that runs."""
+        """The compiled core's search for many records at once, if the core is used."""
         if not self._check_crc or core.KIND != "compiled":
             return None
-        from broker.store import redispatch as stretches
-
         return functools.partial(
-            stretches.find_stretch,
+            find_stretch,
             levels_ms=self._delay_levels_ms,
             synced_ms=self._checkpoint.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,

@@ -4,8 +4,8 @@
 many at once, and leaves to ``row_of`` what is not plainly good.
 
 With ten thousand queues the messages of one lie far apart. So the entries of a part of the log are
-gathered, up to a bound, and each queue's files are then touched once for all of them. What comes out
-are runs: messages of one queue with consecutive numbers.
+gathered, up to a bound, and each queue's files are then touched once for all of them. What comes
+out are runs: messages of one queue with consecutive numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from broker.store.dispatch import entry_of, takes_queue_offset
 from broker.store.index.keys import hashes_of
 from broker.store.log_walk import LogRecord
-from remoting.protocol.core.record import walk_records
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4, body_crc, locate
@@ -190,7 +189,7 @@ class Gathering:
 def find_stretch(
     data: memoryview, base: int, levels_ms: Sequence[int], *, synced_ms: int, synced_end: int | None
 ) -> Stretch | None:
-    """The good records that a piece of the log begins with; None for none.
+    """The good records that a piece of the log begins with; None for none. Compiled core only.
 
     Args:
         data: the piece.
@@ -199,6 +198,8 @@ def find_stretch(
         synced_ms: see ``LogWalk``.
         synced_end: see ``LogWalk``.
     """
+    from remoting.protocol.core.record import walk_records  # noqa: PLC0415 - only where it runs
+
     size, records, last, last_ms, _, runs, *_ = walk_records(
         data, base, levels_ms, synced_ms, synced_end
     )

@@ -1,47 +1,33 @@
 """Where each queue begins after a deletion (cf. correctMinOffset), and removing the deleted files.
 
 The beginning is found in a thread, for each of perhaps ten thousand queues, most of which have lost
-nothing: then one entry shows it. The others are searched by bisection. The queue itself is unchanged
-and may grow meanwhile; entries are read into the page cache first, so that no page fault holds the
-GIL.
+nothing: then one entry shows it. The others are searched by bisection. The queue itself is
+unchanged and may grow meanwhile; entries are read into the page cache first, so that no page fault
+holds the GIL.
 
-``Removals`` removes files of the log one after the other, oldest first, each durably before the next:
-so a crash leaves a log without a gap. One that can't be removed delays the others and is tried again.
-A removed file takes space as long as a slice of it is held, by an answer that a slow reader has not
-taken yet. Only the deleting thread uses it, except for ``add``.
+``Removals`` removes files of the log one after the other, oldest first, each durably before the
+next: so a crash leaves a log without a gap. One that can't be removed delays the others and is
+tried again. A removed file takes space as long as a slice of it is held, by an answer that a slow
+reader has not taken yet. Only the deleting thread uses it, except for ``add``.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import math
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from struct import Struct
-from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 import structlog
 
-from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import FILLER_SIZE, NO_MESSAGE, ConsumeQueue, QueueFiles
-from broker.store.disk_state import DiskState
-from broker.store.limits import MAX_RECORD_BYTES
+from broker.store.consume_queue import FILLER_SIZE, NO_MESSAGE, QueueFiles
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import DiskUse, Files, Region
-from broker.store.queue_table import QueueTable
-from broker.store.sync import Worker
+from broker.store.os_files import Files, Region
+from broker.store.retention_policy import RetentionConfig
 from remoting.clock import Clock
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
-from remoting.protocol.message.record import BORN_HOST_V6, Found, examine
 
+_log = structlog.get_logger("store")
 
 _AT_ONCE: Final = 512
 """Entries read in one step where fillers are stepped over."""

@@ -1,10 +1,11 @@
-"""Deleting old messages: the thread that removes what is too old, or what a full disk has no room for.
+"""Deleting old messages: the thread that removes what is too old, or what a full disk has no room
+for.
 
-Every ten seconds it looks at the disk, and ``retention_policy`` decides how many of the log's oldest
-files go. Then, so that readers always see a consistent store: it finds the new beginning of each
-queue (``removal``); the loop moves the queues' beginnings and drops their files, a few hundred queues
-a turn, and after them the log's; only then are the files removed. A reader below the new beginning is
-told so; slices handed out before stay valid.
+Every ten seconds it looks at the disk, and ``retention_policy`` decides how many of the log's
+oldest files go. Then, so that readers always see a consistent store: it finds the new beginning of
+each queue (``removal``); the loop moves the queues' beginnings and drops their files, a few hundred
+queues a turn, and after them the log's; only then are the files removed. A reader below the new
+beginning is told so; slices handed out before stay valid.
 
 Only what lies before the safe point is deleted: there the entries are on disk too, and so are the
 queues' numbers, which can't be derived once the log is gone. A store without a loop (tests, tools)
@@ -15,33 +16,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from struct import Struct
 from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import FILLER_SIZE, NO_MESSAGE, ConsumeQueue, QueueFiles
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.limits import MAX_RECORD_BYTES
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import DiskUse, Files, Region
+from broker.store.os_files import Files
 from broker.store.queue_table import QueueTable
+from broker.store.removal import Removals, first_alive
+from broker.store.retention_policy import LogFile, Moment, Place, Plan, RetentionConfig, decide
 from broker.store.sync import Worker
 from remoting.clock import Clock
-from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import BORN_HOST_V6, Found, examine
-
 
 _HEAD: Final = Struct(">I32xi16xq4xq")
 

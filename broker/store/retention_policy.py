@@ -1,48 +1,27 @@
 """What retention deletes and when, and when the disk is too full to take messages. Pure.
 
-The rules are RocketMQ's (cf. CleanCommitLogService): expired files go in the configured hours, and at
-any hour when the disk is fuller than ``diskMaxUsedSpaceRatio``; above a further bound the oldest
+The rules are RocketMQ's (cf. CleanCommitLogService): expired files go in the configured hours, and
+at any hour when the disk is fuller than ``diskMaxUsedSpaceRatio``; above a further bound the oldest
 files go at any age, and above the last one nothing is stored until there is room again. Both bounds
 can be given in free bytes instead, because a tenth of a large disk is a lot.
 
 RocketMQ takes a file's age from its time of modification, which a copy or a backup changes. Here it
-is the store time of the first message behind the file: all messages of the file are at least as old.
+is the store time of the first message behind the file: all messages of the file are at least as
+old.
 
-Only as many young files go as make enough room. Space that a slow reader still holds counts as free:
-it will be when the reader has gone on.
+Only as many young files go as make enough room. Space that a slow reader still holds counts as
+free: it will be when the reader has gone on.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import math
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from struct import Struct
-from threading import Lock
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-import structlog
-
-from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import FILLER_SIZE, NO_MESSAGE, ConsumeQueue, QueueFiles
-from broker.store.disk_state import DiskState
-from broker.store.limits import MAX_RECORD_BYTES
-from broker.store.mapped_file import MappedFile
-from broker.store.os_files import DiskUse, Files, Region
-from broker.store.queue_table import QueueTable
-from broker.store.sync import Worker
-from remoting.clock import Clock
-from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
-from remoting.protocol.message.record import BORN_HOST_V6, Found, examine
-
+from broker.store.os_files import DiskUse
 
 _HOUR_MS: Final = 3_600_000
 _PERCENT: Final = 100

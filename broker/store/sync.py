@@ -2,11 +2,11 @@
 
 ``LogFlusher`` owns how far the log is on the disk. Its thread syncs on request and, in ASYNC mode,
 periodically; all requests made during a sync share the next one, without any timer: that is group
-commit. It uses ``fdatasync`` only, which releases the GIL. A sync that failed is never repeated, and
-nothing is stored any more: see ``disk_state``.
+commit. It uses ``fdatasync`` only, which releases the GIL. A sync that failed is never repeated,
+and nothing is stored any more: see ``disk_state``.
 
-``GroupCommit`` has the callers that wait until a message is on the disk (SYNC mode). All that arrives
-in one turn of the loop is one request to the flusher. An answer that waited longer than
+``GroupCommit`` has the callers that wait until a message is on the disk (SYNC mode). All that
+arrives in one turn of the loop is one request to the flusher. An answer that waited longer than
 ``syncFlushTimeout`` goes out as "stored, less durable"; the message still becomes visible when the
 disk has it.
 

@@ -126,8 +126,8 @@ class PushOptions(Options):
         strategy: how members share the queues, by name or object (``client.rebalance``).
         model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
         start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST``, an
-            offset or a datetime; or in words as the command line has them: see
-            ``client.positions.position_of``. As with RocketMQ, a broker answers 0 for a young queue.
+            offset or a datetime; or a text as on the command line, see
+            ``client.positions.position_of``. As in RocketMQ, a broker answers 0 for a young queue.
         exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
         on_conflict: what to do about members that differ in what all must agree on.
         on_event: is told what happens to the consumer and its queues.

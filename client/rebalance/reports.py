@@ -1,8 +1,8 @@
 """What a member reports: to its application after a rebalance, to brokers that ask.
 
-A rebalance reports only what is new since the one before. Administration tools ask a broker, and the
-broker asks the member on the member's own connection: for its settings under RocketMQ's names, and
-for the state of each queue (cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
+A rebalance reports only what is new since the one before. Administration tools ask a broker, and
+the broker asks the member on the member's own connection: for its settings under RocketMQ's names,
+and for the state of each queue (cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
 """
 
 from __future__ import annotations

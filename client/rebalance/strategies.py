@@ -10,15 +10,15 @@ that are even, depend on nothing but the present members, and never move a queue
 who stay are impossible. (Each queue would need a fixed order of preference among all members there
 may ever be, and with three queues and enough members two of the orders agree on three of them, who
 then get two queues and none.) So the present owners have to be an argument that all members share.
-They are: our members hold a lock for each queue at its broker, and our broker tells who holds which.
-Other brokers don't; there the shares are as even, but more queues move.
+They are: our members hold a lock for each queue at its broker, and our broker tells who holds
+which. Other brokers don't; there the shares are as even, but more queues move.
 
 Three rules give the result:
 
 1. Every member gets n div c queues, and n mod c members get one more: first those that hold so many
    already, then by client id.
-2. A member that holds too many gives away the last queue of the topic of which it holds most, and so
-   on.
+2. A member that holds too many gives away the last queue of the topic of which it holds most, and
+   so on.
 3. The free queues are laid out topic by topic (the first queue of every topic, then the second of
    every topic, ...) and dealt in runs to the members that hold too few, in the order of their ids.
 
@@ -223,11 +223,6 @@ def strategy_named(given: str | Strategy) -> Strategy:
     Raises:
         UsageError: no such name, one that needs arguments, or no strategy at all.
     """
-    from client.rebalance.strategies import (
-        ConsistentHash,  # noqa: PLC0415 - it builds on this module
-        Sticky,  # noqa: PLC0415 - as above
-    )
-
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, Strategy):
             raise UsageError(

@@ -1,12 +1,12 @@
 """The numbers of commands, answers and languages, under RocketMQ's own names; and of releases.
 
-The two enumerations have every number that 4.9.8 and 5.3.3 know, served here or not; a comment tells
-if only one line of releases has it. A command's ``code`` is a plain ``int``: a peer may send any
-number, and an unknown one is answered ``REQUEST_CODE_NOT_SUPPORTED``.
+The two enumerations have every number that 4.9.8 and 5.3.3 know, served here or not; a comment
+tells if only one line of releases has it. A command's ``code`` is a plain ``int``: a peer may send
+any number, and an unknown one is answered ``REQUEST_CODE_NOT_SUPPORTED``.
 
-Every frame carries a release's ordinal (cf. MQVersion). ``4.x.y`` is 213 + 20x + 2y and ``5.x.y`` is
-413 + 20x + 2y, x and y from 0 to 9; the number before a release is its SNAPSHOT. 3.x follows no rule:
-the table has those that matter.
+Every frame carries a release's ordinal (cf. MQVersion). ``4.x.y`` is 213 + 20x + 2y and ``5.x.y``
+is 413 + 20x + 2y, x and y from 0 to 9; the number before a release is its SNAPSHOT. 3.x follows no
+rule: the table has those that matter.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ Each record has its length, so they are found one after the other: the one step 
 for all at once. The fixed fields are at fixed positions, except for the hosts: an IPv6 one takes
 twelve bytes more and moves what follows. So the head is gathered in three parts, each moved by what
 is known from those before. All lengths are then checked against each other as ``remoting``'s
-``locate`` does for one record. Nothing outside the buffer is ever read; a record that is inconsistent
-makes the whole buffer ``NeedsFallback``, and ``plain`` finds out which one it is.
+``locate`` does for one record. Nothing outside the buffer is ever read; a record that is
+inconsistent makes the whole buffer ``NeedsFallback``, and ``plain`` finds out which one it is.
 
-An Arrow array of variable length is a block of bytes and the positions where values end and the next
-begin, so values have to be adjacent. Those of records have gaps between them. But wanted piece, gap,
-wanted piece, gap ... are adjacent, and form an array over the buffer without a copy. Taking every
-other element of it copies the wanted ones together, in C++ and at the speed of memory.
+An Arrow array of variable length is a block of bytes and the positions where values end and the
+next begin, so values have to be adjacent. Those of records have gaps between them. But wanted
+piece, gap, wanted piece, gap ... are adjacent, and form an array over the buffer without a copy.
+Taking every other element of it copies the wanted ones together, in C++ and at the speed of memory.
 """
 
 from __future__ import annotations

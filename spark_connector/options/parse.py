@@ -1,11 +1,11 @@
 """Options from Spark's map of texts: known names only, any case, each value checked.
 
-An unknown name is an error with the nearest known one; so is an option that is given twice under two
-of its names with different values. Spark's own options are ignored.
+An unknown name is an error with the nearest known one; so is an option that is given twice under
+two of its names with different values. Spark's own options are ignored.
 
-An instant is milliseconds since 1970, an ISO-8601 text (without an offset: UTC), ``now``, or relative
-to now: ``-1h``, ``-90s``, ``-2d``. A duration is a number of milliseconds or a number with a unit, as
-Spark writes its own (cf. JavaUtils.timeStringAs).
+An instant is milliseconds since 1970, an ISO-8601 text (without an offset: UTC), ``now``, or
+relative to now: ``-1h``, ``-90s``, ``-2d``. A duration is a number of milliseconds or a number with
+a unit, as Spark writes its own (cf. JavaUtils.timeStringAs).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A send does nothing for the index. The index's thread, a query, or a clean stop takes the lock and
 calls ``step`` as often as it needs; so all of them work on the same position, and hold the lock for
-one slice. After a clean stop a note beside the store has the position, valid as long as the last file
-is unchanged; otherwise the files have it, since each has its last message (cf.
-IndexService.buildIndex). After a crash only full files are valid (``file``): what came after them is
-indexed again.
+one slice. After a clean stop a note beside the store has the position, valid as long as the last
+file is unchanged; otherwise the files have it, since each has its last message (cf.
+IndexService.buildIndex). After a crash only full files are valid (``file``): what came after them
+is indexed again.
 
 ``LogReader`` reads the log piece by piece through maps of its own, because the log belongs to the
 loop's thread. It takes the end, the names of the files and, of a file that is not mapped, a map of

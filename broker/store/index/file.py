@@ -2,14 +2,14 @@
 
 A file has its full length from the start and blocks only where something was written. Entries and
 header are written by ``write``; slots, which lie scattered, are stored through the map, into pages
-that were written as zeros before: a store into a page without blocks on a full disk is SIGBUS, not an
-error. What is read is fetched first, so that no thread holds the GIL while the disk works.
+that were written as zeros before: a store into a page without blocks on a full disk is SIGBUS, not
+an error. What is read is fetched first, so that no thread holds the GIL while the disk works.
 
 Files are named after the local time of their creation, and a later one's name is greater. Only the
-last one takes entries; when it is full it is synced, and the next one begins with its end. A file is
-removed if its header is invalid, if it has messages that the log has not, or if the broker died
-before it was full: the log has all that is needed to write it again. Files of another length are left
-alone and not used.
+last one takes entries; when it is full it is synced, and the next one begins with its end. A file
+is removed if its header is invalid, if it has messages that the log has not, or if the broker died
+before it was full: the log has all that is needed to write it again. Files of another length are
+left alone and not used.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Nothing is locked and nothing is written to the source. The steps, in this order
 
 1.  read the state that must not be ahead of the log (``rest``);
 2.  look up the log's end: the copy is true of this moment;
-3.  copy the queues before the log: retention takes the log first, and a queue whose messages are gone
-    is usual, while a message without its queue is not (``queues``);
+3.  copy the queues before the log: retention takes the log first, and a queue whose messages are
+    gone is usual, while a message without its queue is not (``queues``);
 4.  copy the log, and check every record of the copy (``files``);
 5.  add the queue entries that were not written yet;
-6.  copy index and the rest (``rest``), and write a checkpoint and a safe point, since by then all of
-    it is on the disk.
+6.  copy index and the rest (``rest``), and write a checkpoint and a safe point, since by then all
+    of it is on the disk.
 
 So the copy looks as if its broker had been stopped cleanly: RocketMQ's opens it, and ours finds a
 safe point at the end of the log.

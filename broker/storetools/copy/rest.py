@@ -1,17 +1,17 @@
 """Copying what a store has beside log and queues: the index, and the state files of ``config/``.
 
 The index file being written is left out unless the store is closed; our broker indexes its messages
-again. All other index files are full, and are copied as far as the copied log has their messages. Of
-the other directories, extended queue entries only grow and can be copied at any time, as can a name
-server's table. What Apache's 5.x keeps (timers, batch queues, compacted topics) is consistent only
-when the store is closed.
+again. All other index files are full, and are copied as far as the copied log has their messages.
+Of the other directories, extended queue entries only grow and can be copied at any time, as can a
+name server's table. What Apache's 5.x keeps (timers, batch queues, compacted topics) is consistent
+only when the store is closed.
 
 Committed offsets and the progress of delayed messages must not be ahead of the copy: a consumer
 beyond messages that are missing would skip those that come in their place. These files are read
-before the log's end is looked up, and what is beyond a queue all the same (after a crash, or with an
-end in the past) is set back to its end. Topics and groups are read last, so that all copied messages
-have theirs. Apache's brokers remove a state file before they write the new one: a missing file is
-looked for again.
+before the log's end is looked up, and what is beyond a queue all the same (after a crash, or with
+an end in the past) is set back to its end. Topics and groups are read last, so that all copied
+messages have theirs. Apache's brokers remove a state file before they write the new one: a missing
+file is looked for again.
 """
 
 from __future__ import annotations

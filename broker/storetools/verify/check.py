@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.redispatch import QueueKey
-from broker.store.verify import fast
+from broker.storetools.verify import compiled
 from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import IndexFiles, Place, Scan, load_index
@@ -153,7 +153,7 @@ class Check:
         scan = Scan(
             findings,
             [file.start for file in files],
-            None if self._options.plain else fast.load(),
+            None if self._options.plain else compiled.load(),
         )
         scan.run(index.parts)
         queues, results = self._walk(view, files, end.position, lost_until, index, scan.places)

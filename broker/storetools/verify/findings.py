@@ -4,8 +4,9 @@
 from the log again: queues, index, checkpoint. A ``NOTE`` is not a problem.
 
 A running broker holds a lock on the first byte of the store's file ``lock``, Apache's as ours. The
-system is asked who would conflict with such a lock; none is taken. Closing the file would give up the
-locks that this process has on it, so a process that has the store open itself does not open it here.
+system is asked who would conflict with such a lock; none is taken. Closing the file would give up
+the locks that this process has on it, so a process that has the store open itself does not open it
+here.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from broker.store.verify.fast import Fast
+from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_scan import IndexPart, Place, blocks
 from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS

@@ -1,11 +1,11 @@
 """The index files of a store and what each claims: header, order of entries, chains.
 
-A file does not contain its numbers of slots and entries, which are settings of the broker that wrote
-it. They are found by trying: the newest entry must be the one that its slot leads to.
+A file does not contain its numbers of slots and entries, which are settings of the broker that
+wrote it. They are found by trying: the newest entry must be the one that its slot leads to.
 
 Entries are nearly sorted by physical offset, because the index follows the log. So a file is read
-once from end to end: the chains are built as a writer would and compared, and the first entry of each
-part of the log is noted, which is then checked with that part (``index_match``).
+once from end to end: the chains are built as a writer would and compared, and the first entry of
+each part of the log is noted, which is then checked with that part (``index_match``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from broker.store.index.file import Shape
 from broker.store.results import StoreError
-from broker.store.verify.fast import Fast
+from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.index_match import Claims
 from broker.storetools.verify.metadata_files import check_index_note

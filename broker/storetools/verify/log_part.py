@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from broker.store.redispatch import Gathering, LogRow, row_of
 from broker.store.results import StoreError
-from broker.store.verify import fast as compiled
-from broker.store.verify.fast import Fast
+from broker.storetools.verify import compiled
+from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import Claims, IndexMatch, Key
 from broker.storetools.verify.index_scan import IndexPart, Place

@@ -3,8 +3,8 @@
 Messages of a queue have consecutive numbers. Where they haven't, records were lost (a gap), or the
 topic was deleted and created again: then its queue began at 0 again, and the records of its first
 life do not count. A single message whose number doesn't match its neighbours' has a damaged number:
-neither CRC nor lengths cover it. Wrong entries are kept as ranges of one kind, a few for each queue,
-and judged at the end (``queue_checker``), when the whole log has been read.
+neither CRC nor lengths cover it. Wrong entries are kept as ranges of one kind, a few for each
+queue, and judged at the end (``queue_checker``), when the whole log has been read.
 
 A repair writes new files beside the old ones. Entries that the log has no record for are taken from
 the old files if possible: those of messages that retention has deleted. Numbers without a message

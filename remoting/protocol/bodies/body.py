@@ -3,8 +3,8 @@
 A body is a ``msgspec.Struct`` with camel-case names on the wire and a default for every field.
 msgspec decodes it at C speed. Only if msgspec refuses a body are fastjson's lax conversions tried
 (cf. TypeUtils.cast), which also treat null as absent; if that fails too the result is a
-``BodyError``. Bodies with maps keyed by queues always take that path, because msgspec reads a key of
-an unknown type as text.
+``BodyError``. Bodies with maps keyed by queues always take that path, because msgspec reads a key
+of an unknown type as text.
 
 The conversions turn numbers into text and text into numbers, cut off fractions, treat a null member
 as absent and a bare name used as a key as text. ``soften`` applies them to the parsed tree, guided

@@ -6,9 +6,9 @@ A consume queue entry has a message's position, its size and its tags code. Logi
 byte ``20 * n`` of the queue's files taken together. In the schedule topic the third number is the
 time of delivery instead (cf. ConsumeQueue).
 
-The checkpoint has the store times up to which log, queues and index are on disk: three int64 in 4096
-bytes, the rest zero (5.x keeps two more numbers there, which we don't read). All three may be 0 after
-a crash (cf. StoreCheckpoint).
+The checkpoint has the store times up to which log, queues and index are on disk: three int64 in
+4096 bytes, the rest zero (5.x keeps two more numbers there, which we don't read). All three may be
+0 after a crash (cf. StoreCheckpoint).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Reading and repairing a store without a broker."""

@@ -1,0 +1,1 @@
+"""Copying a store while its broker runs."""
