@@ -67,8 +67,8 @@ def fill(root: Path, size: int, count: int) -> None:
 def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
     """Rows read in this process, and seconds."""
     from spark_connector.schema import STORE_COLUMNS
-    from spark_connector.store.options import store_options
-    from spark_connector.store.planning import Bounds, plan
+    from spark_connector.store.options import Bounds, store_options
+    from spark_connector.store.planning import plan
     from spark_connector.store.reading import StoreTask, open_view
 
     options = store_options({"path": str(root), "scan": scan})

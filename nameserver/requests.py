@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from nameserver.config import (
     BROKER_TIMEOUT_MS,
     MAX_BROKER_TIMEOUT_MS,
@@ -20,15 +18,7 @@ from nameserver.config import (
     MAX_NAME_LENGTH,
     MAX_QUEUES,
 )
-from nameserver.kv import (
-    ORDER_TOPIC_NAMESPACE,
-    delete_kv,
-    get_config,
-    get_kv,
-    get_kv_list,
-    put_kv,
-    update_config,
-)
+from nameserver.kv import ORDER_TOPIC_NAMESPACE, KVLimitError, _log
 from nameserver.routes import (
     Broker,
     Queues,
@@ -38,8 +28,8 @@ from nameserver.routes import (
     RouteLimitError,
     WatchLimitError,
 )
-from nameserver.state import Peer, State
-from remoting.protocol.bodies import decode, encode
+from nameserver.state import Peer, State, StateFileError
+from remoting.protocol.bodies import decode, encode, properties_text
 from remoting.protocol.bodies.registration import (
     RegisterBrokerBody,
     body_crc_matches,
@@ -60,9 +50,14 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
@@ -77,10 +72,9 @@ from remoting.protocol.headers.registration import (
     UnRegisterBrokerRequestHeader,
 )
 from remoting.protocol.own_codes import OwnRequestCode
+from remoting.settings import ConfigError
 
 _UNLIKELY: Final = frozenset("\0\r\n\t ")
-
-_log = structlog.get_logger("nameserver")
 
 
 def register_broker(state: State, request: Command, peer: Peer) -> Command:
@@ -376,6 +370,86 @@ def _broker_data(broker: Broker) -> BrokerData:
 
 
 Answer = Command | Awaitable[Command]
+
+BLACK_LIST: Final = frozenset(
+    {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+)
+"""Settings that no request may change: they name files."""
+
+
+async def put_kv(state: State, request: Command, peer: Peer) -> Command:
+    """PUT_KV_CONFIG; answered when the entry is on disk."""
+    header = request.read(PutKVConfigRequestHeader)
+    return await _change_kv(state, request, peer, (header.namespace, header.key, header.value))
+
+
+async def delete_kv(state: State, request: Command, peer: Peer) -> Command:
+    """DELETE_KV_CONFIG; that it isn't there is a success too."""
+    header = request.read(DeleteKVConfigRequestHeader)
+    return await _change_kv(state, request, peer, (header.namespace, header.key, None))
+
+
+def get_kv(state: State, request: Command, _: Peer) -> Command:
+    """GET_KV_CONFIG."""
+    header = request.read(GetKVConfigRequestHeader)
+    value = state.kv.get(header.namespace, header.key)
+    if value is None:
+        return request.reply(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {header.namespace} Key: {header.key}",
+        )
+    return request.reply(header=GetKVConfigResponseHeader(value=value))
+
+
+def get_kv_list(state: State, request: Command, _: Peer) -> Command:
+    """GET_KVLIST_BY_NAMESPACE."""
+    namespace = request.read(GetKVListByNamespaceRequestHeader).namespace
+    entries = state.kv.entries(namespace)
+    if not entries:
+        return request.reply(
+            ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
+        )
+    return request.reply(body=encode(KVTable(table=dict(entries))))
+
+
+async def update_config(state: State, request: Command, peer: Peer) -> Command:
+    """UPDATE_NAMESRV_CONFIG: settings as properties text; unknown ones are skipped."""
+    values = properties_text.parse(request.body)
+    if forbidden := BLACK_LIST & values.keys():
+        return request.reply(
+            ResponseCode.NO_PERMISSION,
+            f"Can not update config in black list: {', '.join(sorted(forbidden))}",
+        )
+    try:
+        await state.change_config(values)
+    except (ConfigError, StateFileError) as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    _log.info("settings changed", keys=sorted(values), peer=peer.remote_text)
+    return request.reply()
+
+
+def get_config(state: State, request: Command, _: Peer) -> Command:
+    """GET_NAMESRV_CONFIG: the settings as properties text."""
+    return request.reply(body=state.config.as_text())
+
+
+async def _change_kv(
+    state: State, request: Command, peer: Peer, entry: tuple[str, str, str | None]
+) -> Command:
+    namespace, key, value = entry
+    try:
+        await state.change_kv(
+            lambda kv: (
+                kv.without(namespace, key)
+                if value is None
+                else kv.with_value(namespace, key, value)
+            )
+        )
+    except (KVLimitError, StateFileError) as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    _log.info("key-value entry changed", namespace=namespace, key=key, peer=peer.remote_text)
+    return request.reply()
+
 
 HANDLERS: Final[dict[int, Callable[[State, Command, Peer], Answer]]] = {
     RequestCode.REGISTER_BROKER: register_broker,

@@ -83,8 +83,6 @@ MAX_CONNECTIONS: Final = 10_000
 BACKLOG: Final = 1024
 """Connections that wait to be accepted (cf. NettyServerConfig)."""
 
-SHORT_BACKLOG: Final = 64
-"""The same where descriptors are scarce: all of them may be accepted in one turn of the loop."""
 
 CLOSE_TIMEOUT: Final = 5.0
 """To send what is left after a close was asked for; then the connection is cut."""

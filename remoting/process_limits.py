@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from remoting.limits import SHORT_BACKLOG
-
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _LIMITS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
@@ -49,6 +47,10 @@ def memory_bytes(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> int:
             with suppress(OSError, ValueError):
                 found.append(int((groups / directory / path / file).read_text()))
     return min(found)
+
+
+SHORT_BACKLOG: Final = 64
+"""The same where descriptors are scarce: all of them may be accepted in one turn of the loop."""
 
 
 RESERVED: Final = 4 * SHORT_BACKLOG

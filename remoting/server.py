@@ -21,8 +21,9 @@ from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.endpoint import ConnectionCallback, Endpoint, FeedFactory, Handler
 from remoting.errors import BindFailed
-from remoting.limits import BACKLOG, DRAIN_TIMEOUT, SHORT_BACKLOG, ServerLimits
+from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
 from remoting.log import Log
+from remoting.process_limits import SHORT_BACKLOG
 
 if TYPE_CHECKING:
     from remoting.process_limits import ConnectionRoom

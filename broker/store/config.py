@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
-from broker.store.retention import RetentionConfig
+from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_MESSAGE_BYTES

@@ -19,8 +19,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.mapped_file import MappedFile
-from broker.store.opening import Progress
-from broker.store.redispatch import Stretch
+from broker.store.progress import Progress
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
@@ -62,6 +61,38 @@ ALONE_BYTES: Final = 1 << 20
 
 STRETCH_BYTES: Final = 1 << 20
 """Looked at together: it stays in the processor's cache while that is done."""
+
+QueueKey = tuple[str, int]
+"""Topic and queue id."""
+
+
+class EntryRun(NamedTuple):
+    """Packed entries of a queue, of messages from number ``first`` on."""
+
+    key: QueueKey
+    first: int
+    entries: bytes | bytearray
+
+
+class Stretch(NamedTuple):
+    """Good records that follow each other in the log.
+
+    Attributes:
+        physical_offset: of the first.
+        size: bytes of all.
+        records: how many they are.
+        last: physical offset of the last.
+        last_store_ms: its store time.
+        runs: the entries that they call for; those of one queue in the log's order.
+    """
+
+    physical_offset: int
+    size: int
+    records: int
+    last: int
+    last_store_ms: int
+    runs: Sequence[EntryRun]
+
 
 LookTogether = Callable[[memoryview, int], Stretch | None]
 """Finds the good records that bytes of the log begin with, of which the physical offset is given;

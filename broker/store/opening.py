@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from dataclasses import dataclass
 
 from broker.store import clean_stop
@@ -19,6 +18,7 @@ from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.os_files import Files, Lock
+from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
 from broker.store.reader import Reader
 from broker.store.recovery import Recovery
@@ -33,43 +33,6 @@ from broker.store.warmth import Warmth
 from remoting.clock import Clock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
-
-
-class OpeningGivenUp(StoreError):
-    """The store is not open because somebody did not want to wait for it any longer."""
-
-
-class Progress:
-    """Of one opening, in the thread that opens; others look at it and may give it up.
-
-    Attributes:
-        position: physical offset that the walk over the log has come to.
-        end: where the log's files end.
-    """
-
-    __slots__ = ("_given_up", "end", "position")
-
-    def __init__(self) -> None:
-        self._given_up = threading.Event()
-        self.position = 0
-        self.end = 0
-
-    def give_up(self) -> None:
-        """Have the opening end soon."""
-        self._given_up.set()
-
-    def look(self) -> None:
-        """Called between two steps, after each of which a kill would do no harm either.
-
-        Raises:
-            OpeningGivenUp: it shall end.
-        """
-        if self._given_up.is_set():
-            raise OpeningGivenUp(
-                "the store was not opened because the broker was told to stop meanwhile: the next"
-                " start begins anew"
-            )
-
 
 LOCK_TEXT = b"lock"
 _FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
 from broker.store.limits import MAX_QUEUES
-from broker.store.opening import Progress
+from broker.store.progress import Progress
 from broker.store.results import StoreError
 from remoting.protocol.names import validate_topic
 

@@ -42,7 +42,7 @@ async def measure(
 
     Args:
         cold_reads: of the queue's store.
-        owner: who asks; see ``StoreReads.get_patiently``.
+        owner: who asks; see ``MessageStore.get_patiently``.
         queue: of the messages.
         question: which of them.
 

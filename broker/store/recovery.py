@@ -30,11 +30,11 @@ from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import FILES_OF_A_CLEAN_START
-from broker.store.log_walk import LogRecord, LogWalk, LookTogether, begins_by
+from broker.store.log_walk import LogRecord, LogWalk, LookTogether, Stretch, begins_by
 from broker.store.mapped_file import MappedFile
-from broker.store.opening import Progress
+from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import Stretch, find_stretch
+from broker.store.redispatch import find_stretch
 from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
 from broker.store.safe_point import SafePoint

@@ -17,43 +17,11 @@ from typing import Final, NamedTuple
 
 from broker.store.dispatch import entry_of, takes_queue_offset
 from broker.store.index.keys import hashes_of
-from broker.store.log_walk import LogRecord
+from broker.store.log_walk import EntryRun, LogRecord, QueueKey, Stretch
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4, body_crc, locate
 from remoting.protocol.names import validate_topic
-
-QueueKey = tuple[str, int]
-"""Topic and queue id."""
-
-
-class EntryRun(NamedTuple):
-    """Packed entries of a queue, of messages from number ``first`` on."""
-
-    key: QueueKey
-    first: int
-    entries: bytes | bytearray
-
-
-class Stretch(NamedTuple):
-    """Good records that follow each other in the log.
-
-    Attributes:
-        physical_offset: of the first.
-        size: bytes of all.
-        records: how many they are.
-        last: physical offset of the last.
-        last_store_ms: its store time.
-        runs: the entries that they call for; those of one queue in the log's order.
-    """
-
-    physical_offset: int
-    size: int
-    records: int
-    last: int
-    last_store_ms: int
-    runs: Sequence[EntryRun]
-
 
 # CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.
 _FIELDS: Final = Struct(">8xIi4xqqi16xq")

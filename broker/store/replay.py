@@ -11,9 +11,8 @@ from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.dispatch import QueueEntry, entry_of
-from broker.store.log_walk import LogRecord, LogWalk
+from broker.store.log_walk import LogRecord, LogWalk, QueueKey, Stretch
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import QueueKey, Stretch
 from broker.store.results import RecoveryReport
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 

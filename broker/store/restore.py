@@ -33,7 +33,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.redispatch import row_of
 from broker.store.results import StoreBusy, StoreError, StoreStats
 from broker.store.soundness import LIGHT_PREFIX, Soundness
-from broker.storetools.view import FileRow
+from broker.storetools.view_files import FileRow
 from broker.storetools.view_log import Damage, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.errors import RecordError

@@ -26,7 +26,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.limits import MAX_RECORD_BYTES, VIEW_CHUNK_BYTES, VIEW_SEARCH_BYTES
-from broker.storetools.view import FileRow, ViewFile
+from broker.storetools.view_files import FileRow, ViewFile
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     MAGIC_BLANK,

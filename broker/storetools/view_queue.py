@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.limits import MAX_VIEW_ENTRIES
 from broker.store.results import StoreError
-from broker.storetools.view import FileRow, StoreChanged, ViewFile
+from broker.storetools.view_files import FileRow, StoreChanged, ViewFile
 from broker.storetools.view_log import LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 

@@ -15,10 +15,10 @@ from typing import Any, Final, Generic, TypeVar
 from client.consumer.concurrent import Concurrent
 from client.consumer.crew import as_async, is_async
 from client.consumer.intake import Held, Intake
+from client.consumer.iteration import Iteration
 from client.consumer.offset_store import BrokerOffsets, LocalOffsets, Store, default_file
 from client.consumer.options import Handler, PushOptions
 from client.consumer.orderly import InOrder, Lanes
-from client.consumer.outcome import Iteration
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.context import ClientContext

@@ -10,18 +10,11 @@ thread. A success is recorded at once; everything else is carried out by a task.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
-from client.consumer.concurrent import Concurrent
-from client.consumer.intake import Held, Intake
-from client.consumer.orderly import InOrder
-from client.consumer.process_queue import Run
-from client.consumer.received import ReceivedMessage
 from client.errors import DeadLetter, RetryLater
-from remoting.tasks import Supervisor
 
 DELAY_LEVELS: Final = (
     *(1, 5, 10, 30),
@@ -129,58 +122,3 @@ class Settler(Protocol):
     def let_go(self, message: Any) -> None:
         """It no longer does."""
         ...
-
-
-T = TypeVar("T")
-
-
-class Iteration(Generic[T]):
-    """The takers of one consumer.
-
-    Args:
-        way: concurrent or in order.
-    """
-
-    def __init__(
-        self, intake: Intake[T], way: Concurrent[T] | InOrder[T], tasks: Supervisor
-    ) -> None:
-        self._intake = intake
-        self._way = way
-        self._tasks = tasks
-        self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[None]] = set()
-
-    def take(self) -> ReceivedMessage[T] | None:
-        """The next message; None: there is none now."""
-        while (held := self._intake.next()) is not None:
-            run = self._way.take(held)
-            if run is not None:
-                held.on_outcome = self._settled
-                held.handling.add(run)
-                self._way.crew.began(held, run)
-                return run.messages[0]
-        return None
-
-    async def wait(self) -> None:
-        """Until ``wake`` is called."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-
-    def wake(self) -> None:
-        """There is a message, or an end: let all who wait look again."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def _settled(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
-        if run not in held.queue.active:
-            return
-        self._way.crew.ended(run)
-        if held.queue.outcomes.get(run.offset, DONE).verdict is Verdict.DONE:
-            self._way.done(held, run)
-        else:
-            self._tasks.spawn(self._way.give_up(held, run, DONE), "carrying out an outcome")

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import client
 from broker.store.consume_queue import FILLER_SIZE
-from broker.storetools.view import EntryRun, LogView, QueueView, StoreView, ViewFile
+from broker.storetools.view import EntryRun, LogView, QueueView, StoreView
+from broker.storetools.view_files import ViewFile
 from client.serde import raw
 from pocketmq.export.writers import (
     PORTION,

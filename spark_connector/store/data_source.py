@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_connector.schema import Column
-    from spark_connector.store.options import StoreOptions
-    from spark_connector.store.planning import Bounds, Piece
+    from spark_connector.store.options import Bounds, StoreOptions
+    from spark_connector.store.planning import Piece
 
 
 @dataclass
@@ -100,7 +100,8 @@ class StoreReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks. Raises ``ConnectorError``."""
         from broker.storetools.view import StoreError
-        from spark_connector.store.planning import Bounds, plan
+        from spark_connector.store.options import Bounds
+        from spark_connector.store.planning import plan
         from spark_connector.store.reading import connector_error, open_view
 
         try:

@@ -32,7 +32,6 @@ from spark_connector.options.parse import (
 )
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.source.pushdown import push
-from spark_connector.store.planning import Bounds
 
 FORMAT: Final = "rocketmq.store"
 MAX_PARTITIONS: Final = 10_000
@@ -173,6 +172,17 @@ def store_options(given: Mapping[str, str]) -> StoreOptions:
         max_records=reader.get(MAX_RECORDS),
         max_bytes=reader.get(MAX_BYTES),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the filters of a query leave to be read; None for no bound. Ends are excluded."""
+
+    topics: frozenset[str] | None = None
+    queue_ids: frozenset[int] | None = None
+    offsets: tuple[int | None, int | None] = (None, None)
+    stored_ms: tuple[int | None, int | None] = (None, None)
+    positions: tuple[int | None, int | None] = (None, None)
 
 
 _NOTHING = Bounds(topics=frozenset(), positions=(0, 0))

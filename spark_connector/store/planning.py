@@ -17,7 +17,7 @@ from remoting.log import Log
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError
 from spark_connector.planning.ranges import RangePartition, split
-from spark_connector.store.options import Scan, StoreOptions
+from spark_connector.store.options import Bounds, Scan, StoreOptions
 
 _log = Log("spark")
 
@@ -45,17 +45,6 @@ SMALL_RECORDS: Final = 20_000
 CLOCK_STEP_MS: Final = 10_000
 """Store times may go back by so much when the broker's clock is set back: filters by time are
 widened by it, and Spark looks at each row again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the filters of a query leave to be read; None for no bound. Ends are excluded."""
-
-    topics: frozenset[str] | None = None
-    queue_ids: frozenset[int] | None = None
-    offsets: tuple[int | None, int | None] = (None, None)
-    stored_ms: tuple[int | None, int | None] = (None, None)
-    positions: tuple[int | None, int | None] = (None, None)
 
 
 def plan(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Piece]:

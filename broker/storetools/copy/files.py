@@ -18,8 +18,8 @@ from struct import Struct
 from typing import Final
 
 from broker.store.results import StoreError
-from broker.storetools.copy.copying import Moment, Target
-from broker.storetools.view import FileRow, StoreChanged, ViewFile, unreadable
+from broker.storetools.copy.target import MAX_STARTS, Moment, Target
+from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.storetools.view_log import Damage, LogChunk, LogView
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk.files import name_of
@@ -39,8 +39,6 @@ STEP_BYTES: Final = 32 * 1024 * 1024
 PLAIN_STEP_BYTES: Final = 1024 * 1024
 """The same where the system can't copy by itself and the bytes pass through this process."""
 
-MAX_STARTS: Final = 10
-"""How often copying begins anew because retention took what was to be copied next."""
 
 MAX_FAULTS: Final = 1000
 """Places of damage that a report names; the others are counted."""
@@ -51,8 +49,6 @@ MAX_STATE_READS: Final = 20
 STATE_PAUSE_SECONDS: Final = 0.02
 """Between two of these reads."""
 
-SYNC_THREADS: Final = 8
-"""Files synced at once: a journal takes what comes together for little more than one of them."""
 
 DELIVERY_SLACK_MS: Final = 60_000
 """With an end in the past: what was due so long before it is taken to have been delivered."""

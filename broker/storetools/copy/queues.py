@@ -24,9 +24,15 @@ from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.dispatch import QueueEntry, entry_of
 from broker.store.log_walk import LogRecord
-from broker.storetools.copy.copying import DEFAULT_QUEUE_FILE_BYTES, Moment, Target
-from broker.storetools.copy.files import MAX_STARTS, SYNC_THREADS, LogCopy, copy_beginning
-from broker.storetools.view import FileRow, StoreChanged, ViewFile
+from broker.storetools.copy.files import LogCopy, copy_beginning
+from broker.storetools.copy.target import (
+    DEFAULT_QUEUE_FILE_BYTES,
+    MAX_STARTS,
+    SYNC_THREADS,
+    Moment,
+    Target,
+)
+from broker.storetools.view_files import FileRow, StoreChanged, ViewFile
 from broker.storetools.view_log import LogChunk, LogView
 from broker.storetools.view_queue import first_from
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of

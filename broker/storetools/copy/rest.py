@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.store.results import StoreError
-from broker.storetools.copy.copying import Moment, Target, is_clean
 from broker.storetools.copy.files import (
     DELIVERY_SLACK_MS,
     MAX_STATE_READS,
@@ -32,7 +31,8 @@ from broker.storetools.copy.files import (
     copy_beginning,
 )
 from broker.storetools.copy.queues import CopiedQueue, Queues
-from broker.storetools.view import FileRow, StoreChanged, unreadable
+from broker.storetools.copy.target import Moment, Target, is_clean
+from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import HEADER, IndexHeader

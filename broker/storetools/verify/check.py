@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from broker.store.redispatch import QueueKey
+from broker.store.log_walk import QueueKey
 from broker.storetools.verify import compiled
 from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, Ranges, is_open
@@ -28,7 +28,8 @@ from broker.storetools.verify.index_scan import IndexFiles, Place, Scan, load_in
 from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
 from broker.storetools.verify.queue_checker import Judge, Situation
 from broker.storetools.verify.queue_walk import QueueReader, QueueWalk
-from broker.storetools.view import LogEnd, StoreChanged, StoreView, ViewFile
+from broker.storetools.view import LogEnd, StoreView
+from broker.storetools.view_files import StoreChanged, ViewFile
 
 MAX_TRIES: Final = 4
 """How often a running store is looked at: retention may take files meanwhile, and what is read

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.index_scan import IndexPart, Place, blocks
+from broker.storetools.verify.index_scan import Claims, IndexPart, Place, blocks
 from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 
 _Block = tuple[int, int, bytearray]
@@ -39,18 +39,6 @@ class Entry(NamedTuple):
     hash: int
     offset: int
     seconds: int
-
-
-class Claims(NamedTuple):
-    """What of the log the index knows.
-
-    Attributes:
-        begin: physical offset of the first message that it must have.
-        end: of the last one, whose keys it may have in part.
-    """
-
-    begin: int
-    end: int
 
 
 class IndexMatch:

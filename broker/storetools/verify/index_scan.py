@@ -21,9 +21,9 @@ from broker.store.index.file import Shape
 from broker.store.results import StoreError
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings
-from broker.storetools.verify.index_match import Claims
-from broker.storetools.verify.metadata_files import check_index_note
-from broker.storetools.view import StoreChanged, StoreView, ViewFile
+from broker.storetools.view import StoreView
+from broker.storetools.view_files import StoreChanged, ViewFile
+from remoting.protocol.accelerated import json_loads
 from remoting.protocol.disk.index_file import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,
@@ -41,6 +41,9 @@ _MAX_SHAPES: Final = 4096
 """Shapes that are tried one by one; of larger files that are not the usual ones, the likely."""
 
 _SAMPLES: Final = 32
+
+
+INDEX_NOTE: Final = "pocketmq-index"
 
 
 class IndexPart(NamedTuple):
@@ -430,3 +433,35 @@ def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]
             )
             findings.note("index-other", part.path, None, sentence)
     return kept
+
+
+class Claims(NamedTuple):
+    """What of the log the index knows.
+
+    Attributes:
+        begin: physical offset of the first message that it must have.
+        end: of the last one, whose keys it may have in part.
+    """
+
+    begin: int
+    end: int
+
+
+def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:
+    """How far our note says that the index is, 0 if it says nothing of these files."""
+    path = root / INDEX_NOTE
+    try:
+        content = json_loads(path.read_bytes())
+        indexed, last = int(content["indexed"]), list(content["last"])
+    except OSError:
+        return 0
+    except (ValueError, KeyError, TypeError):
+        findings.derived("side-file", str(path), None, "it is damaged, and will not be believed")
+        return 0
+    actual = [Path(parts[-1].path).name, parts[-1].header.next_entry] if parts else []
+    if last == actual:
+        return indexed
+    if last and last[0] > (actual[0] if actual else ""):
+        missing = root / "index" / str(last[0])
+        findings.derived("index-file", str(missing), None, "the newest index file is missing")
+    return 0

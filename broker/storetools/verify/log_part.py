@@ -21,8 +21,8 @@ from broker.store.results import StoreError
 from broker.storetools.verify import compiled
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.index_match import Claims, IndexMatch, Key
-from broker.storetools.verify.index_scan import IndexPart, Place
+from broker.storetools.verify.index_match import IndexMatch, Key
+from broker.storetools.verify.index_scan import Claims, IndexPart, Place
 from broker.storetools.verify.queue_walk import QueueReader, QueueState, QueueWalk
 from broker.storetools.view import StoreView
 from broker.storetools.view_log import chain

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store import state_file
-from broker.store.redispatch import QueueKey
+from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
-from broker.storetools.verify.index_scan import IndexPart
 from broker.storetools.view import StoreView
 from remoting.protocol.accelerated import crc32, json_loads
 from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
@@ -19,7 +18,6 @@ from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
 
 SAFE_POINT: Final = "pocketmq-safe-point"
 CLEAN_STOP: Final = "pocketmq-clean-stop"
-INDEX_NOTE: Final = "pocketmq-index"
 _CRC_DIGITS: Final = 8
 _BATCH_QUEUES: Final = "BatchCQ"
 
@@ -246,23 +244,3 @@ def _checked(path: Path, findings: Findings) -> dict[str, Any] | None:
         findings.derived("side-file", str(path), None, sentence)
         return None
     return content
-
-
-def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:
-    """How far our note says that the index is, 0 if it says nothing of these files."""
-    path = root / INDEX_NOTE
-    try:
-        content = json_loads(path.read_bytes())
-        indexed, last = int(content["indexed"]), list(content["last"])
-    except OSError:
-        return 0
-    except (ValueError, KeyError, TypeError):
-        findings.derived("side-file", str(path), None, "it is damaged, and will not be believed")
-        return 0
-    actual = [Path(parts[-1].path).name, parts[-1].header.next_entry] if parts else []
-    if last == actual:
-        return indexed
-    if last and last[0] > (actual[0] if actual else ""):
-        missing = root / "index" / str(last[0])
-        findings.derived("index-file", str(missing), None, "the newest index file is missing")
-    return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.redispatch import QueueKey
+from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.queue_walk import Kind, QueueReader, QueueState, Wrong

@@ -22,9 +22,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.redispatch import EntryRun, QueueKey
+from broker.store.log_walk import EntryRun, QueueKey
 from broker.store.results import StoreError
-from broker.storetools.view import FileRow
+from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of
 
 MAX_RANGES_PER_QUEUE: Final = 64

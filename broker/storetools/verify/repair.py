@@ -15,16 +15,16 @@ from typing import Any, Final, NamedTuple
 
 from broker.store.index.file import IndexRow, Shape
 from broker.store.index.keys import PlainBatch
+from broker.store.log_walk import QueueKey
 from broker.store.opening import LOCK_TEXT
 from broker.store.os_files import OsFiles
-from broker.store.redispatch import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Findings
-from broker.storetools.verify.index_match import Claims, IndexMatch, Key
-from broker.storetools.verify.index_scan import NAME_DIGITS, Place, load_index
+from broker.storetools.verify.index_match import IndexMatch, Key
+from broker.storetools.verify.index_scan import INDEX_NOTE, NAME_DIGITS, Claims, Place, load_index
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
-from broker.storetools.verify.metadata_files import CLEAN_STOP, INDEX_NOTE, SAFE_POINT, read_told
+from broker.storetools.verify.metadata_files import CLEAN_STOP, SAFE_POINT, read_told
 from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, QueueReader, complete
 from broker.storetools.view import StoreView
 from remoting.clock import SystemClock

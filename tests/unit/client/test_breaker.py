@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from client.consumer.iteration import Iteration
 from client.consumer.options import Orderly, PushOptions
-from client.consumer.outcome import COMMIT, Iteration, Verdict
+from client.consumer.outcome import COMMIT, Verdict
 from client.errors import DeadLetter, RetryLater, UsageError
 from client.events import ConsumptionPaused
 from client.limits import BREAKER_FAILURES

@@ -11,7 +11,7 @@ import pytest
 
 from broker import store_start
 from broker.store.message_store import MessageStore, RecoveryReport, StoreConfig
-from broker.store.opening import OpeningGivenUp, Progress
+from broker.store.progress import OpeningGivenUp, Progress
 from broker.store.results import StoreError
 from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file

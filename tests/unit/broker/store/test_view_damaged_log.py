@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.storetools import view_log
-from broker.storetools.view import FileRow, LogEnd, StoreError, StoreView
+from broker.storetools.view import LogEnd, StoreError, StoreView
+from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened

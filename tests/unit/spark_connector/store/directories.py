@@ -11,8 +11,8 @@ import pyarrow as pa
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.storetools.view import LogChunk, StoreView
 from spark_connector.schema import STORE_COLUMNS
-from spark_connector.store.options import store_options
-from spark_connector.store.planning import Bounds, Piece, plan
+from spark_connector.store.options import Bounds, store_options
+from spark_connector.store.planning import Piece, plan
 from spark_connector.store.reading import StoreTask, open_view
 from tests.archives import unpack
 from tests.unit.broker.store.stores import message

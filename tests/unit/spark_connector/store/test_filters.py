@@ -16,8 +16,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from spark_connector.store.options import Scan, StoreOptions, narrowed
-from spark_connector.store.planning import Bounds
+from spark_connector.store.options import Bounds, Scan, StoreOptions, narrowed
 
 OPTIONS = StoreOptions(path="/store", broker_name="broker-a")
 

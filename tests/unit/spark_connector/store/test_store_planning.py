@@ -10,7 +10,8 @@ import pytest
 
 from spark_connector.errors import UnknownTopicError
 from spark_connector.planning.ranges import RangePartition
-from spark_connector.store.planning import Bounds, LogPiece, Piece, QueuePieces
+from spark_connector.store.options import Bounds
+from spark_connector.store.planning import LogPiece, Piece, QueuePieces
 from tests.unit.spark_connector.store.directories import (
     TOPICS,
     made_store,

@@ -16,7 +16,7 @@ from broker.store.results import StoreError
 from broker.storetools.verify import check as checking
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import is_open
-from broker.storetools.view import StoreChanged
+from broker.storetools.view_files import StoreChanged
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
 from tests.unit.broker.store.stores import bodies, message, opened
@@ -248,7 +248,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
-from broker.store.retention import RetentionConfig
+from broker.store.retention_policy import RetentionConfig
 
 KEEP = {"": RetentionConfig(), "short": RetentionConfig(reserved_ms=1, first_delay_ms=1,
     delete_hours=frozenset(range(24)), interval_ms=1000, batch=1, log_pause_ms=1)}

@@ -1,0 +1,262 @@
+"""What a copy is a copy of, and the directory it goes to, which is renamed when complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.store.config import StoreConfig, StorePaths
+from broker.store.os_files import OsFiles
+from broker.store.results import StoreError
+from broker.store.safe_point import Numbers, SafePoint, SafePointFile
+from broker.storetools.view import StoreView
+from broker.storetools.view_files import StoreChanged, ViewFile
+from remoting.protocol.disk.files import Checkpoint
+from remoting.protocol.errors import RecordError
+
+DEFAULT_QUEUE_FILE_BYTES = 6_000_000
+
+
+MAX_STARTS: Final = 10
+"""How often copying begins anew because retention took what was to be copied next."""
+
+
+SYNC_THREADS: Final = 8
+"""Files synced at once: a journal takes what comes together for little more than one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The moment, and how to look at what was there.
+
+    Attributes:
+        view: of the source.
+        commit_log: where its log lies, if elsewhere.
+        end: physical offset where the copy's log ends; a record ends there, or a file.
+        is_past: whether the end was asked for and lies before the log's.
+        settled: physical offset before which all entries are there.
+        checkpoint: the source's.
+        numbers: of each queue the number that the next message had some time before, as far as
+            that is known.
+    """
+
+    view: StoreView
+    commit_log: str | None
+    end: int
+    is_past: bool
+    settled: int
+    checkpoint: Checkpoint
+    numbers: Numbers
+
+    def log_files(self) -> list[ViewFile]:
+        """The files of the log as they are now. Raises ``StoreError``."""
+        return StoreView(self.view.root, commit_log=self.commit_log).log.files
+
+
+def moment_of(root: Path, commit_log: str | None, until: int | None) -> Moment:
+    """The end of the log now, or the place at or behind ``until`` where a record begins.
+
+    Raises:
+        StoreError: a file can't be read, or the log has no such place.
+    """
+    starts = 0
+    while True:
+        try:
+            return _look_up(root, commit_log, until)
+        except StoreChanged:
+            # Retention took a file between its name and its first byte.
+            starts += 1
+            if starts == MAX_STARTS:
+                raise
+
+
+def _look_up(root: Path, commit_log: str | None, until: int | None) -> Moment:
+    view = StoreView(root, commit_log=commit_log)
+    log_end = view.log_end().position
+    end = log_end if until is None else _place(view, until, log_end)
+    checkpoint = read_checkpoint(root)
+    point = _safe_point(view) if view.log.files else None
+    settled = _settled(view, checkpoint) if point is None else point.end
+    numbers = point.numbers if point is not None and point.end <= end else {}
+    settled = min(max(settled, view.log.start), end)
+    return Moment(view, commit_log, end, end < log_end, settled, checkpoint, numbers)
+
+
+def is_clean(root: Path) -> bool:
+    """Whether no broker has the store open, and the last one closed it properly."""
+    return not (root / "abort").exists()
+
+
+def read_checkpoint(root: Path) -> Checkpoint:
+    """What the last flush left; nothing known when it can't be read."""
+    try:
+        return Checkpoint.decode((root / "checkpoint").read_bytes())
+    except (OSError, RecordError):
+        return Checkpoint()
+
+
+def config_of(root: Path, log_file_bytes: int, queue_file_bytes: int) -> StoreConfig:
+    """Settings under which a store of such files opens."""
+    return StoreConfig(
+        root=root,
+        mapped_file_size_commit_log=log_file_bytes,
+        mapped_file_size_consume_queue=queue_file_bytes,
+    )
+
+
+def _place(view: StoreView, until: int, log_end: int) -> int:
+    if not view.log.start < until <= log_end:
+        raise StoreError(
+            f"the log in {view.root} goes from {view.log.start} to {log_end}, so it can't be copied"
+            f" up to {until}: give an offset in between"
+        )
+    return view.log.first_start(until, log_end)
+
+
+def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
+    """See ``Moment``; at any rate not too late."""
+    if is_clean(view.root):
+        # Entries are made in the order of the log.
+        return _last_with_entry(view)
+    for file in reversed(view.log.files):
+        record = None
+        if file.size:
+            record = view.log.record_at(file.start)
+        if record is not None and 0 < record.store_timestamp_ms <= checkpoint.recover_from_ms:
+            return file.start
+    return view.log.start
+
+
+def _safe_point(view: StoreView) -> SafePoint | None:
+    """What our broker left or leaves, if it is about this log (cf. ``Recovery``)."""
+    queue_bytes = next(
+        (
+            path.stat().st_size
+            for path in (view.root / "consumequeue").glob("*/*/*")
+            if path.is_file()
+        ),
+        DEFAULT_QUEUE_FILE_BYTES,
+    )
+    config = config_of(view.root, view.log.files[0].size, queue_bytes)
+    try:
+        point = SafePointFile(OsFiles(), StorePaths.of(config), config).read()
+    except OSError:
+        return None
+    if point is None or not view.log.start <= point.tail <= point.end:
+        return None
+    head = memoryview(bytearray(len(point.head) // 2))
+    try:
+        if point.head:
+            view.log.read_into(point.tail, head)
+    except StoreError:
+        return None
+    return point if head.hex() == point.head else None
+
+
+def _last_with_entry(view: StoreView) -> int:
+    last = 0
+    for topic in view.topics():
+        for queue_id in view.queues(topic):
+            queue = view.queue(topic, queue_id)
+            last = max(last, queue.last_position(queue.range().max_offset))
+    return last
+
+
+class Target:
+    """A directory to be made.
+
+    Args:
+        path: its name.
+        sources: directories it must not lie in.
+
+    Attributes:
+        part: where to write.
+
+    Raises:
+        StoreError: it can't be made there; the text says what to do.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[Path]) -> None:
+        self.path = _real(path)
+        self.part = self.path.with_name(self.path.name + ".part")
+        for source in map(_real, sources):
+            if self.path == source or source in self.path.parents:
+                raise StoreError(
+                    f"the target {path} lies in what is to be copied, {source}: give a directory"
+                    " elsewhere, best on another disk"
+                )
+        try:
+            self._check_free(path)
+            self.part.mkdir()
+        except FileExistsError:
+            raise StoreError(
+                f"{self.part} is there: a copy that was broken off, or one that still runs; remove"
+                " it, or give another target"
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"the target {path} can't be made ({error.strerror or error}): check that the"
+                " directory above it exists and that this user may write there"
+            ) from error
+
+    def _check_free(self, path: Path) -> None:
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise StoreError(f"the target {path} is a file: give the name of a new directory")
+        if any(self.path.iterdir()):
+            raise StoreError(
+                f"the target {path} is not empty: give a new directory, or empty that one"
+            )
+        if self.path.is_mount():
+            raise StoreError(
+                f"the target {path} is where a disk is mounted, and can't be renamed: give a new"
+                f" directory in it, such as {path / 'store'}"
+            )
+
+    def directory(self, *names: str) -> Path:
+        """A directory of the copy, made if need be. Raises ``OSError``."""
+        path = self.part.joinpath(*names)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Make a small file, synced. Raises ``OSError``."""
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def finish(self) -> None:
+        """All is written: give it its name, for good. Raises ``OSError``."""
+        directories = [Path(root) for root, _, _ in os.walk(self.part)]
+        with ThreadPoolExecutor(SYNC_THREADS) as pool:
+            for _ in pool.map(sync_directory, reversed(directories)):
+                pass
+        self.part.rename(self.path)
+        sync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        """Leave nothing, if that can be done."""
+        shutil.rmtree(self.part, ignore_errors=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until names in it are on the disk. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"the path {path} leads nowhere ({error}): give another one") from error

@@ -1,0 +1,247 @@
+"""The files of a log or a queue, for a reader that the broker doesn't know of."""
+
+from __future__ import annotations
+
+import errno
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.store.limits import MAX_OPEN_VIEW_FILES, VIEW_SEARCH_BYTES
+from broker.store.results import StoreError
+from remoting.protocol.disk.files import offset_of
+
+
+class StoreChanged(StoreError):
+    """Files that were there are there no more, or have become shorter."""
+
+
+class ViewFile:
+    """One file, read at offsets of the whole log.
+
+    Attributes:
+        path: where it is.
+        start: offset of its first byte.
+        size: its length when it was listed.
+    """
+
+    __slots__ = ("_descriptor", "path", "size", "start")
+
+    def __init__(self, path: str, start: int, size: int) -> None:
+        self._descriptor = -1
+        self.path = path
+        self.start = start
+        self.size = size
+
+    def __del__(self) -> None:
+        """Let go of the descriptor."""
+        self.close()
+
+    @property
+    def end(self) -> int:
+        """Offset behind its last byte."""
+        return self.start + self.size
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a descriptor."""
+        return self._descriptor >= 0
+
+    def open(self) -> None:
+        """Open it. Raises ``StoreChanged``, ``StoreError``."""
+        try:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise StoreChanged(
+                f"the file {self.path} has been removed, by retention or by hand: start again, or"
+                " read a copy of the store"
+            ) from None
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+    def close(self) -> None:
+        """Let go of the descriptor; reading opens it again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def read_into(self, position: int, target: memoryview) -> None:
+        """Fill ``target`` from a position of the log. Raises ``StoreChanged``, ``StoreError``."""
+        at, done = position - self.start, 0
+        while done < len(target):
+            try:
+                got = os.preadv(self._descriptor, [target[done:]], at + done)
+            except OSError as error:
+                raise unreadable(self.path, error) from error
+            if got == 0:
+                raise StoreChanged(
+                    f"the file {self.path} ends at byte {at + done}, though it had {self.size}"
+                    " bytes: it was shortened while it was read; check the disk and its owner"
+                )
+            done += got
+
+    def data_end(self) -> int:
+        """Offset behind the last byte that may be other than zero, by what the disk has of it."""
+        if not hasattr(os, "SEEK_DATA"):
+            return self.end
+        end, at = self.start, 0
+        while at < self.size:
+            try:
+                data = os.lseek(self._descriptor, at, os.SEEK_DATA)
+                at = min(os.lseek(self._descriptor, data, os.SEEK_HOLE), self.size)
+            except OSError as error:
+                return end if error.errno == errno.ENXIO else self.end
+            end = self.start + at
+        return end
+
+
+class FileRow:
+    """The files of one log or queue, oldest first.
+
+    Args:
+        directories: where they are; more than one when the commit log is spread over disks.
+        what: what they are, for sentences.
+    """
+
+    def __init__(self, directories: Sequence[Path], what: str) -> None:
+        self._directories = directories
+        self._what = what
+        self._open: deque[ViewFile] = deque()
+        self.files: list[ViewFile] = []
+        self._starts: list[int] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again which files there are. Raises ``StoreError``."""
+        known = {file.start: file for file in self.files}
+        files = []
+        for directory in self._directories:
+            for path, start, size in _listed(directory):
+                file = known.get(start)
+                if file is None or file.size != size:
+                    file = ViewFile(path, start, size)
+                files.append(file)
+        self.files = sorted(files, key=lambda file: file.start)
+        self._starts = [file.start for file in self.files]
+
+    def close(self) -> None:
+        """Let go of all descriptors; reading opens files again."""
+        while self._open:
+            self._open.pop().close()
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte there is; 0 when there are no files."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last file."""
+        return self.files[-1].end if self.files else 0
+
+    def index_of(self, position: int) -> int:
+        """Index of the file that holds a position.
+
+        Raises:
+            StoreChanged: it is below the first file.
+            StoreError: no file holds it.
+        """
+        index = self._find(position)
+        if index is None:
+            self.refresh()
+            index = self._find(position)
+        if index is None:
+            raise self._absent(position)
+        return index
+
+    def file_of(self, position: int) -> ViewFile:
+        """The file that holds a position. Raises as ``index_of``."""
+        index = self.index_of(position)
+        return self.files[index]
+
+    def _find(self, position: int) -> int | None:
+        index = bisect_right(self._starts, position) - 1
+        return index if index >= 0 and position < self.files[index].end else None
+
+    def _absent(self, position: int) -> StoreError:
+        where = ", ".join(map(str, self._directories))
+        if self.files and position < self.start:
+            return StoreChanged(
+                f"{self._what} in {where} begins at {self.start} now; what was at {position} has"
+                " been removed by retention: start again, or read a copy of the store"
+            )
+        if position >= self.end:
+            return StoreError(f"{self._what} in {where} ends at {self.end}, before {position}")
+        before = self.files[bisect_right(self._starts, position) - 1]
+        return StoreError(
+            f"{self._what} in {where} has nothing at {position}: {Path(before.path).name} ends at"
+            f" {before.end}, so a file is missing or too short; put it back from a copy"
+        )
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Bytes of one file. Raises ``StoreError`` when they are not there."""
+        buffer = memoryview(bytearray(length))
+        self.read_into(position, buffer)
+        return buffer
+
+    def read_into(self, position: int, target: memoryview) -> None:
+        """Fill ``target`` from one file. Raises ``StoreError`` when it can't be filled."""
+        file = self.opened(self.file_of(position))
+        if position + len(target) > file.end:
+            raise self._absent(file.end)
+        file.read_into(position, target)
+
+    def opened(self, file: ViewFile) -> ViewFile:
+        """The file, open; of those opened before, the oldest may be closed."""
+        if not file.is_open:
+            while len(self._open) >= MAX_OPEN_VIEW_FILES:
+                self._open.popleft().close()
+            file.open()
+            self._open.append(file)
+        return file
+
+    def used_end(self, file: ViewFile) -> int:
+        """Offset behind the last byte of a file that is not zero; its start when none is."""
+        self.opened(file)
+        end = file.data_end()
+        while end > file.start:
+            begin = max(file.start, end - VIEW_SEARCH_BYTES)
+            block = bytearray(end - begin)
+            file.read_into(begin, memoryview(block))
+            if used := len(block.rstrip(b"\0")):
+                return begin + used
+            end = begin
+        return end
+
+
+def _listed(directory: Path) -> list[tuple[str, int, int]]:
+    """Path, start and length of the files of a directory; none when there is no directory."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                start = offset_of(entry.name)
+                if start is None:
+                    continue
+                try:
+                    size = entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+                # Made just before a crash: it has a name, but not yet its length.
+                if size:
+                    found.append((entry.path, start, size))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(str(directory), error) from error
+    return found
+
+
+def unreadable(path: str, error: OSError) -> StoreError:
+    """What is said when the system refuses to let something be read."""
+    return StoreError(
+        f"{path} can't be read ({error.strerror or error}): let this user read the store, or give"
+        " the path of a copy"
+    )
