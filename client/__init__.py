@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         QueuesUnknown,
         QueueWaiting,
         RebalanceFailed,
+        Start,
         SubscriptionUnstable,
     )
     from client.instance import Instance
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
     from client.message import Message, Receipt, SendStatus
     from client.positions import BEGIN, END, FIRST, LAST, Place
     from client.producer.producer import Producer
-    from client.rebalance.starts import Start
     from client.rebalance.strategies import (
         Averagely,
         AveragelyByCircle,
@@ -170,6 +170,7 @@ _MODULES = {
         "UsageError",
     ),
     "client.events": (
+        "Start",
         "ConsumerFailed",
         "ConsumptionPaused",
         "Event",
@@ -206,7 +207,6 @@ _MODULES = {
         "Place",
     ),
     "client.producer.producer": ("Producer",),
-    "client.rebalance.starts": ("Start",),
     "client.rebalance.strategies": (
         "Averagely",
         "AveragelyByCircle",

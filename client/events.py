@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from remoting.docs import DOCS
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from client.errors import ConsumerStopped, GroupConflict
-    from client.rebalance.starts import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,3 +314,27 @@ Event: TypeAlias = (
     | ConsumerFailed
 )
 EventHandler: TypeAlias = Callable[[Event], None]
+
+
+Reason = Literal["stored", "first", "end", "timestamp", "offset", "retry", "fallback", "reset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a queue begins and why.
+
+    Attributes:
+        offset: of the first message wanted.
+        reason: ``stored``: the group's own offset. ``fallback``: the broker's rule for young
+            queues, although the group's ``start_from`` says otherwise. ``first``, ``end``,
+            ``timestamp``, ``offset``: the group has no offset, so ``start_from`` counts.
+            ``retry``: the group's retry topic. ``reset``: an administrator has set it.
+        text: the same for people, e.g. ``fallback 0: 17 messages``.
+    """
+
+    offset: int
+    reason: Reason
+    text: str
+
+    def __str__(self) -> str:
+        return self.text

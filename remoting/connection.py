@@ -1,10 +1,13 @@
-"""One connection, as both servers and clients use it: commands over a ``Link``.
+"""One connection, as servers and clients use it: bytes in slices, frames, commands, deadlines.
 
-Responses go to those who wait for them, by opaque; requests go to the endpoint's handler. There is
-no task, and no timer handle, per request.
+In: each read goes to a feed, which returns how far it got. A feed handles one slice at a time; the
+rest follows in the loop's next turn, so that a busy peer does not starve the others. Out:
+everything sent during a read, or during one turn of the loop, leaves as one write, at its end or at
+``flush``. One alarm serves all deadlines; there is no task, and no timer handle, per request.
 
-A command's body is a view of the read it came in. It is valid as long as anybody holds it, and it
-keeps that read alive: who stores it takes ``bytes(body)``.
+Responses go to their waiters, by opaque; requests go to the endpoint's handler. A command's body is
+a view of the read it came in. It stays valid while it is referenced, and it keeps that read alive:
+code that stores it takes ``bytes(body)``.
 
 All methods belong to the loop's thread.
 """
@@ -12,24 +15,35 @@ All methods belong to the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
-from remoting.agreement import Agreement
-from remoting.endpoint import Endpoint
+from remoting.addresses import address_text
+from remoting.codec_negotiation import CodecNegotiation
+from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
+from remoting.endpoint import Endpoint, Feed
 from remoting.errors import CommandTooLarge, ConnectionLost, TooManyRequests
-from remoting.framing import Buffer, Reason
-from remoting.in_flight import Pending, PendingRequests, Serving
-from remoting.limits import MAX_LOOKS, SLICE_BYTES, SLICE_SECONDS, STALL_SECONDS
-from remoting.link import Link
+from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, Buffer, Inbox, Outbox, ReadPause, Reason
+from remoting.in_flight import InFlightRequests, Pending, PendingRequests
+from remoting.limits import (
+    MAX_LOOKS,
+    READ_AHEAD_BYTES,
+    SLICE_BYTES,
+    SLICE_SECONDS,
+    STALL_SECONDS,
+)
+from remoting.log import Log
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
-from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode_head
+from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode_head, needed
+
+_log = Log("remoting")
 
 
-class Connection(Link):
+class Connection(asyncio.Protocol):
     """Commands to and from one peer.
 
     Attributes:
@@ -38,16 +52,376 @@ class Connection(Link):
         closed: nothing can be sent any more; ``close_reason`` says why, for people.
     """
 
-    __slots__ = ("_agreement", "_judge_at", "_looking", "_pending", "_serving", "context")
+    __slots__ = (
+        "__weakref__",
+        "_alarm",
+        "_alarm_at",
+        "_clock_now",
+        "_codecs",
+        "_continuing",
+        "_counters",
+        "_deadlines",
+        "_drain_waiters",
+        "_eof",
+        "_feed",
+        "_flush_scheduled",
+        "_held",
+        "_in_flight",
+        "_in_turn",
+        "_inbox",
+        "_judge_at",
+        "_large_frame",
+        "_looking",
+        "_loop",
+        "_lost",
+        "_outbox",
+        "_pending",
+        "_read_pause",
+        "_transport",
+        "close_reason",
+        "closed",
+        "context",
+        "endpoint",
+        "local",
+        "remote",
+        "remote_text",
+    )
 
     def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+        self.endpoint = endpoint
+        self.closed = True
+        self.close_reason = ""
+        self.remote: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+        self.remote_text = ""
+        self._loop = asyncio.get_running_loop()
+        self._clock_now = endpoint.clock.monotonic
+        self._counters = endpoint.counters
+        self._deadlines = ConnectionDeadlines(endpoint.limits, self._clock_now())
+        self._alarm = Alarm(self._ring)
+        self._alarm_at = inf
+        self._inbox = Inbox(endpoint.limits.max_frame_bytes)
+        self._large_frame = LargeFrameReader(self)
+        self._outbox = Outbox()
+        self._drain_waiters = DrainWaiters()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._continuing = False
+        self._in_turn = False
+        self._flush_scheduled = False
+        self._eof = False
+        self._held = 0
+        self._feed: Feed = self.feed
         self.context: Any = None
-        self._agreement = Agreement(offers=endpoint.offer_msgpack, accepts=endpoint.accept_msgpack)
+        self._codecs = CodecNegotiation(
+            offers=endpoint.offer_msgpack, accepts=endpoint.accept_msgpack
+        )
         self._pending = PendingRequests(endpoint.limits.max_pending_requests)
         self._judge_at = inf
         self._looking = False
-        self._serving = Serving(self, endpoint)
+        self._in_flight = InFlightRequests(self, endpoint)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.remote_text}{' closed' if self.closed else ''}>"
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The transport is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.remote = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.remote_text = address_text(self.remote)
+        self._read_pause = ReadPause(self._transport)
+        endpoint = self.endpoint
+        self.close_reason = endpoint.reason_to_refuse()
+        if self.close_reason:
+            self._counters.connections_refused += 1
+            endpoint.peer_log.write(
+                "connection refused", remote=self.remote_text, reason=self.close_reason
+            )
+            self._transport.abort()
+            return
+        limits = endpoint.limits
+        self._transport.set_write_buffer_limits(
+            high=limits.unsent_high_water_bytes, low=limits.unsent_low_water_bytes
+        )
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closed = False
+        self._deadlines = ConnectionDeadlines(limits, self._clock_now())
+        self._arm(self._deadlines.next_at(self._clock_now()))
+        self._on_open()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone, at whichever end's wish."""
+        if not self.close_reason:
+            self.close_reason = f"connection failed: {exc}" if exc else "closed by the peer"
+        self.closed = True
+        self.endpoint.alarms.clear(self._alarm)
+        self._inbox.clear()
+        self._large_frame.clear()
+        self._outbox.clear()
+        self._counters.bytes_held -= self._held
+        self._held = 0
+        self._drain_waiters.fail(self.remote_text, self.close_reason)
+        self._on_lost()
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def data_received(self, data: bytes, counted: int = 0) -> None:
+        """A read, or a large frame that has landed and was counted as it did."""
+        if self.closed:
+            return
+        self._deadlines.last_in = self._clock_now()
+        self._counters.bytes_in += len(data) - counted
+        try:
+            self._inbox.add(data)
+        except FrameError as problem:
+            self._drop_bad_frame(problem)
+            return
+        if not self._continuing:
+            self._work()
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more; what it sent is still worked. True: keep the transport."""
+        self._eof = True
+        return not self.closed and self._inbox.ready
+
+    def pause_writing(self) -> None:
+        """The transport holds more than the high-water mark."""
+        self._deadlines.blocked_since = self._clock_now()
+        self._arm(self._deadlines.next_at(self._deadlines.blocked_since))
+        # A client goes on reading, or two peers that both wait for the other would wait for ever.
+        if self.endpoint.serving:
+            self._read_pause.pause(Reason.UNSENT)
+
+    def resume_writing(self) -> None:
+        """The transport holds less than the low-water mark."""
+        self._deadlines.blocked_since = inf
+        self._drain_waiters.release()
+        self._account()
+        self._lift(Reason.UNSENT)
+
+    # Reading
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a feed has to stop here: the peer must first take its answers, or is gone."""
+        return self.closed or not self._read_pause.allows_work
+
+    def _work(self) -> None:
+        """Work one slice of what was read, write the answers, and see how to go on."""
+        self._continuing = False
+        if self.closed:
+            return
+        inbox = self._inbox
+        if inbox.ready and self._read_pause.allows_work:
+            position = inbox.position
+            self._in_turn = True
+            try:
+                end = self._feed(inbox.buffer, position)
+                assert end > position, "a feed works at least the frame it was given"
+                inbox.advance(end)
+            except FrameError as problem:
+                self._drop_bad_frame(problem)
+                return
+            except Exception:  # noqa: BLE001 - a feed's fault ends its connection, not the server
+                _log.exception("feed failed", remote=self.remote_text)
+                self.close("its feed failed")
+                return
+            finally:
+                self._in_turn = False
+            self._deadlines.frame_since = inf
+            self.flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        inbox = self._inbox
+        if inbox.ready:
+            if self._read_pause.allows_work:
+                self._schedule_work()
+            self._count_held()
+            most = self.endpoint.limits.max_total_held_bytes
+            if len(inbox) > READ_AHEAD_BYTES or self._counters.bytes_held > most // 2:
+                self._read_pause.pause(Reason.BACKLOG)
+            return
+        if self._read_pause.reasons:
+            self._read_pause.resume(Reason.BACKLOG)
+        if self._eof:
+            self.close("closed by the peer")
+            return
+        if inbox.empty:
+            if not self._large_frame.filled:
+                self._deadlines.frame_since = inf
+            if self._held:
+                self._account()
+            return
+        if inbox.missing >= LARGE_REST_BYTES and len(inbox) >= BEGIN_BYTES:
+            self._large_frame.begin(*inbox.take_rest())
+        self._await_rest()
+
+    def _await_rest(self) -> None:
+        """There is the beginning of a frame: its rest has a deadline."""
+        if self._deadlines.frame_since == inf:
+            self._deadlines.frame_since = self._deadlines.last_in
+            self._arm(self._deadlines.next_at(self._deadlines.last_in))
+        self._account()
+
+    def read_by(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have the transport give what it reads to another protocol."""
+        self._transport.set_protocol(protocol)
+
+    def on_partial_frame(self, count: int) -> None:
+        """A part of a large frame was read."""
+        self._deadlines.last_in = self._clock_now()
+        self._counters.bytes_in += count
+        self._await_rest()
+
+    def _schedule_work(self) -> None:
+        if not self._continuing:
+            self._continuing = True
+            self._loop.call_soon(self._work)
+
+    def _lift(self, reason: Reason) -> None:
+        if not self.closed and self._read_pause.resume(reason) and self._inbox.ready:
+            self._schedule_work()
+
+    # Sending
+
+    def send_bytes(self, data: Buffer) -> None:
+        """Send whole frames that are encoded already. Dropped when the connection is gone."""
+        if not self.closed:
+            self._outbox.add(data)
+            self._posted()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was sent and the system has not taken yet."""
+        if self.closed:
+            return 0
+        return self._outbox.size + self._transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough of what was sent.
+
+        Raises:
+            ConnectionLost: the connection is gone.
+        """
+        self.flush()
+        if self.closed:
+            raise ConnectionLost(self.remote_text, self.close_reason)
+        if self._deadlines.blocked_since != inf:
+            await self._drain_waiters.wait()
+
+    def _posted(self) -> None:
+        """Something is in the outbox: see that it leaves."""
+        if self._outbox.size >= self.endpoint.limits.unsent_high_water_bytes:
+            self.flush()
+        elif not self._in_turn and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush_scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write now what was sent in this turn of the loop: somebody waits for it."""
+        if self.closed or not self._outbox.size:
+            return
+        self._counters.bytes_out += self._outbox.size
+        parts = self._outbox.take()
+        self._deadlines.last_out = self._clock_now()
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+        if self._deadlines.blocked_since != inf:
+            if self._transport.get_write_buffer_size() > self.endpoint.limits.max_unsent_bytes:
+                self._drop(CloseReason.SLOW_READER)
+            else:
+                self._account()
+
+    def _count_held(self) -> int:
+        """What is held for this peer, in bytes."""
+        unworked = len(self._inbox) + self._large_frame.held
+        held = unworked + self._transport.get_write_buffer_size()
+        self._counters.bytes_held += held - self._held
+        self._held = held
+        return held
+
+    def _account(self) -> None:
+        """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
+        held = self._count_held()
+        limit = self.endpoint.limits.max_total_held_bytes
+        if (
+            self._counters.bytes_held > limit
+            and held * len(self.endpoint.connections) > limit
+            and not self.closed
+        ):
+            self._drop(CloseReason.OVER_MEMORY_SHARE)
+
+    # The end
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Send what is left, then close; cut off after the close timeout. Returns at once."""
+        self.flush()
+        if self.closed:
+            return
+        self.closed = True
+        self.close_reason = reason
+        self._read_pause.pause(Reason.CLOSING)
+        self._deadlines.closing_since = self._clock_now()
+        self._arm(self._deadlines.next_at(self._deadlines.closing_since))
+        self._transport.close()
+
+    def abort(self, reason: str = "cut off by us") -> None:
+        """Close without sending what is left."""
+        if not self.closed:
+            self.closed = True
+            self.close_reason = reason
+        self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone and its owner was told."""
+        await asyncio.shield(self._lost)
+
+    def _drop_bad_frame(self, problem: FrameError) -> None:
+        self._counters.dropped_bad_frame += 1
+        self.endpoint.peer_log.write(
+            "connection dropped", remote=self.remote_text, reason=str(problem)
+        )
+        self.close(f"it sent what can't be understood: {problem}")
+
+    def _drop(self, verdict: CloseReason) -> None:
+        verdict.count(self._counters)
+        if verdict is not CloseReason.IDLE:
+            self.endpoint.peer_log.write(
+                "connection dropped", remote=self.remote_text, reason=verdict.value
+            )
+        self.abort(verdict.value)
+
+    # Deadlines
+
+    def _arm(self, when: float) -> None:
+        if when < self._alarm_at:
+            self._alarm_at = when
+            self.endpoint.alarms.set(self._alarm, when)
+
+    def _ring(self) -> None:
+        self._alarm_at = inf
+        now = self._clock_now()
+        watch = self._deadlines
+        if self._read_pause.reasons and watch.frame_since != inf:
+            # We do not read: that a frame is late is our doing.
+            watch.frame_since = now
+        next_deadline = self._expire(now)
+        verdict = watch.verdict(now, busy=self._is_busy())
+        if verdict is not None:
+            self._drop(verdict)
+        else:
+            self._arm(min(watch.next_at(now), next_deadline))
 
     # Coming in
 
@@ -69,44 +443,44 @@ class Connection(Link):
         Raises:
             FrameError: its header is undecodable, or of a codec that was not agreed on.
         """
-        if frame.serialize == SerializeType.MSGPACK and not self._agreement.agreed:
+        if frame.serialize == SerializeType.MSGPACK and not self._codecs.agreed:
             raise FrameError("a msgpack header without an agreement on it")
         command = decode(frame)
         self._counters.frames_in += 1
         if command.is_response:
-            self._agreement.see_response(command)
+            self._codecs.see_response(command)
             if not self._pending.resolve(command):
                 self._counters.responses_unknown += 1
         elif not self.endpoint.draining:
-            self._agreement.see_request(command)
-            self._serving.serve(command, PREFIX_BYTES + len(frame.header) + len(frame.body))
-            if self.endpoint.serving and self._serving.full:
-                self._gate.bar(Reason.IN_PROGRESS)
+            self._codecs.see_request(command)
+            self._in_flight.serve(command, PREFIX_BYTES + len(frame.header) + len(frame.body))
+            if self.endpoint.serving and self._in_flight.full:
+                self._read_pause.pause(Reason.IN_PROGRESS)
 
     def request_served(self) -> None:
         """A request that was in progress has ended."""
-        if not self._serving.full:
+        if not self._in_flight.full:
             self._lift(Reason.IN_PROGRESS)
 
     @property
     def speaks_msgpack(self) -> bool:
         """Whether msgpack headers may come in: it was agreed on."""
-        return self._agreement.agreed
+        return self._codecs.agreed
 
     @property
-    def may_hold(self) -> bool:
+    def may_defer(self) -> bool:
         """Whether an owner's feed may begin requests whose answers have to wait."""
-        return self._serving.may_hold
+        return self._in_flight.may_defer
 
-    def hold_answers(self, count: int) -> None:
-        """An owner's feed has begun requests whose answers wait; see ``release_answers``."""
-        self._serving.hold(count)
-        if self.endpoint.serving and self._serving.full:
-            self._gate.bar(Reason.IN_PROGRESS)
+    def defer_answers(self, count: int) -> None:
+        """An owner's feed has begun requests whose answers wait; see ``complete_answers``."""
+        self._in_flight.defer(count)
+        if self.endpoint.serving and self._in_flight.full:
+            self._read_pause.pause(Reason.IN_PROGRESS)
 
-    def release_answers(self, count: int) -> None:
-        """Requests that ``hold_answers`` told of have been answered."""
-        self._serving.hold(-count)
+    def complete_answers(self, count: int) -> None:
+        """Requests that ``defer_answers`` told of have been answered."""
+        self._in_flight.defer(-count)
         self.request_served()
 
     def stop_requests(self) -> None:
@@ -122,7 +496,7 @@ class Connection(Link):
             ValueError: the command fits into no frame.
         """
         if not self.closed:
-            data = self._agreement.encode_answer(command)
+            data = self._codecs.encode_answer(command)
             self._checked(len(data))
             self.send_bytes(data)
 
@@ -150,9 +524,9 @@ class Connection(Link):
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
         command.opaque = self._pending.next_opaque()
-        head = self._agreement.encode_request(command)
+        head = self._codecs.encode_request(command)
         size = self._checked(len(head) + len(command.body))
-        if self._watch.blocked_since != inf:
+        if self._deadlines.blocked_since != inf:
             limit = self.endpoint.limits.max_unsent_bytes
             if self.unsent_bytes + size > limit:
                 raise TooManyRequests(self.remote_text, "unsent bytes", limit)
@@ -195,7 +569,7 @@ class Connection(Link):
             raise CommandTooLarge(size, limit)
         return size
 
-    # What the link asks
+    # Begin, end and deadlines
 
     def _on_open(self) -> None:
         endpoint = self.endpoint
@@ -208,7 +582,7 @@ class Connection(Link):
             endpoint.room.taken += 1
         if endpoint.feed_factory is not None:
             self._feed = endpoint.feed_factory(self)
-        endpoint.tell(endpoint.on_connect, self)
+        endpoint.notify(endpoint.on_connect, self)
 
     def _on_lost(self) -> None:
         endpoint = self.endpoint
@@ -218,7 +592,7 @@ class Connection(Link):
             if endpoint.room is not None:
                 endpoint.room.taken -= 1
             self._counters.connections_closed += 1
-            endpoint.tell(endpoint.on_close, self)
+            endpoint.notify(endpoint.on_close, self)
 
     def _expire(self, now: float) -> float:
         deadline = self._pending.next_deadline()
@@ -234,7 +608,7 @@ class Connection(Link):
         if now < self._judge_at:
             return self._judge_at
         self._looking = True
-        self._loop.call_soon(self._look, MAX_LOOKS, 0, self._watch.last_in)
+        self._loop.call_soon(self._look, MAX_LOOKS, 0, self._deadlines.last_in)
         return inf
 
     def _look(self, looks: int, quiet: int, last_in: float) -> None:
@@ -245,10 +619,10 @@ class Connection(Link):
         """
         if self._lost.done():
             return
-        unworked = self._inbox.ready and self._gate.works
-        quiet = 0 if unworked or self._watch.last_in != last_in else quiet + 1
+        unworked = self._inbox.ready and self._read_pause.allows_work
+        quiet = 0 if unworked or self._deadlines.last_in != last_in else quiet + 1
         if quiet < 2 and looks:
-            self._loop.call_soon(self._look, looks - 1, quiet, self._watch.last_in)
+            self._loop.call_soon(self._look, looks - 1, quiet, self._deadlines.last_in)
             return
         self._looking = False
         self._judge_at = inf
@@ -258,4 +632,149 @@ class Connection(Link):
         self._arm(self._pending.next_deadline())
 
     def _is_busy(self) -> bool:
-        return bool(len(self._pending) or self._serving.requests)
+        return bool(len(self._pending) or self._in_flight.requests)
+
+
+class LargeFrameReader(asyncio.BufferedProtocol):
+    """Takes the place of a link at its transport while large frames come.
+
+    Attributes:
+        filled: bytes that are here.
+    """
+
+    __slots__ = ("_buffers", "_connection", "_need", "_room", "filled")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._buffers = connection.endpoint.buffers
+        self._room: memoryview | None = None
+        self._need = 0
+        self.filled = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory taken."""
+        return 0 if self._room is None else len(self._room)
+
+    def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
+        """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
+        self._need = need
+        for part in parts:
+            end = self.filled + len(part)
+            self._with_room(end)[self.filled : end] = part
+            self.filled = end
+        self._connection.read_by(self)
+
+    def clear(self) -> None:
+        """Forget what is here."""
+        if self._room is not None:
+            self._buffers.give(self._room)
+            self._room = None
+        self._need = self.filled = 0
+
+    def _with_room(self, size: int) -> memoryview:
+        """The room; larger than before, if it was smaller than that."""
+        old = self._room
+        if old is not None and len(old) >= size:
+            return old
+        room = self._room = self._buffers.take(size, self._need or BEGIN_BYTES)
+        if old is not None:
+            room[: self.filled] = old[: self.filled]
+            self._buffers.give(old)
+        return room
+
+    # What the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
+        """Where to read to: not beyond the end of the frame."""
+        room = self._with_room(self.filled + 1 if self._need else BEGIN_BYTES)
+        return room[self.filled : self._need or BEGIN_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        self.filled += nbytes
+        self._connection.on_partial_frame(nbytes)
+        room = self._room
+        if room is None or not (self._need or self._measure(room)):
+            return
+        if self.filled >= self._need:
+            frame = bytes(room[: self.filled])
+            self.clear()
+            self._connection.data_received(frame, counted=len(frame))
+
+    def _measure(self, room: memoryview) -> bool:
+        """Find out how long the frame is; False when too little of it is here."""
+        if self.filled < PREFIX_BYTES:
+            return False
+        limit = self._connection.endpoint.limits.max_frame_bytes
+        try:
+            need = needed(room[: self.filled], max_frame_bytes=limit)
+        except FrameError:
+            # Who takes it finds the same, and says so.
+            need = 0
+        if need - self.filled < LARGE_REST_BYTES:
+            self._leave()
+        else:
+            self._need = need
+        return True
+
+    def _leave(self) -> None:
+        """The link reads again, and gets what is here."""
+        self._connection.read_by(self._connection)
+        self._need = self.filled
+
+    def eof_received(self) -> bool:
+        """See ``Connection``."""
+        return self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``Connection``."""
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """See ``Connection``."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """See ``Connection``."""
+        self._connection.resume_writing()
+
+
+class DrainWaiters:
+    """Those who wait until a peer has taken enough of what was sent."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Until ``release`` or ``fail``."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def release(self) -> None:
+        """Let all go on."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, address: str, reason: str) -> None:
+        """Raise ConnectionLost in all."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(address, reason))
+
+
+def _address(name: Any) -> tuple[str, int]:
+    """The first two parts of a socket's name: that of IPv6 has four, a lost peer has none."""
+    if isinstance(name, tuple):
+        return str(name[0]), int(name[1])
+    return "", 0

@@ -22,31 +22,31 @@ from remoting.limits import ConnectionLimits
 from remoting.log import Log
 
 
-class Verdict(Enum):
+class CloseReason(Enum):
     """Why a connection has to end; the value is the text for people."""
 
     IDLE = "idle for too long"
     SLOW_FRAME = "a frame did not arrive whole in time"
     SLOW_READER = "the peer does not take its answers"
-    HOARDING = "all connections together hold too much, and this one more than its share"
+    OVER_MEMORY_SHARE = "all connections together hold too much, and this one more than its share"
     SLOW_CLOSE = "the peer did not take the last bytes"
 
     def count(self, counters: Counters) -> None:
         """Count a connection that ends for this reason."""
         match self:
-            case Verdict.IDLE:
+            case CloseReason.IDLE:
                 counters.dropped_idle += 1
-            case Verdict.SLOW_FRAME:
+            case CloseReason.SLOW_FRAME:
                 counters.dropped_slow_frame += 1
-            case Verdict.SLOW_READER:
+            case CloseReason.SLOW_READER:
                 counters.dropped_slow_reader += 1
-            case Verdict.HOARDING:
+            case CloseReason.OVER_MEMORY_SHARE:
                 counters.dropped_hoarding += 1
-            case Verdict.SLOW_CLOSE:
+            case CloseReason.SLOW_CLOSE:
                 counters.dropped_slow_close += 1
 
 
-class Watch:
+class ConnectionDeadlines:
     """When a connection was last seen doing what it should."""
 
     __slots__ = ("_limits", "blocked_since", "closing_since", "frame_since", "last_in", "last_out")
@@ -62,18 +62,18 @@ class Watch:
         self.closing_since = inf
         """Since when the last bytes have been leaving; inf: the connection is open."""
 
-    def verdict(self, now: float, *, busy: bool) -> Verdict | None:
+    def verdict(self, now: float, *, busy: bool) -> CloseReason | None:
         """Whether it has to end now. ``busy``: requests wait for an answer, so it is not idle."""
         limits = self._limits
         if self.closing_since != inf:
             late = self.closing_since + limits.close_timeout <= now
-            return Verdict.SLOW_CLOSE if late else None
+            return CloseReason.SLOW_CLOSE if late else None
         if self.blocked_since + limits.unsent_timeout <= now:
-            return Verdict.SLOW_READER
+            return CloseReason.SLOW_READER
         if self.frame_since + limits.frame_timeout <= now:
-            return Verdict.SLOW_FRAME
+            return CloseReason.SLOW_FRAME
         if not busy and self._active() + limits.idle_timeout <= now:
-            return Verdict.IDLE
+            return CloseReason.IDLE
         return None
 
     def next_at(self, now: float) -> float:

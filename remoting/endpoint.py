@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from remoting.clock import Clock, SystemClock
 from remoting.counters import Counters
 from remoting.deadlines import Alarms
-from remoting.framing import Rooms
+from remoting.framing import BufferPool
 from remoting.limits import ConnectionLimits
-from remoting.log import Complaints, Log
+from remoting.log import Log, RateLimitedLog
 from remoting.protocol.command import Command
 from remoting.tasks import Supervisor
 
@@ -61,21 +61,21 @@ class Endpoint:
     room: ConnectionRoom | None = None
     """Shared with the other servers of the process; None: descriptors are not looked at."""
     connections: set[Connection] = field(default_factory=set)
-    rooms: Rooms = field(default_factory=Rooms)
+    buffers: BufferPool = field(default_factory=BufferPool)
     """Where large frames land."""
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)
-    complaints: Complaints = field(init=False)
+    peer_log: RateLimitedLog = field(init=False)
     held: int = 0
-    """Answers that wait outside of a handler; see ``Connection.hold_answers``."""
+    """Answers that wait outside of a handler; see ``Connection.defer_answers``."""
     _none_held: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.alarms = Alarms(self.clock)
         self.tasks = Supervisor(self.name)
-        self.complaints = Complaints(self.clock)
+        self.peer_log = RateLimitedLog(self.clock)
 
-    def tell(self, callback: ConnectionCallback | None, connection: Connection) -> None:
+    def notify(self, callback: ConnectionCallback | None, connection: Connection) -> None:
         """Call an owner's callback; its faults are logged and go no further."""
         if callback is None:
             return
@@ -84,7 +84,7 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - an owner's fault must not break the server
             _log.exception("connection callback failed", remote=connection.remote_text)
 
-    def hold(self, count: int) -> None:
+    def defer(self, count: int) -> None:
         """So many answers more, or less, wait outside of a handler."""
         self.held += count
         if not self.held and self._none_held is not None:

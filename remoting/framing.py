@@ -16,20 +16,13 @@ Back-pressure is counted in our own bytes. ``ReadPause`` stops reading while the
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from remoting.errors import ConnectionLost
-from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, needed
-
-if TYPE_CHECKING:
-    from remoting.link import Link
-
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,39 +50,55 @@ class Reason(IntEnum):
 _STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
 
 
-class Gate:
+class Reading(Protocol):
+    """The part of a transport that ``ReadPause`` uses."""
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Read nothing until ``resume_reading``."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        ...
+
+
+class ReadPause:
     """Pauses and resumes the reading of a transport; says whether what was read may be worked.
 
     Attributes:
-        bars: the reasons that hold now.
-        works: whether frames that were read may be worked.
+        reasons: the reasons that hold now.
+        allows_work: whether frames that were read may be worked.
     """
 
-    __slots__ = ("_transport", "bars", "works")
+    __slots__ = ("_transport", "allows_work", "reasons")
 
-    def __init__(self, transport: asyncio.ReadTransport) -> None:
+    def __init__(self, transport: Reading) -> None:
         self._transport = transport
-        self.bars = 0
-        self.works = True
+        self.reasons = 0
+        self.allows_work = True
 
-    def bar(self, reason: Reason) -> None:
+    def pause(self, reason: Reason) -> None:
         """Stop reading for ``reason``."""
-        if not self.bars and not self._transport.is_closing():
+        if not self.reasons and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._set(self.bars | reason)
+        self._set(self.reasons | reason)
 
-    def lift(self, reason: Reason) -> bool:
+    def resume(self, reason: Reason) -> bool:
         """Take ``reason`` away. True if it was there and frames may be worked again."""
-        if not self.bars & reason:
+        if not self.reasons & reason:
             return False
-        self._set(self.bars & ~reason)
-        if not self.bars and not self._transport.is_closing():
+        self._set(self.reasons & ~reason)
+        if not self.reasons and not self._transport.is_closing():
             self._transport.resume_reading()
-        return self.works
+        return self.allows_work
 
-    def _set(self, bars: int) -> None:
-        self.bars = bars
-        self.works = not bars & _STOPS_WORK
+    def _set(self, reasons: int) -> None:
+        self.reasons = reasons
+        self.allows_work = not reasons & _STOPS_WORK
 
 
 class Outbox:
@@ -128,39 +137,6 @@ class Outbox:
         """Forget everything."""
         self._parts = []
         self.size = 0
-
-
-class DrainWaiters:
-    """Those who wait until a peer has taken enough of what was sent."""
-
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    async def wait(self) -> None:
-        """Until ``release`` or ``fail``."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def release(self) -> None:
-        """Let all go on."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def fail(self, address: str, reason: str) -> None:
-        """Raise ConnectionLost in all."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(ConnectionLost(address, reason))
 
 
 _LENGTH: Final = Struct(">I")
@@ -300,7 +276,7 @@ _GROWTH: Final = 4
 _MAX_SPARE_BYTES: Final = BEGIN_BYTES * _GROWTH**3
 
 
-class Rooms:
+class BufferPool:
     """One room that the connections of an endpoint share: most frames land one after the other."""
 
     __slots__ = ("_spare",)
@@ -322,108 +298,3 @@ class Rooms:
         """It is no longer used."""
         if len(self._spare) < len(room) <= _MAX_SPARE_BYTES:
             self._spare = room
-
-
-class Landing(asyncio.BufferedProtocol):
-    """Takes the place of a link at its transport while large frames come.
-
-    Attributes:
-        filled: bytes that are here.
-    """
-
-    __slots__ = ("_link", "_need", "_room", "_rooms", "filled")
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._rooms = link.endpoint.rooms
-        self._room: memoryview | None = None
-        self._need = 0
-        self.filled = 0
-
-    @property
-    def held(self) -> int:
-        """Bytes of memory taken."""
-        return 0 if self._room is None else len(self._room)
-
-    def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
-        """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
-        self._need = need
-        for part in parts:
-            end = self.filled + len(part)
-            self._with_room(end)[self.filled : end] = part
-            self.filled = end
-        self._link.read_by(self)
-
-    def clear(self) -> None:
-        """Forget what is here."""
-        if self._room is not None:
-            self._rooms.give(self._room)
-            self._room = None
-        self._need = self.filled = 0
-
-    def _with_room(self, size: int) -> memoryview:
-        """The room; larger than before, if it was smaller than that."""
-        old = self._room
-        if old is not None and len(old) >= size:
-            return old
-        room = self._room = self._rooms.take(size, self._need or BEGIN_BYTES)
-        if old is not None:
-            room[: self.filled] = old[: self.filled]
-            self._rooms.give(old)
-        return room
-
-    # What the transport calls
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
-        """Where to read to: not beyond the end of the frame."""
-        room = self._with_room(self.filled + 1 if self._need else BEGIN_BYTES)
-        return room[self.filled : self._need or BEGIN_BYTES]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """So much was read."""
-        self.filled += nbytes
-        self._link.landed(nbytes)
-        room = self._room
-        if room is None or not (self._need or self._measure(room)):
-            return
-        if self.filled >= self._need:
-            frame = bytes(room[: self.filled])
-            self.clear()
-            self._link.data_received(frame, landed=len(frame))
-
-    def _measure(self, room: memoryview) -> bool:
-        """Find out how long the frame is; False when too little of it is here."""
-        if self.filled < PREFIX_BYTES:
-            return False
-        limit = self._link.endpoint.limits.max_frame_bytes
-        try:
-            need = needed(room[: self.filled], max_frame_bytes=limit)
-        except FrameError:
-            # Who takes it finds the same, and says so.
-            need = 0
-        if need - self.filled < LARGE_REST_BYTES:
-            self._leave()
-        else:
-            self._need = need
-        return True
-
-    def _leave(self) -> None:
-        """The link reads again, and gets what is here."""
-        self._link.read_by(self._link)
-        self._need = self.filled
-
-    def eof_received(self) -> bool:
-        """See ``Link``."""
-        return self._link.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``Link``."""
-        self._link.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """See ``Link``."""
-        self._link.pause_writing()
-
-    def resume_writing(self) -> None:
-        """See ``Link``."""
-        self._link.resume_writing()

@@ -18,7 +18,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from remoting.agreement import type_answer
+from remoting.codec_negotiation import type_answer
 from remoting.errors import CommandTooLarge, ConnectionLost, RequestTimeout
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -36,7 +36,7 @@ _HELD_BYTES: Final = 512
 """What a request keeps of which only the answer's numbers wait."""
 
 
-class Serving:
+class InFlightRequests:
     """The requests of one connection that are being done."""
 
     __slots__ = ("_connection", "_endpoint", "bytes", "requests")
@@ -57,14 +57,14 @@ class Serving:
         )
 
     @property
-    def may_hold(self) -> bool:
+    def may_defer(self) -> bool:
         """Whether requests whose answers have to wait may be begun."""
         return not self.full and not self._endpoint_full(_HELD_BYTES)
 
-    def hold(self, count: int) -> None:
+    def defer(self, count: int) -> None:
         """So many requests more, or less, wait for their answers outside of a handler."""
         self._count(count, count * _HELD_BYTES)
-        self._endpoint.hold(count)
+        self._endpoint.defer(count)
 
     def serve(self, command: Command, size: int) -> None:
         """Do a request whose frame had ``size`` bytes."""
@@ -101,7 +101,7 @@ class Serving:
         self._count(1, size)
         served = partial(self._served, command, size)
         if asyncio.isfuture(answer):
-            self._endpoint.hold(1)
+            self._endpoint.defer(1)
             answer.add_done_callback(served)
             answer.add_done_callback(self._let_go)
         else:
@@ -109,7 +109,7 @@ class Serving:
             self._endpoint.tasks.spawn(work, "request", on_done=served)
 
     def _let_go(self, _: object) -> None:
-        self._endpoint.hold(-1)
+        self._endpoint.defer(-1)
 
     def _served(self, command: Command, size: int, task: asyncio.Future[Command | None]) -> None:
         self._count(-1, -size)
@@ -136,7 +136,7 @@ class Serving:
         endpoint.counters.requests_failed += 1
         told = isinstance(failure, HeaderError | BodyError | CommandTooLarge)
         remark = str(failure) if told else f"{type(failure).__name__}: {failure}"
-        endpoint.complaints.write(
+        endpoint.peer_log.write(
             "request failed",
             remote=self._connection.remote_text,
             code=command.code,

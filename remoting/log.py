@@ -69,7 +69,7 @@ MAX_PER_SECOND: Final = 20
 _log = Log("remoting")
 
 
-class Complaints:
+class RateLimitedLog:
     """Writes warnings, counts what it leaves out and says so with the next one."""
 
     __slots__ = ("_clock", "_left_out", "_second", "_written")

@@ -309,7 +309,7 @@ cdef class Gathered:
         self.post()
         if self._held:
             held, self._held = self._held, 0
-            self._connection.hold_answers(held)
+            self._connection.defer_answers(held)
             late = partial(_answer, self._connection, held, self._late.take(), self._less.take())
             self._host.when_durable(self.position, late)
         return 0
@@ -318,7 +318,7 @@ cdef class Gathered:
 def _answer(connection, answers, durable_frames, late_frames, durable):
     """Send answers that waited: the disk has their messages, or is late."""
     connection.send_pieces([durable_frames if durable else late_frames])
-    connection.release_answers(answers)
+    connection.complete_answers(answers)
 
 
 cdef class SendPlan:
@@ -878,7 +878,7 @@ cdef class ReadPass:
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4
-            and (not self._gathered.syncs or self._connection.may_hold)
+            and (not self._gathered.syncs or self._connection.may_defer)
         )
         self._takes_msgpack = self._connection.speaks_msgpack
         return 0

@@ -17,10 +17,10 @@ from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import Reader
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
+from client.events import Start
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
 from client.rebalance.reports import Running
-from client.rebalance.starts import Start
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.heartbeat import ConsumeType

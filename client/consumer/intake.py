@@ -32,7 +32,7 @@ from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
-    from client.rebalance.starts import Start
+    from client.events import Start
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
-from client.events import Event, MembersDiffer, SubscriptionUnstable
+from client.events import Event, MembersDiffer, Start, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.positions import Position
 from client.rebalance.conflicts import GroupWatch, Policy, join
@@ -23,7 +23,7 @@ from client.rebalance.group_view import GroupView, Subscribed, from_where
 from client.rebalance.hand_over import Assignee, HandOver
 from client.rebalance.rebalancer import Rebalancer, View
 from client.rebalance.reports import Reports, Running, consumer_status, running_info
-from client.rebalance.starts import OffsetStore, Start, Starts
+from client.rebalance.starts import OffsetStore, Starts
 from client.rebalance.strategies import Sticky, Strategy, strategy_named
 from client.routes import Route
 from remoting.log import Log

@@ -12,39 +12,16 @@ group's retry topic always begins at its first message: what is in there is the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
 from client.context import ClientContext
 from client.errors import NotFound
+from client.events import Start
 from client.offsets import Offsets
 from client.positions import Place, Position, milliseconds
 from remoting.protocol.names import retry_topic
 from remoting.protocol.queue import MessageQueue
-
-Reason = Literal["stored", "first", "end", "timestamp", "offset", "retry", "fallback", "reset"]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where a queue begins and why.
-
-    Attributes:
-        offset: of the first message wanted.
-        reason: ``stored``: the group's own offset. ``fallback``: the broker's rule for young
-            queues, although the group's ``start_from`` says otherwise. ``first``, ``end``,
-            ``timestamp``, ``offset``: the group has no offset, so ``start_from`` counts.
-            ``retry``: the group's retry topic. ``reset``: an administrator has set it.
-        text: the same for people, e.g. ``fallback 0: 17 messages``.
-    """
-
-    offset: int
-    reason: Reason
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class OffsetStore(Protocol):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from pocketmq.testing import ServerProcess
-from remoting.agreement import FIELD, VALUE
+from remoting.codec_negotiation import FIELD, VALUE
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, needed

@@ -16,7 +16,7 @@ from client.consumer.orderly import InOrder, Lanes
 from client.consumer.outcome import Outcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.threads import HandlerThreads
-from client.rebalance.starts import Start
+from client.events import Start
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from client.events import Event
+from client.events import Event, Start
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
-from client.rebalance.starts import Start
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remoting.deadlines import Watch
+from remoting.deadlines import ConnectionDeadlines
 from remoting.limits import ConnectionLimits
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -103,7 +103,7 @@ async def test_a_frame_is_not_late_while_we_do_not_read() -> None:
 
 @pytest.mark.parametrize("since", [0.0, 10.0])
 def test_the_next_look_is_never_in_the_past(since: float) -> None:
-    watch = Watch(ConnectionLimits(), since)
+    watch = ConnectionDeadlines(ConnectionLimits(), since)
     assert watch.verdict(since, busy=False) is None
     assert watch.next_at(since) == since + 120
     assert watch.next_at(since + 500) == since + 620

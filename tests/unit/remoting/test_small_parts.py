@@ -15,7 +15,7 @@ from remoting import tasks as loop
 from remoting.addresses import address_text, parse_address
 from remoting.clock import ManualClock, SystemClock
 from remoting.counters import Counters
-from remoting.log import MAX_PER_SECOND, Complaints, Log
+from remoting.log import MAX_PER_SECOND, Log, RateLimitedLog
 
 
 def test_the_system_clock_tells_the_time() -> None:
@@ -74,7 +74,7 @@ def test_complaints_are_bounded_and_say_what_they_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock(monotonic=10)
-    complaints = Complaints(clock)
+    complaints = RateLimitedLog(clock)
     written = [complaints.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
     clock.advance(1)
     complaints.write("dropped", remote="p")

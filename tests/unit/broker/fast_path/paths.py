@@ -35,7 +35,7 @@ class Wire:
     remote_text = "10.0.0.7:5555"
     closed = False
     crowded = False
-    may_hold = True
+    may_defer = True
     speaks_msgpack = True
 
     def __init__(self, bench: Bench, remote: tuple[str, int] = REMOTE) -> None:
@@ -60,10 +60,10 @@ class Wire:
     def flush(self) -> None:
         pass
 
-    def hold_answers(self, answers: int) -> None:
+    def defer_answers(self, answers: int) -> None:
         self.held += answers
 
-    def release_answers(self, answers: int) -> None:
+    def complete_answers(self, answers: int) -> None:
         self.held -= answers
 
     def work_cold(self, buffer: bytes, position: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.agreement import FIELD
+from remoting.codec_negotiation import FIELD
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageResponseHeader

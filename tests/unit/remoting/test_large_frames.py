@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from remoting import framing as landing
 from remoting import link
-from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, Rooms
+from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, BufferPool
 from remoting.limits import ConnectionLimits
 from remoting.protocol.frame import encode
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
@@ -109,7 +109,7 @@ async def test_what_lacks_little_is_read_as_usual(peer: Peer) -> None:
 async def test_who_announces_much_and_sends_little_takes_little() -> None:
     rooms = []
 
-    class Counting(Rooms):
+    class Counting(BufferPool):
         def take(self, size: int, most: int = sys.maxsize) -> memoryview:
             rooms.append(super().take(size, most))
             return rooms[-1]
@@ -129,7 +129,7 @@ async def test_who_announces_much_and_sends_little_takes_little() -> None:
 
 
 def test_one_room_serves_one_frame_after_the_other() -> None:
-    rooms = Rooms()
+    rooms = BufferPool()
     first, second = rooms.take(10), rooms.take(10)
     assert first.obj is not second.obj
     rooms.give(first)
@@ -148,7 +148,7 @@ def test_one_room_serves_one_frame_after_the_other() -> None:
 
 async def test_two_large_frames_at_once_have_a_room_each() -> None:
     one = Peer(handler=echo)
-    two = Peer(handler=echo, rooms=one.endpoint.rooms)
+    two = Peer(handler=echo, rooms=one.endpoint.buffers)
     data = large(1), large(2)
     for start in range(0, len(data[0]), BEGIN_BYTES):
         for peer, frame in zip((one, two), data, strict=True):
@@ -200,7 +200,7 @@ async def test_what_a_peer_leaves_half_sent_is_forgotten(peer: Peer) -> None:
     reader.connection_lost(None)
     assert peer.connection.closed
     assert peer.counters.bytes_held == 0
-    assert peer.endpoint.rooms.take(1).obj is not None
+    assert peer.endpoint.buffers.take(1).obj is not None
 
 
 async def test_answers_that_are_not_taken_are_seen_while_a_frame_lands(peer: Peer) -> None:

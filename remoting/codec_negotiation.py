@@ -29,7 +29,7 @@ def _has_pair(command: Command) -> bool:
     return any(key == FIELD and VALUE in value.split(",") for key, value in command.fields.items())
 
 
-class Agreement:
+class CodecNegotiation:
     """The state of one connection."""
 
     __slots__ = ("_accepts", "_asked", "_offers", "_owed", "_writes", "agreed")
