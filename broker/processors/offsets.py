@@ -1,4 +1,4 @@
-"""Consumer offsets, bounds of queues, and queue locks: codes 14, 15, 29, 31, 32, 41, 42, 43."""
+"""Consumer offsets, bounds of queues, and queue locks: codes 14, 15, 29 to 32, 41, 42, 43."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
@@ -76,6 +78,12 @@ class OffsetProcessor:
             stored=before,
             committed=offset,
         )
+
+    def maximum(self, command: Command, _: Connection) -> Command:
+        """GET_MAX_OFFSET: the offset of the next message to come."""
+        header = command.read(GetMaxOffsetRequestHeader)
+        offset = self._state.store.max_offset(header.topic, header.queue_id)
+        return command.reply(header=GetMaxOffsetResponseHeader(offset=offset))
 
     def update(self, command: Command, _: Connection) -> Command:
         """UPDATE_CONSUMER_OFFSET: always taken, as 4.9 does."""

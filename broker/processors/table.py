@@ -22,7 +22,6 @@ from broker.processors.offload import Answer, Handler, LargeAnswers, patient
 from broker.processors.offsets import LockProcessor, OffsetProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
-from broker.processors.ranges import RangeProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.stats import FigureProcessor, QueueLookProcessor
@@ -63,7 +62,6 @@ class Processors:
     queries: QueryProcessor
     queue_looks: QueueLookProcessor
     retention: RetentionProcessor
-    ranges: RangeProcessor
     watch: GroupWatch
 
     @classmethod
@@ -89,7 +87,6 @@ class Processors:
             QueryProcessor(state),
             QueueLookProcessor(state),
             RetentionProcessor(state),
-            RangeProcessor(state),
             watch,
         )
 
@@ -109,7 +106,7 @@ class Processors:
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: patient(self.store, self.offsets.search),
-            RequestCode.GET_MAX_OFFSET: self.ranges.maximum,
+            RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
             RequestCode.GET_EARLIEST_MSG_STORETIME: patient(self.store, self.offsets.earliest),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,

@@ -31,7 +31,6 @@ from broker.store.opening import Parts, join_parts, open_store
 from broker.store.os_files import DiskUse, Files, OsFiles
 from broker.store.progress import Progress
 from broker.store.queue_table import QueueTable
-from broker.store.range_bytes import measure
 from broker.store.reader import Window
 from broker.store.results import (
     BatchPutResult,
@@ -49,7 +48,6 @@ from broker.store.retention import Retention
 from broker.store.soundness import TagsCodes
 from broker.store.sync import Callback, GroupCommit
 from remoting.clock import Clock, SystemClock
-from remoting.protocol.byte_range import ByteAnswer, ByteQuestion
 
 __all__ = [
     "BatchPutResult",
@@ -424,19 +422,6 @@ class MessageStore:
         if queue is None:
             return []
         return await parts.cold_reads.entries(owner, queue, offset, max_count)
-
-    async def bytes_of(
-        self, owner: Hashable, topic: str, queue_id: int, question: ByteQuestion
-    ) -> ByteAnswer:
-        """How many bytes of the log a range of messages takes, and how far a limit reaches.
-
-        Raises as ``entries``; a queue that isn't there has no messages.
-        """
-        parts = self._opened()
-        queue = parts.queues.get((topic, queue_id))
-        if queue is None:
-            return ByteAnswer(0, question.begin)
-        return await measure(parts.cold_reads, owner, queue, question)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """What a question about single messages gives, as long as it need not wait for the disk.

@@ -5,19 +5,18 @@ Spark knows one limit at a time, so all of ours are applied here.
 
 Without ``maxOffsetsPerTrigger`` a batch takes at most a million messages until the query has once
 come to the end of its queues: the first batch on a long backlog must not fill memory. A limit in
-bytes is applied to what the other limits allow (``byte_shares``).
+bytes becomes one in messages, by the average size of some messages of every broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError
 from spark_connector.options.source import Limits
-from spark_connector.planning.byte_shares import ByteShares, Sizes
 from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
 from spark_connector.planning.ranges import OnDataLoss, share
@@ -26,6 +25,12 @@ CATCH_UP_OFFSETS: Final = 1_000_000
 """Messages of one batch at most while a query without a limit works off its backlog."""
 
 UNLIMITED: Final = 2**62
+
+UNSEEN_BYTES: Final = 1024
+"""The size of a message while none could be sampled."""
+
+MeanSize = Callable[[MessageQueue, int], float | None]
+"""The average stored size, in bytes, of some messages of a queue from an offset on; None: no idea."""
 
 
 def begin(queue: MessageQueue, start: int | None, facts: QueueFacts, policy: OnDataLoss) -> int:
@@ -74,7 +79,6 @@ class Admission:
         started: when the query began, or last had a batch; seconds of a monotonic clock.
         target: with the trigger AvailableNow: where the query ends.
         caught_up: it has once come to the end of all queues.
-        byte_shares: divides the limit in bytes; None: there is none.
         lost: offsets that were passed over because they are gone.
     """
 
@@ -83,12 +87,7 @@ class Admission:
     started: float
     target: Offsets | None = None
     caught_up: bool = False
-    byte_shares: ByteShares | None = field(init=False)
     lost: int = 0
-
-    def __post_init__(self) -> None:
-        limit = self.limits.max_bytes
-        self.byte_shares = None if limit is None else ByteShares(limit)
 
     @property
     def max_rows(self) -> int:
@@ -101,7 +100,7 @@ class Admission:
         facts: Mapping[MessageQueue, QueueFacts],
         now: float,
         *,
-        sizes: Sizes | None = None,
+        mean_size: MeanSize = lambda *_: None,
         take_all: bool = False,
     ) -> Offsets:
         """Where the next batch ends; ``start`` itself when there is none yet.
@@ -110,7 +109,7 @@ class Admission:
             start: the end of the batch before.
             facts: of all queues that can be reached; the others stay where they are.
             now: seconds of the clock that ``started`` is of.
-            sizes: are asked when there is a limit in bytes.
+            mean_size: samples a queue; called once for each broker if there is a limit in bytes.
             take_all: leave the limits aside (trigger Once).
 
         Raises:
@@ -124,6 +123,9 @@ class Admission:
             if self._waits(total, now):
                 return dict(start)
             limit = self._limit()
+            if self.limits.max_bytes is not None and total:
+                mean = _mean_size(dict(zip(queues, available, strict=True)), begins, mean_size)
+                limit = min(limit, max(1, int(self.limits.max_bytes / mean)))
             if total > limit:
                 taken = share(available, limit)
                 ends |= {
@@ -131,9 +133,6 @@ class Admission:
                 }
             else:
                 self.caught_up = True
-            if self.byte_shares is not None:
-                assert sizes is not None
-                ends |= self.byte_shares.ends(begins, ends, sizes)
         after = {**start, **ends}
         if after != start:
             self.started = now
@@ -173,5 +172,28 @@ class Admission:
     def _limit(self) -> int:
         limit = self.limits.max_offsets
         if limit is None:
-            limit = UNLIMITED if self.caught_up or self.byte_shares else CATCH_UP_OFFSETS
+            has_other = self.limits.max_bytes is not None
+            limit = UNLIMITED if self.caught_up or has_other else CATCH_UP_OFFSETS
         return limit
+
+
+def _mean_size(
+    available: Mapping[MessageQueue, int], begins: Offsets, mean_size: MeanSize
+) -> float:
+    """The average stored size of the next messages, in bytes, at least 1.
+
+    Each broker's queue with the most to read is sampled, and weighs as much as that broker has to
+    read. A broker that can't be sampled has the average of the others.
+    """
+    brokers: dict[str, list[MessageQueue]] = {}
+    for queue in available:
+        brokers.setdefault(queue.broker_name, []).append(queue)
+    messages = size = 0.0
+    for queues in brokers.values():
+        largest = max(queues, key=available.__getitem__)
+        mean = mean_size(largest, begins[largest])
+        if mean is not None:
+            count = sum(available[queue] for queue in queues)
+            messages += count
+            size += count * mean
+    return max(1.0, size / messages) if messages else UNSEEN_BYTES

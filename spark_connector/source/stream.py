@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
 from spark_connector.options.source import SourceOptions
 from spark_connector.planning.admission import Admission, begin
@@ -31,7 +32,6 @@ from spark_connector.source.commits import Commits
 from spark_connector.source.horizon import Horizon
 from spark_connector.source.partitions import ranges_of, read, tasks
 from spark_connector.source.places import Places
-from spark_connector.source.sizes import StoredSizes
 
 _log = Log("spark")
 
@@ -50,7 +50,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._brokers = Brokers(options.connection)
         self._horizon = Horizon(options, self._brokers)
         self._commits = Commits(self._brokers, options.group) if options.commit else None
-        self._sizes = StoredSizes(self._brokers, options.group)
         self._admission = Admission(options.limits, options.read.on_data_loss, time.monotonic())
         self._initial: dict[str, Any] | None = None
         self._idle = False
@@ -93,14 +92,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._commits is not None:
             ends_by_itself = self._admission.target is not None
             self._commits.store(begun, self._horizon.routes, facts, impatient=ends_by_itself)
-        self._sizes.routes = self._horizon.routes
-        # What is left out because its broker is down would end a query that ends by itself.
-        self._sizes.strict = self._admission.target is not None
         end = self._admission.end(
             begun,
             facts,
             time.monotonic(),
-            sizes=self._sizes,
+            mean_size=self._mean_size,
             take_all=isinstance(limit, ReadAllAvailable),
         )
         self._idle = end == begun
@@ -137,6 +133,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _places(self) -> Places:
         return Places(self._brokers, self._horizon.routes, self._options.group)
+
+    def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
+        try:
+            return self._places().mean_size(queue, offset)
+        except BrokerError as error:
+            _log.warning("a broker can't be asked for the sizes of its messages", reason=error)
+            return None
 
     def _begin(self, begun: Offsets, queue: Any, end: int) -> int:
         """Where a queue's range begins. It has no beginning yet, or one behind its end, when it is

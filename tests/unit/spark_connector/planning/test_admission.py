@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError
 from spark_connector.options.source import Limits
-from spark_connector.planning.admission import CATCH_UP_OFFSETS, Admission
+from spark_connector.planning.admission import CATCH_UP_OFFSETS, UNSEEN_BYTES, Admission
 from spark_connector.planning.offsets import Offsets
 from spark_connector.planning.positions import QueueFacts
 from spark_connector.planning.ranges import OnDataLoss
-from tests.unit.spark_connector.planning.test_byte_shares import Stored
 
 
 def queue(number: int) -> MessageQueue:
@@ -72,18 +71,53 @@ def test_a_minimum_is_no_limit_for_a_query_that_ends_by_itself():
     assert ending.end(offsets(0), facts((0, 99)), 0.0) == offsets(7)
 
 
+def test_a_limit_of_bytes_is_one_of_messages_by_their_average_size():
+    limited = admission(max_bytes=1000)
+    sampled = []
+
+    def mean_size(queue: MessageQueue, offset: int) -> float:
+        sampled.append((queue.queue_id, offset))
+        return 50.0
+
+    assert limited.end(offsets(3, 0), facts((0, 33), (0, 90)), 1.0, mean_size=mean_size) == (
+        offsets(8, 15)
+    )
+    assert sampled == [(1, 0)]
+
+
+def test_each_broker_is_sampled_and_weighs_what_it_has_to_read():
+    small, large = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+    sizes = {small: 100.0, large: 700.0}
+    known = {queue: QueueFacts(0, 50) for queue in sizes}
+    start = dict.fromkeys(sizes, 0)
+    ends = admission(max_bytes=8000).end(start, known, 1.0, mean_size=lambda q, _: sizes[q])
+    assert ends == {small: 10, large: 10}
+    sizes[large] = None  # type: ignore[assignment] # its broker can't be asked
+    ends = admission(max_bytes=8000).end(start, known, 1.0, mean_size=lambda q, _: sizes[q])
+    assert ends == {small: 40, large: 40}
+
+
 def test_limits_of_bytes_and_of_offsets_hold_together():
-    stored = Stored([100] * 50, [1] * 50)
-    limited = admission(max_bytes=1000, max_offsets=30)
-    assert limited.end(stored.begins, facts((0, 50), (0, 50)), 1.0, sizes=stored) == offsets(9, 15)
-    limited = admission(max_bytes=10_000, max_offsets=30)
-    assert limited.end(stored.begins, facts((0, 50), (0, 50)), 1.0, sizes=stored) == offsets(15, 15)
+    known = facts((0, 50), (0, 50))
+    for max_bytes, end in ((1000, offsets(5, 5)), (10_000, offsets(15, 15))):
+        limited = admission(max_bytes=max_bytes, max_offsets=30)
+        assert limited.end(offsets(0, 0), known, 1.0, mean_size=lambda *_: 100.0) == end
 
 
 def test_a_limit_of_bytes_alone_is_limit_enough(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("spark_connector.planning.admission.CATCH_UP_OFFSETS", 100)
     limited = admission(max_bytes=2000)
-    assert limited.end(offsets(0), facts((0, 500)), 1.0, sizes=Stored([1] * 500)) == offsets(500)
+    assert limited.end(offsets(0), facts((0, 500)), 1.0, mean_size=lambda *_: 1.0) == offsets(500)
+
+
+def test_messages_that_nobody_can_sample_are_taken_to_have_a_usual_size():
+    limited = admission(max_bytes=10 * UNSEEN_BYTES)
+    assert limited.end(offsets(0), facts((0, 500)), 1.0) == offsets(10)
+
+
+def test_a_limit_below_one_message_takes_one():
+    limited = admission(max_bytes=10)
+    assert limited.end(offsets(0), facts((0, 9)), 1.0, mean_size=lambda *_: 99.0) == offsets(1)
 
 
 def test_bytes_are_no_limit_for_a_trigger_that_takes_all():
@@ -92,14 +126,14 @@ def test_bytes_are_no_limit_for_a_trigger_that_takes_all():
 
 
 def test_a_query_with_a_limit_of_bytes_comes_to_its_target():
-    stored = Stored([700] * 9, [70] * 9)
     ending = admission(max_bytes=1000)
     ending.target = offsets(7, 9)
-    at, steps = stored.begins, 0
-    while (following := ending.end(at, facts((0, 9), (0, 9)), 1.0, sizes=stored)) != at:
+    at, steps = offsets(0, 0), 0
+    known = facts((0, 9), (0, 9))
+    while (following := ending.end(at, known, 1.0, mean_size=lambda *_: 250.0)) != at:
         at, steps = following, steps + 1
     assert at == offsets(7, 9)
-    assert steps == 8
+    assert steps == 4
 
 
 def test_a_target_holds_whatever_comes_later():
