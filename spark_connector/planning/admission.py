@@ -30,7 +30,7 @@ UNSEEN_BYTES: Final = 1024
 """The size of a message while none could be sampled."""
 
 MeanSize = Callable[[MessageQueue, int], float | None]
-"""The average stored size, in bytes, of some messages of a queue from an offset on; None: no idea."""
+"""The average stored size, in bytes, of some messages from an offset on; None: unknown."""
 
 
 def begin(queue: MessageQueue, start: int | None, facts: QueueFacts, policy: OnDataLoss) -> int:

@@ -155,26 +155,15 @@ def test_the_demo_checks_what_it_measured(cli: CommandLine) -> None:
     assert told["messages"] == 2000
     assert 0 < told["single_p50"] <= told["single_p99"]
     assert told["broker_megabytes"] > 1
-    group = told["group"]
-    assert group["handled"] == 2000
-    assert group["idle"] >= 1
-    assert group["dead_letters"] == 1
-    assert group["duplicates_in_order"] == 0
-    assert group["destinations"] > 50
-    assert group["takeover_seconds"] > 0
+    assert told["destinations"] > 50
+    assert told["group_seconds"] > 0
 
 
-def test_the_demo_prints_what_happens_and_a_table(cli: CommandLine) -> None:
-    rows = [line.split("\t") for line in cli("demo", "--limit", "500").splitlines()]
-    told = [text for _, text in rows]
-    lines = dict(rows)
-    assert any("is idle, for there are 5 members but only 4 queues" in text for text in told)
-    assert any("is killed" in text for text in told)
-    assert any("as a dead letter" in text for text in told)
-    assert any(text.startswith("queue 0 member") for name, text in rows if name == "billing")
-    assert lines["the group in order"].startswith("order kept for ")
+def test_the_demo_prints_a_table(cli: CommandLine) -> None:
+    lines = dict(line.split("\t") for line in cli("demo", "--limit", "500").splitlines())
     assert lines["messages"].startswith("500 to ")
     assert "messages/s" in lines["read by 3 consumers"]
+    assert "messages/s" in lines["handled by a group, in order"]
     assert "private" in lines["broker's memory"]
 
 

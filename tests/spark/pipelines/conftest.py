@@ -10,7 +10,7 @@ import pytest
 
 from client import FIRST, ReceivedMessage
 from client.blocking import PullConsumer
-from pocketmq.demo import departures
+from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
 from tests.spark.pipelines.shared import Received
 

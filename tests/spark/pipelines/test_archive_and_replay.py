@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from client.blocking import Admin, Producer
-from pocketmq.demo import departures
+from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
 from tests.spark.pipelines.shared import example
 

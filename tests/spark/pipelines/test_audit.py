@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from examples.spark import send_flights as departures
 from pocketmq import testing
-from pocketmq.demo import departures
 from tests.spark.pipelines.shared import example
 
 COUNT = 3000

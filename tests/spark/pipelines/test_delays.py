@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from client.blocking import Admin
-from pocketmq.demo import delays, departures
-from pocketmq.demo.plain_delays import Figures, Place, counted
+from examples.demo.plain_delays import Figures, Place, counted
+from examples.spark import delays
+from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from client.blocking import Admin, Producer
-from pocketmq.demo import departures
+from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
 from tests.spark.pipelines.shared import Received, example, loaded
 

@@ -10,7 +10,7 @@ from typing import Any
 import client
 from client import FIRST
 from client.blocking import Admin, PushConsumer
-from pocketmq.demo import departures
+from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
 from tests.spark.pipelines.shared import example
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from client.blocking import Admin
-from pocketmq.demo import delays, departures
-from pocketmq.demo.plain_delays import Figures, Place, counted
+from examples.demo.plain_delays import Figures, Place, counted
+from examples.spark import delays
+from examples.spark import send_flights as departures
 from tests.integration.deploy.compose import Service, deployed
 
 WAIT = 200

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.journal import Journal, Pen
+from examples.demo.stage import NOBODY, Lines, Row, stage
 from pocketmq.checks import Sum, differences
-from pocketmq.demo.journal import Journal, Pen
-from pocketmq.demo.stage import NOBODY, Lines, Row, stage
 from pocketmq.flights import Flight, flights
 
 FLIGHTS = list(flights(40))

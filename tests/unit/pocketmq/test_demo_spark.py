@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.demo import spark
-from pocketmq.demo.errors import DemoFailed
+from examples.demo import spark
+from pocketmq.cli.demo import DemoFailed
 
 
 def test_without_spark_it_says_what_to_install(

@@ -6,8 +6,9 @@ import json
 from datetime import date
 from xml.etree import ElementTree
 
-from pocketmq.demo import departures, plot
-from pocketmq.demo.plain_delays import Figures, Place, counted
+from examples.demo import plot
+from examples.demo.plain_delays import Figures, Place, counted
+from examples.spark import send_flights as departures
 from remoting.protocol.queue import MessageQueue
 
 ROW = b"2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z"

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from pocketmq.checks import Sum, differences
-from pocketmq.demo import quantile
+from pocketmq.cli.demo import quantile
 from pocketmq.process import (
     LATENCY_BUCKETS,
     OTHER,

@@ -1,4 +1,6 @@
-"""The demo's second half: a consumer group on the flights, watched while it changes, and checked.
+"""A consumer group on the flights, watched while it changes, and checked.
+
+    python -m examples.demo.group [COUNT]
 
 First act: the flights come in at a steady pace and the group ``billing`` handles many at a time.
 Three members share four queues; then they are five, of which one has nothing to do; then one is
@@ -12,6 +14,8 @@ destination is the one in which the flights were sent.
 from __future__ import annotations
 
 import asyncio
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,13 +25,13 @@ from pathlib import Path
 from typing import Final
 
 import client
+from examples.demo.journal import Journal
+from examples.demo.member import MAX_RETRIES, Duty, Told
+from examples.demo.members import Member, Members
+from examples.demo.stage import NOBODY, Row, Stage, stage
+from pocketmq import output, testing
 from pocketmq.checks import Sum, differences
-from pocketmq.demo.errors import DemoFailed
-from pocketmq.demo.journal import Journal
-from pocketmq.demo.member import MAX_RETRIES, Duty, Told
-from pocketmq.demo.members import Member, Members
-from pocketmq.demo.stage import NOBODY, Row, Stage
-from pocketmq.demo.stream import PORTION, portions
+from pocketmq.cli.demo import PORTION, DemoFailed, portions
 from pocketmq.flights import COUNT, Flight, flights
 
 TOPIC: Final = "departures"
@@ -304,3 +308,23 @@ class GroupDemo:
 
 def _queues(ids: list[int]) -> str:
     return f"queue{'s' if len(ids) > 1 else ''} {' and '.join(map(str, ids))}"
+
+
+async def _main(limit: int | None) -> None:
+    with (
+        testing.broker() as server,
+        tempfile.TemporaryDirectory(prefix="pocketmq-demo-") as directory,
+        stage(silent=False) as shown,
+    ):
+        result = await GroupDemo(server.nameserver, limit, Path(directory), shown).run()
+    facts = {
+        "billing": f"every flight was handled, {result.duplicates:,} of them twice; a queue whose "
+        f"member was killed was taken over in {result.takeover_seconds:.1f} s",
+        "boarding": f"order kept for {result.destinations} destinations, "
+        f"{result.duplicates_in_order:,} flights handled twice, {result.dead_letters} dead letter",
+    }
+    output.show_facts(dict(facts), as_json=False)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1]) if len(sys.argv) > 1 else None))

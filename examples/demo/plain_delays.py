@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from pocketmq.demo.departures import Record
+from examples.spark.send_flights import Record
 
 LATE = timedelta(days=7)
 """As in ``delays.LATE``."""

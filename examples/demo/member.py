@@ -1,6 +1,6 @@
 """One member of the demo's group: a process of its own, so that it can be killed.
 
-    python -m pocketmq.demo.member '{"nameserver": ..., ...}'
+    python -m examples.demo.member '{"nameserver": ..., ...}'
 
 It writes each flight it handled into the journal, tells on stdout what happens to it, one object of
 JSON a line, and leaves the group when its standard input ends.
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 import client
-from pocketmq.demo.journal import Pen
+from examples.demo.journal import Pen
 from remoting import tasks as loop
 
 MAX_RETRIES: Final = 2

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from pocketmq.demo.errors import DemoFailed
-from pocketmq.demo.member import Duty, Told
+from examples.demo.member import Duty, Told
+from pocketmq.cli.demo import DemoFailed
 
 STOP_TIMEOUT: Final = 15.0
 """Seconds for a clean stop."""
@@ -42,7 +42,7 @@ class Member:
         """Start it; ``heard`` is told what it says."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "pocketmq.demo.member"),
+                *(sys.executable, "-P", "-m", "examples.demo.member"),
                 msgspec.json.encode(duty).decode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
