@@ -27,7 +27,7 @@ from remoting.protocol.message import properties
 from remoting.protocol.message.record import encode_record, host_bytes
 from spark_connector.decode import Decoder, plain
 from spark_connector.decode import layout as walk
-from spark_connector.decode.model import Selection, Settings, Starts
+from spark_connector.decode.model import DecodeSettings, Selection, Starts
 from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, Column
 
 BODY_BYTES: Final = (100, 1024)
@@ -121,7 +121,7 @@ def measure(body_bytes: int, *, rows: int, tries: int) -> Iterator[Outcome]:
         if lane.startswith("all"):
             figures = _figures(columns, buffer, number, starts, rows, tries)
             yield Outcome(f"{lane}, starts known", body_bytes, size, *figures)
-    settings = Settings(LANES["all columns"], "broker-a")
+    settings = DecodeSettings(LANES["all columns"], "broker-a")
     few = starts[:PLAIN_RECORDS]
     figures = best(
         lambda: _discard(plain.decode(buffer, few, settings, Selection())), len(few), tries

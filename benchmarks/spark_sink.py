@@ -80,10 +80,10 @@ def encoded(batch: Any, count: int) -> float:
 def sent(server: StandaloneServer, batch: Any, count: int) -> float:
     """Seconds one task takes for ``count`` rows, without Spark."""
     from spark_connector.options.sink import sink_options
-    from spark_connector.sink.task import Plan, write_rows
+    from spark_connector.sink.task import SinkPlan, write_rows
 
     options = sink_options({"nameServer": server.nameserver, "topic": TOPIC})
-    plan = Plan.of(options, FIELDS)
+    plan = SinkPlan.of(options, FIELDS)
     started = time.perf_counter()
     write_rows(plan, iter([batch] * (count // BATCH_ROWS)), "bench", 0)
     return time.perf_counter() - started

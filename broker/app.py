@@ -25,9 +25,9 @@ from broker.delivery.deliverer import Delays
 from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
 from broker.group_watch import STEP_SECONDS
 from broker.limits import WOKEN_AT_ONCE
-from broker.processors.table import Dispatcher, Processors
+from broker.processors.table import Processors, RequestDispatcher
 from broker.rates import SAMPLE_SECONDS, Rates, Totals
-from broker.registration import Announcement, Registration
+from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
@@ -74,7 +74,7 @@ class Broker:
     Args:
         config: its settings.
         files: the disk, another than the system's in tests.
-        clock: the time, likewise.
+        clock: the time.
         room: for connections, if other servers run in this process; see ``connection_room``.
 
     Attributes:
@@ -106,7 +106,7 @@ class Broker:
         self._processors: Processors
         self._read_pass: ReadPass | None = None
         self._delays: Delays
-        self._registration: Registration | None = None
+        self._registration: BrokerRegistration | None = None
         self._rates = Rates()
         self._supervisor = Supervisor("broker")
         self._woken: list[ParkedPull] = []
@@ -140,7 +140,7 @@ class Broker:
         return self._supervisor.failed
 
     @property
-    def registration(self) -> Registration | None:
+    def registration(self) -> BrokerRegistration | None:
         """How it stands with its name servers; None before the start."""
         return self._registration
 
@@ -186,7 +186,7 @@ class Broker:
         self._check_name()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
-        self._server.endpoint.handler = Dispatcher(self.state, self._processors.table())
+        self._server.endpoint.handler = RequestDispatcher(self.state, self._processors.table())
         self._open_fast_path()
         self._serving = True
         await self._start_vip()
@@ -310,7 +310,7 @@ class Broker:
         self._supervisor.spawn(self._delays.run(), "delayed messages")
 
     async def _register(self) -> None:
-        self._registration = Registration(
+        self._registration = BrokerRegistration(
             self.config.namesrv_addr,
             Announcement.of(self.config, self.port),
             self._tables.topic_wrapper,
@@ -432,6 +432,6 @@ async def _each(seconds: float, action: Callable[[], None]) -> None:
         action()
 
 
-async def _surface(registration: Registration) -> None:
+async def _surface(registration: BrokerRegistration) -> None:
     """Fail when a task of the registration does."""
     await asyncio.shield(registration.failed)

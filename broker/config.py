@@ -24,7 +24,7 @@ from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import (
     ConfigError,
-    Refused,
+    RefusedKey,
     Settings,
     addresses,
     boolean,
@@ -135,7 +135,7 @@ _ACCESS_CONTROL = (
 _CONTROLLER = "PocketMQ has no controller mode; take the key out"
 _LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; take the key out"
 
-REFUSED_KEYS: Final[dict[str, Refused]] = {
+REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "brokerRole": refused(_REPLICATION, "async_master", ""),
     "enableDLegerCommitLog": refused(_REPLICATION),
     "duplicationEnable": refused(_REPLICATION),
@@ -250,7 +250,7 @@ class BrokerConfig(Settings):
     """A broker's settings, each under RocketMQ's key (cf. BrokerConfig, MessageStoreConfig)."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = KEYS_WITHOUT_EFFECT
-    REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = REFUSED_KEYS
+    REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = REFUSED_KEYS
     OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {"namesrvAddr": "NAMESRV_ADDR"}
 
     # who it is and where
@@ -343,7 +343,7 @@ class BrokerConfig(Settings):
     disk_clean_free_bytes: int = setting("pocketmqDiskCleanFreeBytes", integer(0, 2**62), 0)
     """If not 0, takes the place of ``diskSpaceCleanForciblyRatio``: free space below it."""
     disk_full_free_bytes: int = setting("pocketmqDiskFullFreeBytes", integer(0, 2**62), 0)
-    """If not 0, takes the place of ``diskSpaceWarningLevelRatio``, likewise."""
+    """If not 0, takes the place of ``diskSpaceWarningLevelRatio``."""
     clean_file_forcibly_enable: bool = setting("cleanFileForciblyEnable", boolean, True)
     delete_file_batch_max: int = setting("deleteFileBatchMax", integer(1, 10_000), 10)
     clean_resource_interval_ms: int = setting("cleanResourceInterval", _MILLISECONDS, 10_000)
@@ -361,7 +361,7 @@ class BrokerConfig(Settings):
     max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)
     """Topics that may exist before clients can create no more; administrators still can."""
     max_groups: int = setting("pocketmqMaxGroups", integer(1, 1_000_000), 10_000)
-    """Subscription groups, likewise."""
+    """The same for subscription groups."""
     max_parked_pulls: int = setting("pocketmqMaxParkedPulls", integer(1, 10_000_000), 100_000)
     """Pulls that wait for a message at one time; more are answered at once."""
     max_connections: int = setting("pocketmqMaxConnections", integer(1, 1_000_000), 10_000)

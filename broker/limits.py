@@ -30,7 +30,7 @@ MAX_TOPIC_ATTRIBUTES_LENGTH: Final = 4_096
 """Characters of a topic's attributes; 5.x defines a handful of short ones."""
 
 MAX_GROUPS: Final = 100_000
-"""Subscription groups, likewise; clients' by ``pocketmqMaxGroups``."""
+"""The same for subscription groups; those of clients by ``pocketmqMaxGroups``."""
 
 MAX_GROUP_MEMBERS: Final = 4_096
 """Connections of one consumer group: every change is told to all of them."""

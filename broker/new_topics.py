@@ -18,7 +18,7 @@ from broker.limits import (
     MAX_WAITING_NEW_TOPICS,
     NEW_TOPICS_PER_SECOND,
 )
-from broker.processors.errors import Refused
+from broker.processors.errors import RequestRefused
 from remoting.clock import Clock
 from remoting.protocol.codes import ResponseCode
 
@@ -71,7 +71,7 @@ class NewTopics:
 
         Raises:
             NotYet: it has to wait.
-            Refused: it would have to wait for too long, or too many of its sends wait.
+            RequestRefused: it would have to wait for too long, or too many of its sends wait.
         """
         line = self._lines.get(connection)
         if line is None:
@@ -106,8 +106,8 @@ class NewTopics:
             line.size -= size
 
 
-def _too_many(name: str) -> Refused:
-    return Refused(
+def _too_many(name: str) -> RequestRefused:
+    return RequestRefused(
         ResponseCode.SYSTEM_BUSY,
         f"topic {name} is not made now: this connection makes more than {NEW_TOPICS_PER_SECOND} "
         "topics a second; send again in some seconds, or make the topics before with "

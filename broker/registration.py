@@ -185,7 +185,7 @@ class RegistrationRefused(Exception):
     """A name server answered a registration with an error."""
 
 
-class Registration:
+class BrokerRegistration:
     """Keeps a broker registered; made and used on the loop's thread.
 
     Args:
@@ -323,7 +323,7 @@ class _Wanted:
 class _Link:
     """The broker's standing with one name server."""
 
-    def __init__(self, address: str, owner: Registration) -> None:
+    def __init__(self, address: str, owner: BrokerRegistration) -> None:
         self.state = NameServerState(address=address)
         self._owner = owner
         self._wanted = _Wanted()

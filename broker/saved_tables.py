@@ -35,9 +35,9 @@ import structlog
 
 from broker.config import BrokerConfig, name_of_this_host
 from broker.groups.offsets import ConsumerOffsets
-from broker.groups.queue_locks import QueueLocks, SavedLocks
+from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.processors.errors import BrokerError
+from broker.processors.errors import ProcessorError
 from broker.store.os_files import Files
 from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
@@ -64,7 +64,7 @@ SHORTEST_REST: Final = 0.005
 _log = structlog.get_logger("broker")
 
 
-class StateFile:
+class SavedTable:
     """One file.
 
     Args:
@@ -204,7 +204,7 @@ class SavedTables:
 
     Raises:
         StoreError: a file can't be read, or it and its backup are damaged.
-        BrokerError: a file holds something else than it should.
+        ProcessorError: a file holds something else than it should.
     """
 
     def __init__(self, config: BrokerConfig, directory: Path, files: Files, now_ms: int) -> None:
@@ -234,7 +234,7 @@ class SavedTables:
         self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
         self.lost_offsets = offsets is None
         self._stopping = False
-        self.locks = QueueLocks()
+        self.locks = LockTable()
         locks = self._load(LOCKS, SavedLocks)
         if locks is not None:
             self.locks.restore(locks, now_ms)
@@ -243,14 +243,14 @@ class SavedTables:
         self.on_topics: OnTopics | None = None
         self._unsaved: dict[str, asyncio.Future[bool]] = {}
         self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}
-        self._topic_file = StateFile(TOPICS, self._copy_topics, self._writer(TOPICS))
-        self._group_file = StateFile(GROUPS, self._copy_groups, self._writer(GROUPS))
-        self._offset_file = StateFile(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
-        self._lock_file = StateFile(LOCKS, self._copy_locks, self._writer(LOCKS))
-        self._delay_file = StateFile(
+        self._topic_file = SavedTable(TOPICS, self._copy_topics, self._writer(TOPICS))
+        self._group_file = SavedTable(GROUPS, self._copy_groups, self._writer(GROUPS))
+        self._offset_file = SavedTable(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
+        self._lock_file = SavedTable(LOCKS, self._copy_locks, self._writer(LOCKS))
+        self._delay_file = SavedTable(
             DELAY_OFFSETS, self._copy_delay_offsets, self._writer(DELAY_OFFSETS)
         )
-        self._name_file = StateFile(BROKER_NAME, self._copy_name, self._writer(BROKER_NAME))
+        self._name_file = SavedTable(BROKER_NAME, self._copy_name, self._writer(BROKER_NAME))
         self._offsets_written = -1 if self.lost_offsets else self.offsets.version
         self._locks_written = self.locks.version
 
@@ -349,7 +349,7 @@ class SavedTables:
         try:
             return msgspec.convert(loaded.value, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise BrokerError(
+            raise ProcessorError(
                 f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
                 "and its backup to begin with an empty one"
             ) from error
@@ -362,7 +362,7 @@ class SavedTables:
             try:
                 return valid_name(self._saved_name)
             except ValueError as error:
-                raise BrokerError(
+                raise ProcessorError(
                     f"{self._directory / BROKER_NAME} holds no broker name ({error}): start the "
                     "broker with --name"
                 ) from None

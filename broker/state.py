@@ -12,10 +12,10 @@ import structlog
 
 from broker.delivery.long_poll import LongPolls
 from broker.groups.consumers import ConsumerTable
-from broker.groups.health import Findings
+from broker.groups.health import GroupIssues
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
-from broker.groups.queue_locks import QueueLocks
+from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.limits import LOGGED_A_SECOND
 from broker.throttle import Throttle
@@ -99,8 +99,8 @@ class BrokerState:
     long_polls: LongPolls
     consumers: ConsumerTable = field(default_factory=ConsumerTable)
     producers: ProducerTable = field(default_factory=ProducerTable)
-    locks: QueueLocks = field(default_factory=QueueLocks)
-    findings: Findings = field(default_factory=Findings)
+    locks: LockTable = field(default_factory=LockTable)
+    findings: GroupIssues = field(default_factory=GroupIssues)
     spread: TopicSpread | None = None
     """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from broker.config import BrokerConfig
-from broker.processors.errors import BrokerError
+from broker.processors.errors import ProcessorError
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.store.results import StoreError
@@ -100,7 +100,7 @@ async def numeric(host: str) -> str:
     """The address that the store's records carry for the advertised host, IPv4 if it has one.
 
     Raises:
-        BrokerError: it has none.
+        ProcessorError: it has none.
     """
     try:
         ip_bytes(host)
@@ -111,7 +111,7 @@ async def numeric(host: str) -> str:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BrokerError(
+        raise ProcessorError(
             f"the advertised host {host} has no address ({error}): set brokerIP1 to an address "
             "that clients can reach"
         ) from error

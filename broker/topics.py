@@ -1,7 +1,7 @@
 """The broker's topics (cf. TopicConfigManager): which exist, with how many queues, open to whom.
 
 A topic comes into being at boot (the system topics), by an admin, by a send to an unknown name
-(through a template topic, TBW102 as a rule, whose inherit bit allows it), or with fixed settings
+(through a template topic, usually TBW102, whose inherit bit allows it), or with fixed settings
 for a group's retries and dead letters. Each change raises the data version, by which name servers
 see that there is something new. The table is the file ``config/topics.json``.
 

@@ -23,7 +23,7 @@ from client.heartbeat import (
     Subscriptions,
     group_of,
 )
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.producer.queue_selector import FaultTable
 from client.remote import NameServers, Remote
 from client.routes import Route, RouteKeeper, RouteSubscription, RouteTable
@@ -48,7 +48,7 @@ _SERIALIZE = {
 """Requests of a msgpack client are JSON until the peer of a connection has agreed."""
 
 
-class Part(Protocol):
+class ClientPart(Protocol):
     """A producer or a consumer, as its context sees it."""
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class ClientContext:
         self.life = Lifecycle("instance")
         self.clock = SystemClock()
         self.members = Members()
-        self._parts: list[Part] = []
+        self._parts: list[ClientPart] = []
         self._client_id = ""
 
     @property
@@ -95,9 +95,9 @@ class ClientContext:
     async def start(self) -> None:
         """Get ready. Nothing is connected before it is needed."""
         self.life.check_process()
-        if self.life.state is State.OPEN:
+        if self.life.state is LifecycleState.OPEN:
             return
-        if self.life.state is State.CLOSED:
+        if self.life.state is LifecycleState.CLOSED:
             self.life.check()
         options = self._options
         ip = options.ip or await _local_ip(self._nameservers[0])
@@ -131,7 +131,7 @@ class ClientContext:
             self._tasks,
             options.heartbeat_period,
         )
-        self.life.state = State.OPEN
+        self.life.state = LifecycleState.OPEN
         self._tasks.spawn(self.routes.run(), "routes")
         self._tasks.spawn(self.heartbeats.run(), "heartbeats")
 
@@ -145,11 +145,11 @@ class ClientContext:
 
     async def close(self) -> None:
         """Close what was made from it, then its connections. May be called twice."""
-        if self.life.state is not State.OPEN or self.life.forked:
+        if self.life.state is not LifecycleState.OPEN or self.life.forked:
             return
         for part in list(self._parts):
             await part.close()
-        self.life.state = State.CLOSED
+        self.life.state = LifecycleState.CLOSED
         await self._tasks.close()
         await self._pool.close()
 
@@ -158,34 +158,34 @@ class ClientContext:
 
     # Parts
 
-    def add_part(self, part: Part) -> None:
+    def add_part(self, part: ClientPart) -> None:
         """``close`` closes it, too."""
         self._parts.append(part)
 
-    def remove_part(self, part: Part) -> None:
+    def remove_part(self, part: ClientPart) -> None:
         """It has closed."""
         self._parts.remove(part)
 
-    def add_producer(self, producer: Part, group: str) -> None:
+    def add_producer(self, producer: ClientPart, group: str) -> None:
         """Tell brokers of a producer."""
         self._parts.append(producer)
         self.members.add_producer(group)
         self.heartbeats.soon()
 
-    async def remove_producer(self, producer: Part, group: str) -> None:
+    async def remove_producer(self, producer: ClientPart, group: str) -> None:
         """A producer has closed; tell brokers if it was the last of its group."""
         self._parts.remove(producer)
         if self.members.remove_producer(group):
             await self.heartbeats.say_goodbye(producer_group=group)
 
-    def add_consumer(self, consumer: Part, group: str, subscriptions: Subscriptions) -> None:
+    def add_consumer(self, consumer: ClientPart, group: str, subscriptions: Subscriptions) -> None:
         """Tell brokers of a pull consumer."""
         self._parts.append(consumer)
         self.members.add_consumer(group, subscriptions)
         self.heartbeats.soon()
 
     async def remove_consumer(
-        self, consumer: Part, group: str, subscriptions: Subscriptions
+        self, consumer: ClientPart, group: str, subscriptions: Subscriptions
     ) -> None:
         """A pull consumer has closed; tell brokers if it was the last of its group."""
         self._parts.remove(consumer)

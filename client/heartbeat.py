@@ -20,7 +20,7 @@ from client.producer.queue_selector import FaultTable
 from client.remote import Remote
 from client.routes import MASTER_ID, RouteTable
 from remoting.connection import Connection
-from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.description import BlockedQueue
@@ -235,7 +235,7 @@ class Heartbeats:
     """The heartbeats of one instance.
 
     Args:
-        faults: hears of brokers that answer.
+        faults: is told of brokers that answer.
         period: seconds between rounds.
     """
 
@@ -303,7 +303,7 @@ class Heartbeats:
         if future.cancelled():
             return
         error = future.exception()
-        if isinstance(error, RequestTimeout) or (error is None and _is_busy(future.result())):
+        if isinstance(error, AnswerTimeout) or (error is None and _is_busy(future.result())):
             self._repeat(address)
 
     def _repeat(self, address: str) -> None:
@@ -372,7 +372,7 @@ class Heartbeats:
                 elif answer.code != ResponseCode.SUCCESS:
                     _log.warning("heartbeat refused", broker=broker, remark=answer.remark)
         except RemotingError as error:
-            if connection is not None and isinstance(error, RequestTimeout):
+            if connection is not None and isinstance(error, AnswerTimeout):
                 connection.abort("no answer to a heartbeat")
             _log.warning("heartbeat failed", broker=broker, address=address, error=str(error))
             return

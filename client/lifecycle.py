@@ -19,7 +19,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class State(Enum):
+class LifecycleState(Enum):
     """The life of a part."""
 
     NEW = auto()
@@ -39,7 +39,7 @@ class Lifecycle:
     def __init__(self, name: str) -> None:
         self._name = name
         self._forks = _forks
-        self.state = State.NEW
+        self.state = LifecycleState.NEW
         self.failure: PocketMQError | None = None
 
     @property
@@ -49,10 +49,10 @@ class Lifecycle:
 
     def check(self) -> None:
         """Raises UsageError unless it is open, in the process it was made in, or its failure."""
-        if self.state is State.OPEN and self._forks == _forks:
+        if self.state is LifecycleState.OPEN and self._forks == _forks:
             return
         self.check_process()
-        if self.state is State.NEW:
+        if self.state is LifecycleState.NEW:
             raise UsageError(
                 f"the {self._name} is not started",
                 hint="use `async with`, or await start() first",

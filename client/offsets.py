@@ -97,7 +97,7 @@ def read_header(
         ) from error
 
 
-class Page(NamedTuple):
+class RecordPage(NamedTuple):
     """Some messages of a queue, and where the next ones begin; no messages at its end."""
 
     records: list[RecordView]
@@ -266,7 +266,7 @@ class Offsets:
                 break
         return offset
 
-    async def page(self, queue: MessageQueue, group: str, offset: int, messages: int) -> Page:
+    async def page(self, queue: MessageQueue, group: str, offset: int, messages: int) -> RecordPage:
         """The messages from an offset on, without waiting for any.
 
         Args:
@@ -277,9 +277,11 @@ class Offsets:
         answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=_ANY_PULL)
         after = self._read(answer, PullMessageResponseHeader, queue).next_begin_offset
         if answer.code != ResponseCode.SUCCESS:
-            return Page([], after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset)
+            return RecordPage(
+                [], after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset
+            )
         try:
-            return Page(list(iter_records(answer.body)), after)
+            return RecordPage(list(iter_records(answer.body)), after)
         except RecordError as error:
             raise remote_error(
                 ResponseCode.SYSTEM_ERROR, str(error), "the pull's answer", queue=queue

@@ -74,7 +74,7 @@ def position_of(text: str) -> Position:
     ``2026-01-31T12:00``, without a zone in that of this machine; how long ago, such as ``-1h``.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it is something else.
     """
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]

@@ -23,8 +23,13 @@ from client.errors import (
     remote_error,
 )
 from client.limits import NAME_SERVER_TIMEOUT
-from remoting.errors import ConnectFailed, ConnectionLost, RemotingError, TooManyRequests
-from remoting.errors import RequestTimeout as NoAnswer
+from remoting.errors import (
+    AnswerTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    RemotingError,
+    TooManyRequests,
+)
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
@@ -118,7 +123,7 @@ def unavailable(
     group: str | None = None,
 ) -> Unavailable:
     """What the state of a connection means to the user."""
-    if isinstance(error, NoAnswer):
+    if isinstance(error, AnswerTimeout):
         return RequestTimeout(
             f"no answer to {name_of(error.code)} within {error.timeout:g} s",
             topic=topic,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from remoting.settings import Refused, Settings, boolean, host, integer, path, refused, setting
+from remoting.settings import RefusedKey, Settings, boolean, host, integer, path, refused, setting
 
 MAX_BROKERS: Final = 2_000
 """Registered broker addresses; the largest known clusters have some hundreds."""
@@ -68,7 +68,7 @@ class NameServerConfig(Settings):
     """A name server's settings, each under RocketMQ's key (cf. NamesrvConfig)."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset(_WITHOUT_EFFECT.split())
-    REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = {
+    REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {
         "useTLS": refused("PocketMQ doesn't speak TLS yet; take the key out"),
         "enableControllerInNamesrv": refused(_CONTROLLER),
         "supportActingMaster": refused("PocketMQ knows no acting master; take the key out"),

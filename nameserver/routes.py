@@ -90,7 +90,7 @@ class Registered(NamedTuple):
 
 
 @dataclass(slots=True)
-class Broker:
+class RegisteredBroker:
     """One broker name with its addresses."""
 
     cluster: str
@@ -99,11 +99,11 @@ class Broker:
     enable_acting_master: bool | None = None
 
 
-class Route(NamedTuple):
+class RegisteredRoute(NamedTuple):
     """The answer for one topic."""
 
     queues: Mapping[str, Queues]
-    brokers: tuple[Broker, ...]
+    brokers: tuple[RegisteredBroker, ...]
     filter_servers: Mapping[str, tuple[str, ...]]
 
 
@@ -122,7 +122,7 @@ class _Live:
     filter_servers: tuple[str, ...]
 
 
-class RouteTable:
+class RouteInfoTable:
     """The three tables; see the module's text. Not thread-safe: one loop owns it."""
 
     def __init__(
@@ -130,7 +130,7 @@ class RouteTable:
     ) -> None:
         self._max_brokers = max_brokers
         self._max_entries = max_entries
-        self._brokers: dict[str, Broker] = {}
+        self._brokers: dict[str, RegisteredBroker] = {}
         self._queues: dict[str, dict[str, Queues]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._live: dict[str, _Live] = {}
@@ -220,7 +220,7 @@ class RouteTable:
         return self._set_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, broker_name: str) -> tuple[int, Change]:
-        """Give all of a broker's topics read and write permission, likewise."""
+        """Give all of a broker's topics read and write permission."""
         return self._set_permission(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: Mapping[str, Queues]) -> Change:
@@ -250,7 +250,7 @@ class RouteTable:
 
     # questions
 
-    def route(self, topic: str) -> Route | None:
+    def route(self, topic: str) -> RegisteredRoute | None:
         """Where a topic's queues are; None: nobody has any."""
         queues = self._queues.get(topic)
         if queues is None:
@@ -262,9 +262,9 @@ class RouteTable:
             for address in broker.addresses.values()
             if self._live[address].filter_servers
         }
-        return Route(queues, brokers, servers)
+        return RegisteredRoute(queues, brokers, servers)
 
-    def brokers(self) -> Mapping[str, Broker]:
+    def brokers(self) -> Mapping[str, RegisteredBroker]:
         """All brokers by name; to read only."""
         return self._brokers
 
@@ -345,10 +345,12 @@ class RouteTable:
             return set()
         return set(self._drop([registration.address]))
 
-    def _place(self, broker: Broker | None, registration: Registration) -> tuple[Broker, bool]:
+    def _place(
+        self, broker: RegisteredBroker | None, registration: Registration
+    ) -> tuple[RegisteredBroker, bool]:
         """Enter the address; also whether the broker looks different in routes now."""
         if broker is None:
-            broker = Broker(registration.cluster, registration.broker_name)
+            broker = RegisteredBroker(registration.cluster, registration.broker_name)
             self._brokers[broker.name] = broker
             self._topics_of[broker.name] = set()
         former = (broker.cluster, broker.enable_acting_master, dict(broker.addresses))
@@ -358,7 +360,9 @@ class RouteTable:
         broker.addresses[registration.broker_id] = registration.address
         return broker, former != (broker.cluster, broker.enable_acting_master, broker.addresses)
 
-    def _master_for(self, broker: Broker, broker_id: int) -> tuple[str | None, str | None]:
+    def _master_for(
+        self, broker: RegisteredBroker, broker_id: int
+    ) -> tuple[str | None, str | None]:
         address = broker.addresses.get(MASTER_ID) if broker_id != MASTER_ID else None
         return (address, self._live[address].ha_address) if address is not None else (None, None)
 

@@ -19,7 +19,7 @@ import structlog
 
 from nameserver.config import MAX_KV_BYTES, NameServerConfig
 from nameserver.kv import KVConfig
-from nameserver.routes import Change, RouteTable, Watches
+from nameserver.routes import Change, RouteInfoTable, Watches
 from remoting.clock import Clock
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import properties_text
@@ -136,26 +136,28 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True)
-class State:
+class NameServerState:
     """The name server's tables; one loop owns them."""
 
     config: NameServerConfig
     clock: Clock
-    routes: RouteTable
+    routes: RouteInfoTable
     kv: KVConfig
     watches: Watches[Peer] = field(default_factory=Watches)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a file is written, so that writes follow one another."""
 
     @classmethod
-    def load(cls, config: NameServerConfig, clock: Clock) -> State:
+    def load(cls, config: NameServerConfig, clock: Clock) -> NameServerState:
         """The state at start: no routes, and what the key-value file holds.
 
         Raises:
             StateFileError: the file is there and can't be understood.
         """
         kv = load(config.kv_config_path, KVConfig.from_json, KVConfig(), max_bytes=MAX_FILE_BYTES)
-        routes = RouteTable(max_brokers=config.max_brokers, max_entries=config.max_route_entries)
+        routes = RouteInfoTable(
+            max_brokers=config.max_brokers, max_entries=config.max_route_entries
+        )
         return cls(config, clock, routes, kv)
 
     @property

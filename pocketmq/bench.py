@@ -74,7 +74,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Result:
+class BenchResult:
     """What came of it.
 
     Attributes:
@@ -112,7 +112,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-COLUMNS: Final = tuple(Result("").row())
+COLUMNS: Final = tuple(BenchResult("").row())
 
 Tick = Callable[[int], None]
 """Is told how many messages more are done."""
@@ -137,10 +137,10 @@ class _Run:
         return max(min(time.perf_counter(), self.ends) - self.begins, 0.0)
 
 
-async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
     """Send as fast as goes, or at the rate, with so many sends in flight."""
     await _create_topic(load)
-    result = Result("produce")
+    result = BenchResult("produce")
     async with client.Producer(load.nameserver, group=GROUP) as producer:
         run = _Run(load, stop)
         await _send_all(run, producer, result, tick, lambda: b"x" * load.size)
@@ -148,12 +148,12 @@ async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
     return [_checked(result)]
 
 
-async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
     """Read everything that the topic holds, from its first message on; commits nothing.
 
     The consumers share the queues among them. It ends at what was there when it began.
     """
-    result = Result("consume")
+    result = BenchResult("consume")
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(client.Admin(load.nameserver))
         offsets = await admin.topic_stats(load.topic)
@@ -181,10 +181,10 @@ async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
     return [result]
 
 
-async def latency(load: Load, stop: asyncio.Event, tick: Tick) -> list[Result]:
+async def latency(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
     """Send at a rate, and wait for each message at a consumer in this process."""
     await _create_topic(load)
-    acknowledge, deliver = Result("acknowledge"), Result("deliver")
+    acknowledge, deliver = BenchResult("acknowledge"), BenchResult("deliver")
     async with (
         client.PullConsumer(load.nameserver, group=GROUP, auto_commit=False) as consumer,
         client.Producer(load.nameserver, group=GROUP) as producer,
@@ -216,7 +216,7 @@ async def _create_topic(load: Load) -> None:
 async def _send_all(
     run: _Run,
     producer: client.Producer[bytes],
-    result: Result,
+    result: BenchResult,
     tick: Tick,
     make_body: Callable[[], bytes],
 ) -> None:
@@ -264,7 +264,7 @@ async def _read_all(
     consumer: client.PullConsumer[bytes],
     queues: Sequence[client.MessageQueue],
     ends: dict[client.MessageQueue, int],
-    result: Result,
+    result: BenchResult,
     tick: Tick,
 ) -> None:
     consumer.assign(queues)
@@ -281,7 +281,7 @@ async def _read_all(
 
 
 async def _deliver(
-    run: _Run, consumer: client.PullConsumer[bytes], result: Result, tick: Tick
+    run: _Run, consumer: client.PullConsumer[bytes], result: BenchResult, tick: Tick
 ) -> None:
     """Note when messages arrive; those still under way at the end have a moment."""
     while True:
@@ -309,7 +309,7 @@ async def _gather(work: Sequence[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _checked(result: Result) -> Result:
+def _checked(result: BenchResult) -> BenchResult:
     if not result.messages and result.failed:
         raise BenchError(f"none of {result.failed} messages was acknowledged: {result.why}")
     return result

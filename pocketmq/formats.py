@@ -98,7 +98,7 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InputEntry:
     """What becomes one message."""
 
     body: bytes
@@ -128,7 +128,7 @@ class Fields:
         return [name for name in names if name is not None]
 
 
-def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[Entry]:
+def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[InputEntry]:
     """The messages in ``stream``.
 
     Args:
@@ -138,8 +138,8 @@ def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[Entry]:
     Raises:
         SourceError: something in it can't be read.
     """
-    readers: dict[str, Callable[[], Iterator[Entry]]] = {
-        "text": lambda: (Entry(_chomp(line)) for _, line in _lines(stream)),
+    readers: dict[str, Callable[[], Iterator[InputEntry]]] = {
+        "text": lambda: (InputEntry(_chomp(line)) for _, line in _lines(stream)),
         "jsonl": lambda: _json_lines(stream, fields),
         "csv": lambda: _rows(stream, fields),
         "raw": lambda: iter([_blob(stream)]),
@@ -166,16 +166,16 @@ def _chomp(line: bytes) -> bytes:
     return line
 
 
-def _blob(stream: IO[bytes]) -> Entry:
+def _blob(stream: IO[bytes]) -> InputEntry:
     body = stream.read(MAX_MESSAGE_BYTES + 1)
     if len(body) > MAX_MESSAGE_BYTES:
         raise SourceError(
             f"the input is longer than {MAX_MESSAGE_BYTES} bytes, the most that a message holds"
         )
-    return Entry(body)
+    return InputEntry(body)
 
 
-def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[Entry]:
+def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
     for number, line in _lines(stream):
         text = _chomp(line)
         if not text.strip():
@@ -189,7 +189,7 @@ def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[Entry]:
         yield _entry(value, fields, text, number)
 
 
-def _rows(stream: IO[bytes], fields: Fields) -> Iterator[Entry]:
+def _rows(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
     csv.field_size_limit(MAX_MESSAGE_BYTES)
     record = _Record(_lines(stream))
     reader = csv.reader(record, strict=True)
@@ -235,13 +235,13 @@ class _Record(Iterable[str]):
         return text
 
 
-def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -> Entry:
+def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -> InputEntry:
     for name in fields.named:
         if name not in value:
             raise SourceError(
                 f"line {number} has no {name!r}; it has {', '.join(value) or 'nothing'}"
             )
-    return Entry(
+    return InputEntry(
         text if fields.body is None else _as_body(value[fields.body]),
         tuple((_as_word(value, fields.key) or "").split()),
         _as_word(value, fields.tag),
@@ -254,7 +254,7 @@ def _as_body(value: object) -> bytes:
 
 
 def _as_word(value: Mapping[str, Any], name: str | None) -> str | None:
-    """A field as a key, tag or sharding key; an empty one is none."""
+    """A field as a key, tag or sharding key; None for an empty one."""
     if name is None or value[name] is None:
         return None
     word = value[name]

@@ -25,18 +25,18 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 
-from pocketmq.metrics_page import Page
+from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import LoopMonitor, RequestTimes
 from pocketmq.serving import servers_of
 from remoting.addresses import address_text
 
 if TYPE_CHECKING:
     from broker.app import Broker
-    from pocketmq.serving import Part
+    from pocketmq.serving import ServerPart
 
 
 STOP_LOOK_SECONDS: Final = 0.05
-"""How often the scraped thread looks whether it shall end."""
+"""How often the scraped thread checks whether it has to end."""
 
 LIVE_SECONDS: Final = 5.0
 """How long ``/livez`` waits for the event loop, which nothing holds for a tenth of that."""
@@ -95,7 +95,12 @@ class MetricsPart:
     """
 
     def __init__(
-        self, parts: Sequence[Part], *, host: str, port: int, live_seconds: float = LIVE_SECONDS
+        self,
+        parts: Sequence[ServerPart],
+        *,
+        host: str,
+        port: int,
+        live_seconds: float = LIVE_SECONDS,
     ) -> None:
         self._parts = parts
         self._host = host
@@ -136,7 +141,7 @@ class MetricsPart:
             name_server.measure(self._times.around)
         for broker in brokers:
             broker.measure(self._times.around, self._times.count)
-        page = Page(name_servers, brokers, self._times, self._monitor.stalls)
+        page = MetricsPage(name_servers, brokers, self._times, self._monitor.stalls)
         self._registry.register(page)
         # A part that has stopped can't be read any more.
         self._stack.callback(self._registry.unregister, page)

@@ -64,7 +64,7 @@ DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoardi
 """``Counters.dropped_<reason>``."""
 
 
-class Page(Collector):
+class MetricsPage(Collector):
     """Makes all metrics of a process at each scrape.
 
     Args:

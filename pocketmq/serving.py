@@ -37,7 +37,7 @@ COLLECT_EVERY: Final = 10_000
 Python's 700: what a request makes goes without any such look."""
 
 
-class Part(Protocol):
+class ServerPart(Protocol):
     """Something that serves between its start and its stop."""
 
     async def start(self) -> None:
@@ -68,7 +68,7 @@ class Serving:
         echo: Where the ready line goes.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[ServerPart]
     as_json: bool = False
     until_stdin_closes: bool = False
     echo: Callable[[str], object] = click.echo
@@ -119,7 +119,7 @@ class Serving:
             self.echo("ready: " + ", ".join(f"{name} {at}" for name, at in facts.items()))
 
 
-async def _started(part: Part, stop: asyncio.Event) -> bool:
+async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
     """Start a part; False when there was a signal to stop before it had started.
 
     What takes long, such as looking through a store, is given up then. Raises what the start does.
@@ -271,7 +271,7 @@ class StandalonePart:
         return [*self.nameserver.failures(), *self.broker.failures()]
 
 
-def servers_of(parts: Sequence[Part]) -> tuple[list[NameServer], list[Broker]]:
+def servers_of(parts: Sequence[ServerPart]) -> tuple[list[NameServer], list[Broker]]:
     """The name servers and the brokers in parts that were started."""
     name_servers: list[NameServer] = []
     brokers: list[Broker] = []

@@ -61,7 +61,7 @@ class WorkerFailed(Failed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WorkerPlan:
     """How one worker is started.
 
     Attributes:
@@ -96,7 +96,7 @@ def plans(
     settings: Mapping[str, str],
     options: Sequence[str] = (),
     metrics_port: int | None = None,
-) -> list[Plan]:
+) -> list[WorkerPlan]:
     """One plan a worker.
 
     Args:
@@ -125,7 +125,7 @@ def plans(
         words = list(options)
         if metrics_port is not None:
             words += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]
-        made.append(Plan(name=name, settings=own, options=words))
+        made.append(WorkerPlan(name=name, settings=own, options=words))
     return made
 
 
@@ -146,7 +146,7 @@ def _stores(root: Path) -> set[str]:
     return {path.parent.name for path in root.glob("*-[0-9]*/config")}
 
 
-def forgotten(plans: Sequence[Plan]) -> list[str]:
+def forgotten(plans: Sequence[WorkerPlan]) -> list[str]:
     """Names of stores beside the workers' that were theirs, as it seems, and that none opens.
 
     Those are stores with higher numbers, or of another name if all the workers' are new.
@@ -184,7 +184,7 @@ def facts_of(line: str) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if name not in {"event", "pid"}}
 
 
-class Worker:
+class BrokerWorker:
     """One broker process over all of its lives.
 
     Args:
@@ -192,7 +192,7 @@ class Worker:
         now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, plan: Plan, now: Callable[[], float]) -> None:
+    def __init__(self, plan: WorkerPlan, now: Callable[[], float]) -> None:
         self.plan = plan
         self.addresses: dict[str, str] = {}
         self._now = now
@@ -281,9 +281,9 @@ class WorkersPart:
         plans: one a worker.
     """
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
+    def __init__(self, plans: Sequence[WorkerPlan]) -> None:
         self._plans = plans
-        self._workers: list[Worker] = []
+        self._workers: list[BrokerWorker] = []
         self._tasks: Supervisor | None = None
 
     async def start(self) -> None:
@@ -300,7 +300,7 @@ class WorkersPart:
             )
         now = asyncio.get_running_loop().time
         self._tasks = Supervisor("workers")
-        self._workers = [Worker(plan, now) for plan in self._plans]
+        self._workers = [BrokerWorker(plan, now) for plan in self._plans]
         starts = await asyncio.gather(
             *(worker.start() for worker in self._workers), return_exceptions=True
         )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from remoting.addresses import parse_address
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout, TooManyRequests
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.limits import CONNECT_TIMEOUT, MAX_PENDING_REQUESTS, RECEIVE_BUFFER_BYTES
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
@@ -168,7 +168,7 @@ class BlockingConnection:
         Answers to requests submitted before are kept for ``receive``.
 
         Raises:
-            RequestTimeout: no answer in time; a late one is dropped when it comes.
+            AnswerTimeout: no answer in time; a late one is dropped when it comes.
             ConnectionLost: the connection is gone, before or after the request was sent.
         """
         timeout = self._timeout if timeout is None else timeout
@@ -180,7 +180,7 @@ class BlockingConnection:
                 self._ready.append(answer)
         except TimeoutError:
             del self._codes[opaque]
-            raise RequestTimeout(self.address, command.code, timeout) from None
+            raise AnswerTimeout(self.address, command.code, timeout) from None
         return answer
 
     def submit(self, command: Command, *, timeout: float | None = None) -> int:
@@ -189,7 +189,7 @@ class BlockingConnection:
         Submit few at a time: a server that can't get rid of its answers stops reading.
 
         Raises:
-            RequestTimeout: it could not be sent in time; the connection is closed.
+            AnswerTimeout: it could not be sent in time; the connection is closed.
             ConnectionLost: the connection is gone.
             TooManyRequests: as many are in flight as may be; nothing was sent.
         """
@@ -210,7 +210,7 @@ class BlockingConnection:
         except TimeoutError:
             # Part of the frame may have left: nothing can follow it.
             self._end("a request could not be sent in time")
-            raise RequestTimeout(self.address, command.code, timeout) from None
+            raise AnswerTimeout(self.address, command.code, timeout) from None
         except OSError as failure:
             raise self._end(failure.strerror or str(failure)) from failure
 
@@ -222,7 +222,7 @@ class BlockingConnection:
             place: where its body goes.
 
         Raises:
-            RequestTimeout: none came in time; it can be waited for again, unless the connection is
+            AnswerTimeout: none came in time; it can be waited for again, unless the connection is
                 closed because half of it had been placed.
             ConnectionLost: the connection is gone.
             ValueError: nothing was submitted.
@@ -237,7 +237,7 @@ class BlockingConnection:
             return self._next_answer(time.monotonic() + timeout, place)
         except TimeoutError:
             code = next(iter(self._codes.values()))
-            raise RequestTimeout(self.address, code, timeout) from None
+            raise AnswerTimeout(self.address, code, timeout) from None
 
     def _next_answer(self, deadline: float, place: Place | None = None) -> Command:
         """The next response anybody waits for. What servers ask of clients is passed over."""

@@ -3,7 +3,7 @@
 The client puts ``pmqCodecs=msgpack`` into the ext fields of its first route request or heartbeat
 (never of a hot code); a server that knows it puts the same field into the answer. From then on the
 client writes type 2 and the server answers type 2 with type 2. Anybody else ignores an ext field it
-does not know, and nothing changes. What the server asks of its own accord stays JSON.
+does not know, and nothing changes. Requests of the server itself stay JSON.
 """
 
 from __future__ import annotations

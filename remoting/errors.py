@@ -41,7 +41,7 @@ class ConnectionLost(RemotingError):
         return f"connection to {self.address} ended: {self.reason}"
 
 
-class RequestTimeout(RemotingError):
+class AnswerTimeout(RemotingError):
     """No answer within ``timeout`` seconds: whether the request was done is unknown."""
 
     def __init__(self, address: str, code: int, timeout: float) -> None:

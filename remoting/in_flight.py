@@ -19,7 +19,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from remoting.codec_negotiation import type_answer
-from remoting.errors import CommandTooLarge, ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
@@ -244,7 +244,7 @@ class PendingRequests:
                 if pending.future.done():
                     continue
                 overdue += 1
-                pending.future.set_exception(RequestTimeout(address, pending.code, pending.timeout))
+                pending.future.set_exception(AnswerTimeout(address, pending.code, pending.timeout))
         return overdue
 
     def next_deadline(self) -> float:

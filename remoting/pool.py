@@ -20,7 +20,7 @@ from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.endpoint import ConnectionCallback, Endpoint, Handler
-from remoting.errors import ConnectFailed, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed
 from remoting.limits import (
     BACKOFF_FIRST,
     BACKOFF_MAX,
@@ -139,7 +139,7 @@ class ConnectionPool:
 
         Raises:
             ConnectFailed: there is no connection; nothing was sent.
-            RequestTimeout, ConnectionLost, TooManyRequests: see ``Connection.request``.
+            AnswerTimeout, ConnectionLost, TooManyRequests: see ``Connection.request``.
         """
         connection = self.connected(address)
         if connection is None:
@@ -148,7 +148,7 @@ class ConnectionPool:
                 async with asyncio.timeout(timeout):
                     connection = await self.get(address)
             except TimeoutError:
-                raise RequestTimeout(address, command.code, timeout) from None
+                raise AnswerTimeout(address, command.code, timeout) from None
             timeout -= self._clock.monotonic() - begin
         return await connection.request(command, timeout=timeout)
 

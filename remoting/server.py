@@ -194,7 +194,7 @@ async def _stop_listening(server: asyncio.Server) -> None:
     loop = asyncio.get_running_loop()
     try:
         for sock in server.sockets:
-            with contextlib.suppress(NotImplementedError):  # not to be had on Windows
+            with contextlib.suppress(NotImplementedError):  # Windows has none
                 loop.remove_reader(sock)
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)

@@ -37,7 +37,7 @@ class ConfigError(ValueError):
     """A configuration can't be used; the text says which key, from where, and what is expected."""
 
 
-class Refused(NamedTuple):
+class RefusedKey(NamedTuple):
     """A key that may only have values which mean what PocketMQ does anyway."""
 
     allowed: frozenset[str]
@@ -46,9 +46,9 @@ class Refused(NamedTuple):
     """The end of the sentence: what is missing and what to do."""
 
 
-def refused(why: str, *allowed: str) -> Refused:
+def refused(why: str, *allowed: str) -> RefusedKey:
     """A refused key; without ``allowed`` only ``false`` and nothing are accepted."""
-    return Refused(frozenset(allowed or ("false", "")), why)
+    return RefusedKey(frozenset(allowed or ("false", "")), why)
 
 
 class _Setting(NamedTuple):
@@ -85,7 +85,7 @@ class Settings:
     """Keys that were given and that have no effect in PocketMQ."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
-    REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = {}
+    REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {}
     OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {}
     """Key -> a variable of RocketMQ's that is read when ours is not set."""
 

@@ -39,7 +39,7 @@ _log = Log("spark")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLag:
+class QueueProgress:
     """One queue of a query.
 
     Attributes:
@@ -72,7 +72,7 @@ class QueryLag:
     name: str | None
     batch_id: int
     timestamp: str
-    queues: tuple[QueueLag, ...]
+    queues: tuple[QueueProgress, ...]
 
     @property
     def messages(self) -> int:
@@ -80,7 +80,7 @@ class QueryLag:
         return sum(queue.messages for queue in self.queues)
 
     @property
-    def worst(self) -> QueueLag | None:
+    def worst(self) -> QueueProgress | None:
         """The queue with the most."""
         return max(self.queues, key=lambda queue: queue.messages, default=None)
 
@@ -91,7 +91,7 @@ def lag_of(progress: Any) -> QueryLag | None:
     Args:
         progress: a ``StreamingQueryProgress``.
     """
-    queues: dict[MessageQueue, QueueLag] = {}
+    queues: dict[MessageQueue, QueueProgress] = {}
     is_ours = False
     for source in progress.sources:
         ends, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
@@ -100,7 +100,7 @@ def lag_of(progress: Any) -> QueryLag | None:
         is_ours = True
         # A queue that is in one of them only has just come or gone.
         for queue in ends.keys() & latest:
-            lag = QueueLag(queue, ends[queue], latest[queue])
+            lag = QueueProgress(queue, ends[queue], latest[queue])
             # Two sources of a query may read the same topic: the slower one counts.
             if queue not in queues or lag.messages > queues[queue].messages:
                 queues[queue] = lag
@@ -165,7 +165,7 @@ class LagListener(StreamingQueryListener):
         """There was nothing to read: the lag is what it was."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A query ended: its lag is nobody's any more."""
+        """A query ended: drop its lag."""
         with self._lock:
             self._lags.pop(str(event.id), None)
 

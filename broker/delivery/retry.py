@@ -104,7 +104,7 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
         record: as its consumer got it; the body is not copied.
         topic: of the group's retries or dead letters.
         queue_id: a queue of it.
-        level: the delay level that its properties shall say; 0 for a dead letter.
+        level: the delay level of its properties; 0 for a dead letter.
     """
     text = record.properties_text
     if properties.find(text, _RETRY_TOPIC) is None:

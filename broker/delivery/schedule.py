@@ -71,7 +71,7 @@ def delay_levels(text: str) -> str:
     """Check the value of ``messageDelayLevel``; for the configuration.
 
     Raises:
-        ValueError: it is none; the text is the end of a sentence.
+        ValueError: it is invalid; the text is the end of a sentence.
     """
     parse_levels(text)
     return text

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
-from broker.processors.errors import LimitReached, Refused
+from broker.processors.errors import LimitReached, RequestRefused
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
 from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors
@@ -42,7 +42,7 @@ from remoting.protocol.message.record import (
 )
 
 if TYPE_CHECKING:
-    from broker.store.reader import Window
+    from broker.store.reader import EntryWindow
     from remoting.connection import Connection
 
 
@@ -153,7 +153,7 @@ class Host:
         """Store a group's progress; False: the general path has to refuse it."""
         try:
             self._processors.offsets.commit(*plan, offset)
-        except (LimitReached, Refused):
+        except (LimitReached, RequestRefused):
             return False
         return True
 
@@ -166,7 +166,7 @@ class Host:
             fields = _command(codec, header).read(PullMessageRequestHeader)
             fields.bname = fields.proxy_froward_client_id = None
             codes = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
-        except (ProtocolError, Refused, LimitReached):
+        except (ProtocolError, RequestRefused, LimitReached):
             return None
         # A header's texts come again with each kind of pull.
         fields.consumer_group = sys.intern(fields.consumer_group)
@@ -189,7 +189,7 @@ class Host:
                 online.pulled(topic, queue_id, connection, state.clock.monotonic())
             if header.sys_flag & COMMIT_OFFSET and not state.stopping:
                 self._processors.offsets.commit(group, topic, queue_id, commit_offset)
-        except (LimitReached, Refused):
+        except (LimitReached, RequestRefused):
             return False
         return True
 
@@ -208,14 +208,14 @@ class Host:
             held = HeldPull(_NO_COMMAND, connection, header)
             plan.decide(self._processors.pull.admit(held), subscription)
 
-    def window(self, plan: PullPlan) -> Window | None:
+    def window(self, plan: PullPlan) -> EntryWindow | None:
         """Where the entries and the records of a pull lie; None: ``pull`` has to look."""
         header = plan.header
         return self._store.window(
             header.topic, header.queue_id, header.queue_offset, plan.max_count
         )
 
-    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
         """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
         return self._store.may_take(window, scanned, begin, end)
 

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 LIVE_MS: Final = 65_000
 """A member that has missed two heartbeats, of 30 s each, may well be gone: nobody is refused for
-contradicting it, and a queue that it pulled is nobody's."""
+contradicting it, and a queue that it pulled has no owner."""
 
 
-class Wanted(NamedTuple):
+class WantedSubscription(NamedTuple):
     """What a member wants of one topic."""
 
     topic: str
@@ -64,7 +64,7 @@ class Profile:
     consume_from_where: str
     strategy: str
     """The name of the rebalance strategy, empty when the client doesn't tell."""
-    subscriptions: frozenset[Wanted]
+    subscriptions: frozenset[WantedSubscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ NOTHING: Final = Said()
 
 
 @dataclass(slots=True, kw_only=True)
-class Member(ClientChannel):
+class ConsumerMember(ClientChannel):
     """A connection that consumes in a group, with what it said last."""
 
     profile: Profile
@@ -141,13 +141,13 @@ def profile_of(data: ConsumerData, strategy: str = "") -> Profile:
     )
 
 
-def _wanted(subscription: SubscriptionData) -> Wanted:
+def _wanted(subscription: SubscriptionData) -> WantedSubscription:
     kind = subscription.expression_type or "TAG"
     expression = subscription.sub_string.strip() or "*"
     if kind == "TAG" and expression != "*":
         tags = subscription.tags_set or [tag.strip() for tag in expression.split("||")]
         expression = " || ".join(sorted(set(tags)))
-    return Wanted(subscription.topic, kind, expression)
+    return WantedSubscription(subscription.topic, kind, expression)
 
 
 def _blocked(text: bytes) -> dict[str, tuple[BlockedQueue, ...]]:
@@ -186,9 +186,9 @@ class ConsumerGroup:
     message_model: str | None = None
     consume_from_where: str | None = None
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    members: dict[Connection, Member] = field(default_factory=dict)
-    profiles: dict[Profile, dict[Connection, Member]] = field(default_factory=dict)
-    ids: dict[str, dict[Connection, Member]] = field(default_factory=dict)
+    members: dict[Connection, ConsumerMember] = field(default_factory=dict)
+    profiles: dict[Profile, dict[Connection, ConsumerMember]] = field(default_factory=dict)
+    ids: dict[str, dict[Connection, ConsumerMember]] = field(default_factory=dict)
     """The members by client id."""
     contested: dict[str, int] = field(default_factory=dict)
     """Client ids that were seen on two live connections, and when last, ms."""
@@ -220,7 +220,7 @@ class ConsumerGroup:
         """Whether a member of this name is heard of regularly."""
         return any(member.is_live(now_ms) for member in self.ids.get(client_id, {}).values())
 
-    def rival(self, member: Member) -> Member | None:
+    def rival(self, member: ConsumerMember) -> ConsumerMember | None:
         """A live member on another connection that uses the same client id.
 
         A client that has reconnected looks the same at first, its old connection not yet closed:
@@ -232,7 +232,7 @@ class ConsumerGroup:
                 return other
         return None
 
-    def of_id(self, client_id: str) -> list[Member]:
+    def of_id(self, client_id: str) -> list[ConsumerMember]:
         """The members that use a client id, in the order in which they came."""
         return list(self.ids.get(client_id, {}).values())
 
@@ -245,13 +245,13 @@ class ConsumerGroup:
             and self.is_live(client_id, now_ms)
         )
 
-    def _put(self, member: Member) -> None:
+    def _put(self, member: ConsumerMember) -> None:
         old = self.members.get(member.connection)
         _list(self.profiles, member.profile, member, None if old is None else old.profile)
         _list(self.ids, member.client_id, member, None if old is None else old.client_id)
         self.members[member.connection] = member
 
-    def _remove(self, connection: Connection) -> Member | None:
+    def _remove(self, connection: Connection) -> ConsumerMember | None:
         member = self.members.pop(connection, None)
         if member is not None:
             _unlist(self.profiles, member.profile, connection)
@@ -302,7 +302,7 @@ class ConsumerTable:
         group_limit: int = MAX_GROUP_MEMBERS,
         max_weight: int = MAX_SUBSCRIPTION_BYTES,
     ) -> None:
-        self.on_change: Callable[[str, Member, bool], None] | None = None
+        self.on_change: Callable[[str, ConsumerMember, bool], None] | None = None
         self._max_weight = max_weight
         self._weight = 0
         self.groups: dict[str, ConsumerGroup] = {}
@@ -415,9 +415,9 @@ class ConsumerTable:
     def _check_weight(
         self,
         data: ConsumerData,
-        member: Member,
+        member: ConsumerMember,
         group: ConsumerGroup | None,
-        old: Member | None,
+        old: ConsumerMember | None,
     ) -> None:
         if len(data.subscription_data_set) > MAX_GROUP_SUBSCRIPTIONS:
             raise LimitReached(
@@ -433,9 +433,11 @@ class ConsumerTable:
             )
 
 
-def member_of(data: ConsumerData, channel: ClientChannel, said: Said, old: Member | None) -> Member:
+def member_of(
+    data: ConsumerData, channel: ClientChannel, said: Said, old: ConsumerMember | None
+) -> ConsumerMember:
     """The member that a heartbeat makes of a connection; ``old`` is what it was."""
-    return Member(
+    return ConsumerMember(
         connection=channel.connection,
         client_id=channel.client_id,
         address=channel.address,
@@ -453,7 +455,10 @@ def member_of(data: ConsumerData, channel: ClientChannel, said: Said, old: Membe
 
 
 def _list(
-    table: dict[_Key, dict[Connection, Member]], key: _Key, member: Member, before: _Key | None
+    table: dict[_Key, dict[Connection, ConsumerMember]],
+    key: _Key,
+    member: ConsumerMember,
+    before: _Key | None,
 ) -> None:
     """List a member under a key; one that was under it keeps its place in the order."""
     if before is not None and before != key:
@@ -461,7 +466,9 @@ def _list(
     table.setdefault(key, {})[member.connection] = member
 
 
-def _unlist(table: dict[_Key, dict[Connection, Member]], key: _Key, connection: Connection) -> None:
+def _unlist(
+    table: dict[_Key, dict[Connection, ConsumerMember]], key: _Key, connection: Connection
+) -> None:
     listed = table[key]
     del listed[connection]
     if not listed:

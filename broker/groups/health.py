@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final
 
-from broker.groups.consumers import ConsumerGroup, Member, Profile
+from broker.groups.consumers import ConsumerGroup, ConsumerMember, Profile
 from broker.limits import MAX_FINDING_TEXT_LENGTH, MAX_FINDINGS, MAX_PROFILES_COMPARED
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
@@ -72,7 +72,7 @@ CONFLICTS: Final = frozenset(
 )
 """The findings that are between members."""
 
-Profiles = Mapping[Profile, Mapping["Connection", Member]]
+Profiles = Mapping[Profile, Mapping["Connection", ConsumerMember]]
 
 _PLAIN: Final[tuple[tuple[FindingKind, str, Callable[[Profile], str]], ...]] = (
     (FindingKind.MESSAGE_MODEL, "message model", lambda profile: profile.message_model),
@@ -92,7 +92,9 @@ _CURES: Final = {
 }
 
 
-def contradictions(group: str, newcomer: Member, other: Member) -> Iterator[GroupFinding]:
+def contradictions(
+    group: str, newcomer: ConsumerMember, other: ConsumerMember
+) -> Iterator[GroupFinding]:
     """What two members don't agree in, the worst first."""
     mine, theirs = newcomer.profile, other.profile
     for kind, what, read in _PLAIN:
@@ -109,7 +111,7 @@ def contradictions(group: str, newcomer: Member, other: Member) -> Iterator[Grou
 
 
 def against_others(
-    group: str, newcomer: Member, profiles: Profiles, now_ms: int
+    group: str, newcomer: ConsumerMember, profiles: Profiles, now_ms: int
 ) -> Iterator[GroupFinding]:
     """How a member that wants to join contradicts live ones that are there.
 
@@ -138,7 +140,7 @@ def within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
     return list(found.values())
 
 
-def same_id(group: str, one: Member, other: Member) -> GroupFinding:
+def same_id(group: str, one: ConsumerMember, other: ConsumerMember) -> GroupFinding:
     """Two live connections with one client id."""
     return make(
         FindingKind.CLIENT_ID,
@@ -171,7 +173,10 @@ def make(
 
 
 def _conflict(
-    kind: FindingKind, group: str, one: tuple[Member, str], other: tuple[Member, str]
+    kind: FindingKind,
+    group: str,
+    one: tuple[ConsumerMember, str],
+    other: tuple[ConsumerMember, str],
 ) -> GroupFinding:
     (a, of_a), (b, of_b) = one, other
     return make(
@@ -195,7 +200,9 @@ def _shortened(text: str) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _first(members: Iterable[Member], now_ms: int, *, besides: str = "") -> Member | None:
+def _first(
+    members: Iterable[ConsumerMember], now_ms: int, *, besides: str = ""
+) -> ConsumerMember | None:
     return next(
         (one for one in members if one.is_live(now_ms) and one.client_id != besides),
         None,
@@ -376,7 +383,7 @@ class _Known:
     ends_ms: int | None
 
 
-class Findings:
+class GroupIssues:
     """The findings of all groups.
 
     Args:

@@ -39,7 +39,7 @@ class SavedLocks(Body):
     at_stop: bool = False
 
 
-class QueueLocks:
+class LockTable:
     """The locks of all groups: group -> queue -> (client id, last refreshed ms).
 
     Attributes:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.groups.consumers import ConsumerGroup, Member
-from broker.processors.errors import Refused, check_group
+from broker.groups.consumers import ConsumerGroup, ConsumerMember
+from broker.processors.errors import RequestRefused, check_group
 from broker.state import BrokerState
-from remoting.errors import RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, RemotingError
 from remoting.protocol.bodies import Body, decode, encode
 from remoting.protocol.bodies.group import (
     GetConsumerStatusBody,
@@ -72,7 +72,7 @@ class RelayProcessor:
         return await self._relay(command, header.consumer_group, header.client_id)
 
     async def consume_directly(self, command: Command, _: Connection) -> Command:
-        """CONSUME_MESSAGE_DIRECTLY: a consumer shall handle one message now.
+        """CONSUME_MESSAGE_DIRECTLY: have a consumer handle one message now.
 
         The broker adds its name, and the message that the id names.
         """
@@ -104,10 +104,10 @@ class RelayProcessor:
                 break
         return command.reply(body=encode(GetConsumerStatusBody(consumer_table=table)))
 
-    def _members(self, name: str) -> Iterable[Member]:
+    def _members(self, name: str) -> Iterable[ConsumerMember]:
         group = self._state.consumers.groups.get(name)
         if group is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{name}]"
             )
         return list(group.members.values())
@@ -116,10 +116,10 @@ class RelayProcessor:
         try:
             place = parse_offset_id(text)
         except ValueError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
         record = self._state.store.record_at(place.physical_offset)
         if record is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no message {text} at broker {self._state.config.broker_name}: it is "
                 "deleted by now, or another broker's; give the offset id that a query shows",
@@ -138,12 +138,12 @@ class RelayProcessor:
         group = self._state.consumers.groups.get(group_name)
         members = [] if group is None else group.of_id(client_id)
         if not members:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group_name}> <{client_id}> not online"
             )
         member = members[0]
         if member.version < V3_1_8_SNAPSHOT:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"The Consumer <{client_id}> Version <{name_of(member.version)}> too low to "
                 f"finish, please upgrade it to {name_of(V3_1_8_SNAPSHOT)}",
@@ -155,13 +155,13 @@ class RelayProcessor:
         )
         try:
             answer = await member.connection.request(request, timeout=CALL_SECONDS)
-        except RequestTimeout as error:
-            raise Refused(
+        except AnswerTimeout as error:
+            raise RequestRefused(
                 ResponseCode.CONSUME_MSG_TIMEOUT,
                 f"consumer <{group_name}> <{client_id}> Timeout: {error}",
             ) from error
         except (RemotingError, ValueError) as error:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"invoke consumer <{group_name}> <{client_id}> Exception: {error}",
             ) from error
@@ -170,17 +170,17 @@ class RelayProcessor:
         )
 
 
-def check_version(member: Member, least: int) -> None:
-    """Raises ``Refused`` when a consumer is too old for a question."""
+def check_version(member: ConsumerMember, least: int) -> None:
+    """Raises ``RequestRefused`` when a consumer is too old for a question."""
     if member.version < least:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the client does not support this feature. version={name_of(member.version)}",
         )
 
 
 async def _ask_status(
-    member: Member, header: GetConsumerStatusRequestHeader
+    member: ConsumerMember, header: GetConsumerStatusRequestHeader
 ) -> dict[MessageQueue, int] | None:
     request = Command.request(
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -222,7 +222,7 @@ class ResetProcessor:
         offsets = self._given(header, command) if command.body else self._targets(header)
         group = self._state.consumers.groups.get(header.group)
         if group is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
@@ -269,7 +269,7 @@ class ResetProcessor:
         name = self._state.config.broker_name
         for queue, offset in offsets.items():
             if (queue.topic, queue.broker_name) != (header.topic, name) or offset < 0:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"{queue} can't be reset to {offset} with topic {header.topic} at {name}: "
                     "give offsets from 0 on, of queues of this topic and broker",
@@ -279,7 +279,7 @@ class ResetProcessor:
     def _targets(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
         topic = self._state.topics.get(header.topic)
         if topic is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "[reset-offset] reset offset failed, no topic in this broker. "
                 f"topic={header.topic}",
@@ -294,7 +294,7 @@ class ResetProcessor:
         store = self._state.store
         consumed = self._state.offsets.query(header.group, header.topic, queue_id)
         if consumed < 0:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
             )
         if header.timestamp == LATEST:

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.group_watch import GroupNews, GroupWatch
-from broker.groups.consumers import ConsumerGroup, Member, Said, member_of
+from broker.groups.consumers import ConsumerGroup, ConsumerMember, Said, member_of
 from broker.groups.health import against_others, is_conflict, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import LOGGED_A_SECOND, MAX_HEARTBEAT_BYTES, MAX_QUEUES_DESCRIBED
-from broker.processors.errors import NO_SQL, Refused, check_client_id, check_group, is_tag_type
+from broker.processors.errors import (
+    NO_SQL,
+    RequestRefused,
+    check_client_id,
+    check_group,
+    is_tag_type,
+)
 from broker.state import BrokerState
 from broker.throttle import Throttle
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
@@ -26,7 +32,7 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import (
     BlockedQueue,
     FindingKind,
-    GroupDescription,
+    GroupDescriptionBody,
     GroupFinding,
     GroupMemberInfo,
     GroupQueueInfo,
@@ -71,7 +77,7 @@ class ClientProcessor:
     def heartbeat(self, command: Command, connection: Connection) -> Command:
         """HEART_BEAT: who the client is, and which groups it produces and consumes for."""
         if len(command.body) > MAX_HEARTBEAT_BYTES:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes: subscribe fewer topics or "
                 "use several clients",
@@ -147,7 +153,7 @@ class ClientProcessor:
             connection.close()
         self._members_left(groups)
 
-    def _log_change(self, group: str, member: Member, joined: bool) -> None:
+    def _log_change(self, group: str, member: ConsumerMember, joined: bool) -> None:
         suppressed = self._changes.allow(self._state.clock.monotonic())
         if suppressed is None:
             return
@@ -247,7 +253,7 @@ class ClientProcessor:
             self._state.changes.topics_changed([name], oneway=True)
 
 
-_Blocked = dict[tuple[str, int], tuple[Member, BlockedQueue]]
+_Blocked = dict[tuple[str, int], tuple[ConsumerMember, BlockedQueue]]
 
 
 class DescriptionProcessor:
@@ -265,7 +271,7 @@ class DescriptionProcessor:
         self._watch.look(name)
         group = self._state.consumers.groups.get(name)
         found = self._state.findings.of(name)
-        description = GroupDescription(
+        description = GroupDescriptionBody(
             members=[] if group is None else [_member(one) for one in group.members.values()],
             conflicts=[finding for finding in found if is_conflict(finding)],
             queues=list(islice(self._queues(name, group), MAX_QUEUES_DESCRIBED)),
@@ -316,7 +322,7 @@ class DescriptionProcessor:
         return info
 
 
-def _member(member: Member) -> GroupMemberInfo:
+def _member(member: ConsumerMember) -> GroupMemberInfo:
     profile = member.profile
     return GroupMemberInfo(
         client_id=member.client_id,

@@ -13,7 +13,7 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 
 
-class BrokerError(Exception):
+class ProcessorError(Exception):
     """The broker can't start or go on; the text is one sentence that says what to do."""
 
 
@@ -21,7 +21,7 @@ class LimitReached(Exception):
     """A client asks for more than a named limit allows; the text goes back as the remark."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request is answered with a code other than success.
 
     Args:
@@ -70,34 +70,34 @@ def topic_text(config: TopicConfig) -> str:
 
 
 def check_topic(name: str) -> None:
-    """Raises ``Refused`` when this can't be a topic's name."""
+    """Raises ``RequestRefused`` when this can't be a topic's name."""
     try:
         names.validate_topic(name)
     except ValueError as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
 
 def check_group(name: str) -> None:
-    """Raises ``Refused`` when this can't be a group's name."""
+    """Raises ``RequestRefused`` when this can't be a group's name."""
     try:
         names.validate_group(name)
     except ValueError as error:
-        raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
 
 def check_client_id(client_id: str) -> None:
-    """Raises ``Refused`` when a client gives no id or too long a one."""
+    """Raises ``RequestRefused`` when a client gives no id or too long a one."""
     if not 0 < len(client_id) <= MAX_CLIENT_ID_LENGTH:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"a client's id has 1 to {MAX_CLIENT_ID_LENGTH} characters, not {len(client_id)}",
         )
 
 
 def check_broker_name(name: str) -> None:
-    """Raises ``Refused`` when a broker's name is too long to be one."""
+    """Raises ``RequestRefused`` when a broker's name is too long to be one."""
     if len(name) > MAX_BROKER_NAME_LENGTH:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"a broker's name has at most {MAX_BROKER_NAME_LENGTH} characters, not {len(name)}",
         )

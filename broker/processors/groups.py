@@ -14,7 +14,7 @@ import structlog
 from broker.delivery.retry import DLQ_QUEUES
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_PER_TOPIC
-from broker.processors.errors import NOT_SAVED, Refused, check_group
+from broker.processors.errors import NOT_SAVED, RequestRefused, check_group
 from broker.processors.offload import Answer, LargeAnswers, sliced
 from broker.state import BrokerState
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
@@ -79,7 +79,7 @@ class GroupProcessor:
         name = command.read(GetSubscriptionGroupConfigRequestHeader).group
         config = self._state.groups.get(name)
         if config is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"No group in this broker. group: {name}",
             )
@@ -100,7 +100,7 @@ class GroupProcessor:
         name = command.read(GetConsumerConnectionListRequestHeader).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
             )
         body = clients.ConsumerConnection(
@@ -117,7 +117,7 @@ class GroupProcessor:
         name = command.read(GetProducerConnectionListRequestHeader).producer_group
         members = self._state.producers.groups.get(name)
         if members is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         body = clients.ProducerConnection(connection_set=_connections(members.values()))
         return command.reply(body=encode(body))
 
@@ -133,7 +133,7 @@ class GroupProcessor:
         for config in configs:
             check_group(config.group_name)
             if not 0 <= config.retry_queue_nums <= MAX_QUEUES_PER_TOPIC:
-                raise Refused(
+                raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"group {config.group_name}: retryQueueNums has to be 0 to "
                     f"{MAX_QUEUES_PER_TOPIC}",
@@ -148,9 +148,9 @@ class GroupProcessor:
         return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
 
-def _connections(channels: Iterable[ClientChannel]) -> list[clients.Connection]:
+def _connections(channels: Iterable[ClientChannel]) -> list[clients.ConnectionInfo]:
     return [
-        clients.Connection(
+        clients.ConnectionInfo(
             client_id=channel.client_id,
             client_addr=channel.address,
             language=channel.language,
@@ -161,10 +161,10 @@ def _connections(channels: Iterable[ClientChannel]) -> list[clients.Connection]:
 
 
 def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> TopicConfig:
-    """Where a group's messages go that shall be tried again; made if missing.
+    """Return the group's retry topic, creating it if needed.
 
     Raises:
-        Refused: the group's name is too long for a topic.
+        RequestRefused: the group's name is too long for a topic.
         LimitReached: there are too many topics.
     """
     flag = UNIT_SUB_FLAG if unit else 0
@@ -172,13 +172,13 @@ def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> T
 
 
 def dead_letter_topic(state: BrokerState, group: str) -> TopicConfig:
-    """Where a group's messages go that it has given up; made if missing. Raises likewise."""
+    """Return the group's dead-letter topic, creating it if needed. Raises the same."""
     return _fixed(state, names.dlq_topic(group), DLQ_QUEUES, 0)
 
 
 def _fixed(state: BrokerState, name: str, queues: int, flag: int) -> TopicConfig:
     if len(name) > MAX_TOPIC_LENGTH:
-        raise Refused(
+        raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
             f"the group's name is too long for its topic {name[:40]}...: a topic has at most "
             f"{MAX_TOPIC_LENGTH} characters",

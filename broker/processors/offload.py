@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from broker.processors.errors import Refused
+from broker.processors.errors import RequestRefused
 from broker.store.message_store import MessageStore
 from broker.store.queries import NotInMemory
 from broker.store.results import StoreBusy
@@ -58,7 +58,7 @@ async def from_store(store: MessageStore, owner: Connection, look: Callable[[], 
     """What a look at a store gives; what it lacks in memory is read in a thread for ``owner``.
 
     Raises:
-        Refused: too many wait for the disk.
+        RequestRefused: too many wait for the disk.
     """
     for _ in range(MAX_READS):
         try:
@@ -67,7 +67,7 @@ async def from_store(store: MessageStore, owner: Connection, look: Callable[[], 
             try:
                 await store.fetch(owner, problem.ranges)
             except StoreBusy as busy:
-                raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
     return look()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker.group_watch import GroupWatch
 from broker.groups.health import went_backwards
 from broker.processors.errors import (
-    Refused,
+    RequestRefused,
     check_broker_name,
     check_client_id,
     check_group,
@@ -63,12 +63,12 @@ class OffsetProcessor:
 
         Raises:
             LimitReached: the table of offsets is full.
-            Refused: topic or group can't be names of such.
+            RequestRefused: topic or group can't be names of such.
         """
         try:
             before = self._state.offsets.commit(group, topic, queue_id, offset)
         except ValueError as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
         if before is None:
             return
         self._state.counters.commits_backwards += 1

@@ -24,7 +24,7 @@ from broker.limits import (
     MAX_SUBSCRIPTION_LENGTH,
     SHORT_SUBSCRIPTION_LENGTH,
 )
-from broker.processors.errors import FAQ, NO_SQL, Refused, is_tag_type
+from broker.processors.errors import FAQ, NO_SQL, RequestRefused, is_tag_type
 from broker.processors.offsets import OffsetProcessor
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
@@ -68,7 +68,7 @@ Codes = TagsCodes | None
 """Tags codes of the messages that a pull wants; None for all."""
 
 
-class Wanted(TypedDict):
+class PullTarget(TypedDict):
     """What a pull asks the store for."""
 
     topic: str
@@ -85,7 +85,7 @@ class HeldPull:
 
     Attributes:
         pieces: makes the frame that answers it with messages, of these and its opaque, where that
-            is known by heart; None: it is encoded like any.
+            is cached; None: it is encoded as usual.
     """
 
     command: Command
@@ -129,11 +129,11 @@ class PullProcessor:
             return self._pull_patiently(held, want)
         return self.answer(held, codes, result, suspend=not self._state.stopping)
 
-    async def _pull_patiently(self, held: HeldPull, want: Wanted) -> Command | None:
+    async def _pull_patiently(self, held: HeldPull, want: PullTarget) -> Command | None:
         try:
             result = await self._state.store.get_patiently(held.connection, **want)
         except StoreBusy as busy:
-            raise Refused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         suspend = not (self._state.stopping or held.connection.closed)
         return self.answer(held, want["codes"], result, suspend=suspend)
 
@@ -148,7 +148,7 @@ class PullProcessor:
             woken[held.connection] = None
             try:
                 reply = self._run_again(held)
-            except Refused as refused:
+            except RequestRefused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
             except Exception:  # noqa: BLE001 - whatever fails is answered
                 _log.exception("parked pull failed", topic=parked.topic, queue=parked.queue_id)
@@ -194,17 +194,17 @@ class PullProcessor:
         """The rows that decide whether a pull is served; the filter of one that is."""
         state, header = self._state, held.header
         if not state.config.broker_permission & names.PERM_READ:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"the broker[{state.host}] pulling message is forbidden"
             )
         group = state.group_config(header.consumer_group)
         if group is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{header.consumer_group}] does not exist, {FAQ}",
             )
         if not group.consume_enable:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"subscription group no permission, {header.consumer_group}",
             )
@@ -217,17 +217,17 @@ class PullProcessor:
         header = held.header
         topic = self._state.topics.get(header.topic)
         if topic is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please! {FAQ}",
             )
         if not topic.perm & names.PERM_READ:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{header.topic}] pulling message is forbidden",
             )
         if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}] "
@@ -237,21 +237,21 @@ class PullProcessor:
     def _codes_of_group(self, header: PullMessageRequestHeader, *, broadcast_enable: bool) -> Codes:
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}"
             )
         if not broadcast_enable and group.is_broadcasting:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             )
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}"
             )
         if subscription.sub_version < header.sub_version:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         return _codes_of_subscription(subscription)
@@ -267,7 +267,7 @@ class PullProcessor:
             most = min(header.max_msg_bytes, config.pull_max_bytes)
         return count, most
 
-    def wanted(self, header: PullMessageRequestHeader, codes: Codes) -> Wanted:
+    def wanted(self, header: PullMessageRequestHeader, codes: Codes) -> PullTarget:
         """What it asks the store for."""
         count, most = self.most(header)
         return {
@@ -343,7 +343,7 @@ def _codes_of_text(header: PullMessageRequestHeader) -> Codes:
     if not is_tag_type(header.expression_type):
         if not header.subscription:
             raise _unparsable()
-        raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
     text = header.subscription
     if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
         raise _unparsable()
@@ -366,15 +366,15 @@ def _weight(subscription: str | None) -> int:
     return BYTES_PER_CHARACTER * excess if excess > 0 else 0
 
 
-def _unparsable() -> Refused:
-    return Refused(
+def _unparsable() -> RequestRefused:
+    return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
     )
 
 
 def _codes_of_subscription(subscription: SubscriptionData) -> Codes:
     if not is_tag_type(subscription.expression_type):
-        raise Refused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
     if subscription.sub_string == "*":
         return None
     return frozenset(subscription.code_set)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.processors.errors import Refused
+from broker.processors.errors import RequestRefused
 from broker.state import BrokerState
 from broker.store.index.keys import MAX_CANDIDATES, MAX_KEYS_OF_QUERY, keys_in
 from remoting.protocol.codes import ResponseCode
@@ -92,7 +92,7 @@ class QueryProcessor:
         header = command.read(ViewMessageRequestHeader)
         record = await self._record(connection, header.offset)
         if record is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
             )
         return command.reply(body=bytes(record.raw))

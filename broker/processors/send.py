@@ -21,7 +21,7 @@ import structlog
 from broker.delivery.retry import is_spent, without_delay
 from broker.delivery.schedule import level_of, postpone
 from broker.new_topics import NewTopics, NotYet
-from broker.processors.errors import FAQ, LimitReached, Refused, check_topic, topic_text
+from broker.processors.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
@@ -119,7 +119,7 @@ class SendProcessor:
             return self._put_one(command, connection, header, target)
         except NotYet as wait:
             return self._serve_in_turn(command, connection, header, wait.turn)
-        except Refused as refused:
+        except RequestRefused as refused:
             return self._refuse(command, refused.code, refused.remark)
         except LimitReached as error:
             return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
@@ -201,7 +201,7 @@ class SendProcessor:
         text = (header.properties or "").encode("utf-8", "replace")
         self._check_kind(header, text)
         if not target.dead and self._level(header, text) > 0:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a batch to topic {header.topic} asks for a delay level: send delayed messages "
                 "singly",
@@ -252,7 +252,7 @@ class SendProcessor:
             return False
         try:
             self._admit(command, connection, header, paced=False)
-        except (Refused, LimitReached):
+        except (RequestRefused, LimitReached):
             return False
         return True
 
@@ -262,24 +262,26 @@ class SendProcessor:
         """The rows that decide whether a message may come in; the first that holds refuses it.
 
         Raises:
-            Refused: it may not.
+            RequestRefused: it may not.
             LimitReached: its topic can't be made.
             NotYet: ``paced``, and its topic has to wait for its turn.
         """
         config = self._state.config
         opens_ms = config.start_accept_send_request_timestamp_ms
         if self._state.clock.now_ms() < opens_ms:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {opens_ms}")
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {opens_ms}"
+            )
         topic = self._state.topics.get(header.topic)
         if topic is not None and topic.order and not config.broker_permission & names.PERM_WRITE:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending message is forbidden",
             )
         if topic is None:
             check_topic(header.topic)
         if header.topic in names.NOT_SENDABLE_TOPICS:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{header.topic}] is forbidden.",
             )
@@ -288,7 +290,7 @@ class SendProcessor:
                 self._new_topics.check(connection, header.topic)
             topic = self._make_topic(header)
         if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{header.queue_id}] is illegal, {topic_text(topic)} "
                 f"Producer: {connection.remote_text}",
@@ -301,7 +303,7 @@ class SendProcessor:
         if queue_id >= 0:
             return queue_id
         if topic.write_queue_nums <= 0:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"topic {topic.topic_name} has no queue to write to; give it some with "
                 f"`pocketmq topic update {topic.topic_name} --queues N`",
@@ -325,7 +327,7 @@ class SendProcessor:
             group = header.topic.removeprefix(names.RETRY_PREFIX)
             return retry_topic(state, group, 1, unit=header.unit_mode)
         if topic is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
@@ -338,7 +340,7 @@ class SendProcessor:
         group = header.topic.removeprefix(names.RETRY_PREFIX)
         settings = self._state.group_config(group)
         if settings is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group} {FAQ}",
             )
@@ -352,7 +354,7 @@ class SendProcessor:
 
     def _check_kind(self, header: SendHeader, text: bytes) -> None:
         if _is_transactional(header, text):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending transaction message is forbidden",
             )
@@ -362,7 +364,7 @@ class SendProcessor:
         try:
             return level_of(text)
         except ValueError as error:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL, f"a message to topic {header.topic}: {error}"
             ) from None
 
@@ -439,7 +441,7 @@ def _check_timer(target: _Target, text: bytes) -> None:
         return
     for name in _TIMERS:
         if properties.find(text, name.encode()) is not None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false: PocketMQ has no "
                 f"timers yet, and a message to topic {target.config.topic_name} has the property "
@@ -447,8 +449,8 @@ def _check_timer(target: _Target, text: bytes) -> None:
             )
 
 
-def _store_refusal(status: PutStatus, sentence: str) -> Refused:
-    return Refused(_CODES.get(status, ResponseCode.SYSTEM_ERROR), sentence)
+def _store_refusal(status: PutStatus, sentence: str) -> RequestRefused:
+    return RequestRefused(_CODES.get(status, ResponseCode.SYSTEM_ERROR), sentence)
 
 
 def _report_made(topic: TopicConfig, asked: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.delivery.retry import is_spent, retry_level, sent_back
 from broker.delivery.schedule import postpone
-from broker.processors.errors import FAQ, Refused, check_group
+from broker.processors.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
@@ -46,7 +46,7 @@ class SendBackProcessor:
             self._state, header.group, settings.retry_queue_nums, unit=header.unit_mode
         )
         if not topic.perm & names.PERM_WRITE:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
@@ -60,12 +60,12 @@ class SendBackProcessor:
         check_group(header.group)
         settings = self._state.group_config(header.group)
         if settings is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {header.group} {FAQ}",
             )
         if not self._state.config.broker_permission & names.PERM_WRITE:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending message is forbidden",
             )
@@ -74,7 +74,7 @@ class SendBackProcessor:
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView:
         found = await self._state.store.record_patiently(connection, physical_offset)
         if found is None:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
             )
         return RecordView(found)
@@ -110,7 +110,7 @@ class SendBackProcessor:
         store = self._state.store
         result = store.put(message)
         if result.status is not PutStatus.OK:
-            raise Refused(ResponseCode.SYSTEM_ERROR, result.message)
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.given_up(message, group, connection)
         if not store.sync_flush:
@@ -120,7 +120,7 @@ class SendBackProcessor:
             result.end_offset, lambda ok: None if flushed.done() else flushed.set_result(ok)
         )
         if not await flushed:
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.FLUSH_DISK_TIMEOUT,
                 "the message is stored, but the disk has not said so in time; it may come twice",
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.processors.errors import Refused
+from broker.processors.errors import RequestRefused
 from broker.processors.offload import Answer, LargeAnswers, sliced
 from broker.rates import Rates
 from broker.runtime_info import runtime_info
@@ -73,7 +73,7 @@ class FigureProcessor:
         name = command.read(GetTopicStatsInfoRequestHeader).topic
         topic = self._state.topics.get(name)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         whole = MapParts(TopicStatsTable())
 
         def look(queue_ids: Sequence[int]) -> bytes:
@@ -168,7 +168,7 @@ class QueueLookProcessor:
         header = command.read(QueryConsumeTimeSpanRequestHeader)
         topic = self._state.topics.get(header.topic)
         if topic is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         spans = [
             self._span(header.topic, queue_id, header.group)
             for queue_id in range(topic.write_queue_nums)
@@ -209,7 +209,7 @@ class QueueLookProcessor:
         index, count = header.index or 0, min(header.count or 0, MAX_ENTRIES)
         store = self._state.store
         if queue_id not in store.queue_ids(topic):
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         rows = []
         if count > 0:
             rows = await store.entries(connection, topic, queue_id, index, count)

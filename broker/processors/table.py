@@ -1,7 +1,7 @@
 """Which request goes to whom: the one table of everything that the broker serves.
 
-``Dispatcher`` is the handler of the broker's connections. Whatever a handler raises becomes the
-protocol's answer: no request ends a connection or is left without an answer, but oneway ones.
+``RequestDispatcher`` is the handler of the broker's connections. Whatever a handler raises becomes
+the protocol's answer: no request ends a connection or is left without an answer, but oneway ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 from broker.group_watch import CallLater, GroupNews, GroupWatch, call_later
 from broker.processors.client_callbacks import RelayProcessor, ResetProcessor
 from broker.processors.clients import ClientProcessor, DescriptionProcessor
-from broker.processors.errors import LimitReached, Refused
+from broker.processors.errors import LimitReached, RequestRefused
 from broker.processors.groups import GroupProcessor
 from broker.processors.offload import Answer, Handler, LargeAnswers, patient
 from broker.processors.offsets import LockProcessor, OffsetProcessor
@@ -147,7 +147,7 @@ class Processors:
         }
 
 
-class Dispatcher:
+class RequestDispatcher:
     """Hands each request to its handler and turns what goes wrong into an answer."""
 
     __slots__ = ("_failures", "_state", "_table")
@@ -187,7 +187,7 @@ class Dispatcher:
             return _unless_oneway(command, self._failure(command, error))
 
     def _failure(self, command: Command, error: Exception) -> Command:
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRefused):
             return command.reply(error.code, error.remark)
         if isinstance(error, StoreBusy):
             return command.reply(ResponseCode.SYSTEM_BUSY, str(error))

@@ -15,7 +15,7 @@ import structlog
 from msgspec import structs
 
 from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
-from broker.processors.errors import NOT_SAVED, Refused, check_topic
+from broker.processors.errors import NOT_SAVED, RequestRefused, check_topic
 from broker.processors.offload import Answer, LargeAnswers, sliced
 from broker.state import BrokerState
 from broker.topic_attributes import MESSAGE_TYPE, MIXED, altered, parse_changes
@@ -106,7 +106,9 @@ class TopicProcessor:
         name = command.read(GetTopicConfigRequestHeader).topic
         config = self._state.topics.get(name)
         if config is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
+            )
         body = TopicConfigAndQueueMapping(
             topic_name=config.topic_name,
             read_queue_nums=config.read_queue_nums,
@@ -120,7 +122,7 @@ class TopicProcessor:
         return command.reply(body=encode(body))
 
     def system_topics(self, command: Command, _: Connection) -> Command:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that are nobody's to change."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that nobody may change."""
         return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
 
     def _put_all(self, command: Command, requested: list[TopicConfig]) -> Awaitable[Command]:
@@ -156,7 +158,7 @@ class TopicProcessor:
             changes.get(f"+{MESSAGE_TYPE}") == MIXED
             and not self._state.config.enable_mixed_message_type
         ):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
                 f"MIXED message type is not supported. topic: {config.topic_name}; "
                 "set enableMixedMessageType=true in the broker's configuration to allow it",
@@ -170,7 +172,7 @@ class TopicProcessor:
     def _check_name(self, name: str) -> None:
         check_topic(name)
         if self._state.topics.is_system(name):
-            raise Refused(
+            raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
             )
 
@@ -192,12 +194,12 @@ def _check_settings(config: TopicConfig) -> None:
         _refuse(config, f"its attributes have more than {MAX_TOPIC_ATTRIBUTES_LENGTH} characters")
 
 
-def _refused_attributes(topic: str, error: ValueError) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, f"{error} (attributes of topic {topic})")
+def _refused_attributes(topic: str, error: ValueError) -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"{error} (attributes of topic {topic})")
 
 
 def _refuse(config: TopicConfig, why: str) -> None:
-    raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {config.topic_name}: {why}")
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic {config.topic_name}: {why}")
 
 
 class RetentionProcessor:

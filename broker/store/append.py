@@ -1,8 +1,8 @@
 """Appending messages: single ones and whole passes. Only the loop's thread appends.
 
-``Writer`` appends one message or a batch. The order of its steps leaves nothing half done: the
-message is checked, room is made in the queue, then in the log (either may find the disk full); from
-there on nothing can fail.
+``MessageWriter`` appends one message or a batch. The order of its steps leaves nothing half done:
+the message is checked, room is made in the queue, then in the log (either may find the disk full);
+from there on nothing can fail.
 
 ``Appender`` appends the messages of one read together, one store into the log and one into each
 queue. The caller builds the records and keeps the numbers, and calls in this order: ``takes``,
@@ -23,7 +23,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
-from broker.store.dispatch import Dispatcher, Waiting, takes_queue_offset
+from broker.store.dispatch import EntryDispatcher, Waiting, takes_queue_offset
 from broker.store.limits import MAX_CLOCK_STEP_BACK_MS
 from broker.store.queue_table import QueueTable
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus, StoreStats
@@ -56,7 +56,7 @@ class Appender:
     def __init__(
         self,
         log: CommitLog,
-        dispatcher: Dispatcher,
+        dispatcher: EntryDispatcher,
         disk: DiskState,
         stats: StoreStats,
         next_ms: Callable[[], int],
@@ -139,7 +139,7 @@ class PutRefused(Exception):
         self.status = status
 
 
-class Writer:
+class MessageWriter:
     """Appends to the log and to the queues.
 
     Attributes:
@@ -150,7 +150,7 @@ class Writer:
         self,
         log: CommitLog,
         queues: QueueTable,
-        dispatcher: Dispatcher,
+        dispatcher: EntryDispatcher,
         disk: DiskState,
         config: StoreConfig,
         clock: Clock,

@@ -4,7 +4,7 @@ It tells where the log and each queue end, and stamps every file and directory i
 inode and time of the last change, which nobody can set back. The next start believes it only if
 all of that is still as it was, and if the last records of the log end where it says. A store that
 was copied, that another broker has had open, that lost, got or changed a file, or that crashed is
-started the long way, as RocketMQ does. The file is ours alone; RocketMQ leaves it lying, and it is
+recovered, as RocketMQ does. The file is ours alone; RocketMQ leaves it lying, and it is
 removed before a store is marked as open.
 """
 

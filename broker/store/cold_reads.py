@@ -31,7 +31,7 @@ from broker.store.limits import (
     MAX_FETCH_GAP_BYTES,
     READ_AHEAD_BYTES,
 )
-from broker.store.reader import Reader
+from broker.store.reader import StoreReader
 from broker.store.restore import Restorer, find_entries
 from broker.store.results import FileRange, GetResult, GetStatus, StoreBusy, StoreError, StoreStats
 from broker.store.soundness import TagsCodes
@@ -57,7 +57,7 @@ class ColdReads:
     """The cold reads of one store."""
 
     def __init__(
-        self, reader: Reader, restorer: Restorer, warmth: Warmth, stats: StoreStats
+        self, reader: StoreReader, restorer: Restorer, warmth: Warmth, stats: StoreStats
     ) -> None:
         self._reader = reader
         self._restorer = restorer

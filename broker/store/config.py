@@ -47,7 +47,7 @@ class StoreConfig:
         delay_levels_ms: ``messageDelayLevel``, to rebuild the queues of delayed messages.
         message_index_enable: ``messageIndexEnable``: whether messages can be found by their keys.
         max_hash_slots: ``maxHashSlotNum``, of an index file.
-        max_index_entries: ``maxIndexNum``, likewise. Files of another size are not looked at.
+        max_index_entries: ``maxIndexNum``. Index files of another size are not used.
         retention: what is kept for how long.
     """
 

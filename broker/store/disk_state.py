@@ -30,7 +30,7 @@ class DiskState:
 
     Attributes:
         trouble: why the store does not take messages, in one sentence; None when it does.
-        too_full: likewise, as long as only room on the disk ends it.
+        too_full: the same, as long as only room on the disk ends it.
         final: only a restart ends the trouble: a sync failed, or a thread died.
         refusals: how often the disk refused to allocate.
         on_no_space: called, in any thread, when it did for want of space.

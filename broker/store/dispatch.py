@@ -90,7 +90,7 @@ def _delay_level(properties_text: bytes) -> int:
         return 0
 
 
-class Dispatcher:
+class EntryDispatcher:
     """Makes stored messages visible. Only the loop's thread comes here.
 
     Attributes:
@@ -145,9 +145,9 @@ class Dispatcher:
             self.arrived(queue, entries)
 
     def forget(self, topic: str) -> None:
-        """Messages of a topic that wait for the disk shall not become visible."""
+        """Drop the messages of a topic that wait for the disk."""
         self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)
 
     def clear(self) -> None:
-        """Nothing that waits shall become visible."""
+        """Drop all messages that wait for the disk."""
         self._waiting.clear()

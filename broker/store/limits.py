@@ -43,7 +43,7 @@ much, in half a second even if messages are small."""
 
 SAFE_POINT_QUEUE_SECONDS: Final = 0.005
 """What a safe point puts the next one off for each queue that it had to sync: each is a write to
-the disk, and ten thousand of them shall not come every second."""
+the disk, and ten thousand of them must not come every second."""
 
 MARK_SECONDS: Final = 0.05
 """How long a sync of the log waits for the loop to mark where it ends."""

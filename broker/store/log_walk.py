@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.mapped_file import MappedFile
-from broker.store.progress import Progress
+from broker.store.progress import OpeningProgress
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
@@ -31,7 +31,7 @@ from remoting.protocol.message.record import (
     MIN_TAIL_BYTES,
     Blank,
     End,
-    Found,
+    FoundRecord,
     Invalid,
     Scan,
     body_crc,
@@ -136,7 +136,7 @@ class LogWalk:
         check_crc: bool,
         synced_ms: int,
         synced_end: int | None = None,
-        progress: Progress | None = None,
+        progress: OpeningProgress | None = None,
         together: Callable[[], LookTogether | None] = lambda: None,
     ) -> None:
         """A walk.
@@ -153,7 +153,7 @@ class LogWalk:
         self._check_crc = check_crc
         self._synced_ms = synced_ms
         self._synced_end = synced_end
-        self._progress = progress or Progress()
+        self._progress = progress or OpeningProgress()
         self._asked: MappedFile | None = None
         self._asked_end = 0
         self._get_together = together
@@ -169,7 +169,7 @@ class LogWalk:
 
         Raises:
             OSError: a file can't be mapped.
-            OpeningGivenUp: it shall not go on.
+            OpeningGivenUp: the opening was given up.
         """
         for found in self.sweep(first, position, sys.maxsize):
             assert isinstance(found, LogRecord)
@@ -182,7 +182,7 @@ class LogWalk:
 
         Raises:
             OSError: a file can't be mapped.
-            OpeningGivenUp: it shall not go on.
+            OpeningGivenUp: the opening was given up.
         """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
@@ -318,7 +318,7 @@ class LogWalk:
         return physical_offset < self._synced_end
 
     def _damage(self, file: MappedFile, position: int, *, is_zero: bool) -> int:
-        """Bytes of damage in the middle of what had reached the disk; 0 if it is none."""
+        """Bytes of damage in the middle of what had reached the disk; 0 if there is none."""
         if self._synced_end is None:
             if is_zero:
                 # As a rule the log ends here, and nobody wants to search a gigabyte of zeros.
@@ -369,7 +369,7 @@ class LogWalk:
         places: list[int] = []
         while len(places) < _FOREIGN_RECORDS:
             scan = self._examine(file, positions[-1])
-            if not isinstance(scan, Found):
+            if not isinstance(scan, FoundRecord):
                 return
             _, _, _, physical_offset, _, _ = _FIELDS.unpack_from(file.view, positions[-1])
             places.append(physical_offset - positions[-1])

@@ -21,7 +21,7 @@ from broker.store import clean_stop
 from broker.store.append import Appender
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.disk_state import DiskState
-from broker.store.dispatch import Dispatcher, OnArrival
+from broker.store.dispatch import EntryDispatcher, OnArrival
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import (
     MAX_PULL_BYTES,
@@ -29,9 +29,9 @@ from broker.store.limits import (
 )
 from broker.store.opening import Parts, join_parts, open_store
 from broker.store.os_files import DiskUse, Files, OsFiles
-from broker.store.progress import Progress
+from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
-from broker.store.reader import Window
+from broker.store.reader import EntryWindow
 from broker.store.results import (
     BatchPutResult,
     FileRange,
@@ -89,9 +89,9 @@ class MessageStore:
         self._files: Files = OsFiles() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
         self._disk = DiskState(self._files, self._clock)
-        self._dispatcher = Dispatcher()
+        self._dispatcher = EntryDispatcher()
         self._parts: Parts | None = None
-        self.progress = Progress()
+        self.progress = OpeningProgress()
         self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
@@ -185,7 +185,7 @@ class MessageStore:
             parts.lock.release()
 
     def _leave_word(self, parts: Parts) -> None:
-        """Spare the next start the long way; it can do without."""
+        """Write the marker that lets the next start skip recovery. Best effort."""
         if len(self._dispatcher):
             return
         with contextlib.suppress(OSError):
@@ -248,12 +248,12 @@ class MessageStore:
 
     @property
     def appender(self) -> Appender:
-        """Appends the messages of one read together. Raises ``StoreError`` likewise."""
+        """Appends the messages of one read together. Raises ``StoreError`` as ``queues``."""
         return self._opened().appender
 
     @property
     def index(self) -> MessageIndex:
-        """Finds messages by their keys. Raises ``StoreError`` likewise."""
+        """Finds messages by their keys. Raises ``StoreError`` as ``queues``."""
         return self._opened().index
 
     def ask_sync(self) -> None:
@@ -347,11 +347,11 @@ class MessageStore:
                 return result
             parts.cold_reads.restore_now(topic, queue_id, result.broken)
 
-    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> Window | None:
+    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
         """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
         return self._opened().reader.window(topic, queue_id, offset, max_count)
 
-    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
         """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
         return self._opened().reader.may_take(window, scanned, begin, end)
 

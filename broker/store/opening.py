@@ -6,21 +6,21 @@ import errno
 from dataclasses import dataclass
 
 from broker.store import clean_stop
-from broker.store.append import Appender, Writer
+from broker.store.append import Appender, MessageWriter
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import QueueSpace
 from broker.store.disk_state import DiskState
-from broker.store.dispatch import Dispatcher
+from broker.store.dispatch import EntryDispatcher
 from broker.store.index.file import Shape
 from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.os_files import Files, Lock
-from broker.store.progress import Progress
+from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
-from broker.store.reader import Reader
+from broker.store.reader import StoreReader
 from broker.store.recovery import Recovery
 from broker.store.restore import Restorer
 from broker.store.results import RecoveryReport, StoreError, StoreStats
@@ -53,7 +53,7 @@ class Opened:
 
 
 def open_store(
-    config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: Progress
+    config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: OpeningProgress
 ) -> Opened:
     """Lock and recover a store, and mark it as open.
 
@@ -86,7 +86,7 @@ def open_store(
 
 
 def _recover(
-    config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: Progress
+    config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: OpeningProgress
 ) -> Opened:
     maps = MappedFiles(open_maps(config.max_open_files))
     space = QueueSpace(files, maps, config.queue_file_bytes)
@@ -147,9 +147,9 @@ class Parts:
     lock: Lock
     log: CommitLog
     queues: QueueTable
-    writer: Writer
+    writer: MessageWriter
     appender: Appender
-    reader: Reader
+    reader: StoreReader
     cold_reads: ColdReads
     log_flusher: LogFlusher
     queue_flusher: QueueFlusher
@@ -166,12 +166,12 @@ def join_parts(
     files: Files,
     clock: Clock,
     disk: DiskState,
-    dispatcher: Dispatcher,
+    dispatcher: EntryDispatcher,
     stats: StoreStats,
 ) -> Parts:
     """Join what opening a store found with what works on it."""
     log, queues = opened.log, opened.queues
-    writer = Writer(
+    writer = MessageWriter(
         log, queues, dispatcher, disk, config, clock, stats, last_store_ms=opened.last_store_ms
     )
 
@@ -230,7 +230,7 @@ def join_parts(
     retention.followers.append(index.drop_before)
     warmth = Warmth(clock.monotonic)
     soundness = Soundness(log, warmth, stats)
-    reader = Reader(log, queues, stats, warmth, soundness)
+    reader = StoreReader(log, queues, stats, warmth, soundness)
     restorer = Restorer(log, queues, soundness, stats, config.delay_levels_ms)
     return Parts(
         lock=opened.lock,

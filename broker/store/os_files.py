@@ -104,7 +104,7 @@ def read_range_ahead(descriptor: int, position: int, length: int) -> None:
         advise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
 
-# fdatasync is not to be had everywhere (macOS); fsync does the same and more.
+# macOS has no fdatasync; fsync does the same and more.
 datasync = getattr(os, "fdatasync", os.fsync)
 
 _NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})

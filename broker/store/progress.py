@@ -11,7 +11,7 @@ class OpeningGivenUp(StoreError):
     """The store is not open because somebody did not want to wait for it any longer."""
 
 
-class Progress:
+class OpeningProgress:
     """Of one opening, in the thread that opens; others look at it and may give it up.
 
     Attributes:
@@ -34,7 +34,7 @@ class Progress:
         """Called between two steps, after each of which a kill would do no harm either.
 
         Raises:
-            OpeningGivenUp: it shall end.
+            OpeningGivenUp: the opening was given up.
         """
         if self._given_up.is_set():
             raise OpeningGivenUp(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
 from broker.store.limits import MAX_QUEUES
-from broker.store.progress import Progress
+from broker.store.progress import OpeningProgress
 from broker.store.results import StoreError
 from remoting.protocol.names import validate_topic
 
@@ -72,7 +72,7 @@ class QueueTable:
     def _path(self, topic: str, queue_id: int) -> Path:
         return self._directory / topic / str(queue_id)
 
-    def load(self, progress: Progress) -> None:
+    def load(self, progress: OpeningProgress) -> None:
         """Find the queues on the disk.
 
         Raises:

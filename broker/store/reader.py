@@ -127,7 +127,7 @@ def _places(entries: memoryview, count: int) -> tuple[int, ...]:
     return tuple(places)
 
 
-class Window(NamedTuple):
+class EntryWindow(NamedTuple):
     """Where messages lie, for a caller that looks at the entries itself.
 
     Attributes:
@@ -137,7 +137,7 @@ class Window(NamedTuple):
         low, high: the queue's bounds.
         queue: whose messages they are.
         offset: the number of the first message.
-        is_old: ``Reader.may_take`` has to be asked about what is chosen.
+        is_old: ``StoreReader.may_take`` has to be asked about what is chosen.
     """
 
     entries: memoryview
@@ -150,10 +150,10 @@ class Window(NamedTuple):
     is_old: bool
 
 
-class Reader(Lookups):
+class StoreReader(Lookups):
     """Reads a store; only the loop's thread comes here."""
 
-    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> Window | None:
+    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
         """What ``get`` would look at; None where only ``get`` knows what to do.
 
         So it is if there are no messages from ``offset`` on, or the entries may have left memory.
@@ -180,9 +180,9 @@ class Reader(Lookups):
             return None
         is_old = first < self._hot_from or offset < queue.opened_offset
         log = view[: self._log.end - file.start]
-        return Window(entries, log, file.start, low, high, queue, offset, is_old)
+        return EntryWindow(entries, log, file.start, low, high, queue, offset, is_old)
 
-    def may_take(self, window: Window, scanned: int, begin: int, end: int) -> bool:
+    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
         """Whether old messages are in memory and as they were stored, for all that is known.
 
         Args:

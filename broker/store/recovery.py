@@ -32,7 +32,7 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import FILES_OF_A_CLEAN_START
 from broker.store.log_walk import LogRecord, LogWalk, LookTogether, Stretch, begins_by
 from broker.store.mapped_file import MappedFile
-from broker.store.progress import Progress
+from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
 from broker.store.redispatch import find_stretch
 from broker.store.replay import QueueLacksEntries, Replay
@@ -72,7 +72,7 @@ class Recovery:
         delay_levels_ms: Sequence[int],
         check_crc: bool,
         sync: bool,
-        progress: Progress,
+        progress: OpeningProgress,
     ) -> None:
         self._log = log
         self._mapped = mapped
@@ -126,7 +126,7 @@ class Recovery:
 
         Raises:
             StoreError: a file does not fit the configuration.
-            OpeningGivenUp: it shall not go on.
+            OpeningGivenUp: the opening was given up.
             OSError: the disk fails, or is too full to put a queue right.
         """
         self._report.clean = clean

@@ -153,7 +153,7 @@ class Removals:
         self.failures = 0
 
     def add(self, logs: Iterable[MappedFile], queues: Iterable[MappedFile]) -> None:
-        """Files of the log and of queues that are in nobody's list any more; the loop's thread."""
+        """Take files of the log and of queues that are in no list any more. The loop's thread."""
         for file in logs:
             self._logs.append((file, file.give_up()))
         for file in queues:

@@ -34,7 +34,7 @@ class PendingMessage:
         properties: the encoded text, at most 32767 bytes.
         tags_code: what the consume-queue entry carries: the tag's hash.
         born_host: 8 (IPv4) or 20 (IPv6) packed bytes; empty means the store's own address.
-        store_host: likewise; given when a record is stored anew that was another's before.
+        store_host: the same; given when the record of another broker is stored again.
         due_in_ms: of a delayed message: its entry carries the time of delivery, so long after it
             is stored, instead of ``tags_code``. Only for messages that are put singly.
     """

@@ -36,10 +36,17 @@ from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
 from broker.store.queue_table import QueueTable
 from broker.store.removal import Removals, first_alive
-from broker.store.retention_policy import LogFile, Moment, Place, Plan, RetentionConfig, decide
-from broker.store.sync import Worker
+from broker.store.retention_policy import (
+    DiskMoment,
+    DiskUsage,
+    LogFile,
+    RetentionConfig,
+    RetentionPlan,
+    decide,
+)
+from broker.store.sync import StoreThread
 from remoting.clock import Clock
-from remoting.protocol.message.record import BORN_HOST_V6, Found, examine
+from remoting.protocol.message.record import BORN_HOST_V6, FoundRecord, examine
 
 _HEAD: Final = Struct(">I32xi16xq4xq")
 
@@ -90,7 +97,7 @@ def first_store_ms(file: MappedFile) -> int | None:
         # All of it that is looked at, so that no page fault holds the GIL.
         region.fetch(0, min(size, file.size))
     scan = examine(region.view, 0, check_crc=False)
-    if not isinstance(scan, Found):
+    if not isinstance(scan, FoundRecord):
         return None
     _, sys_flag, behind_v4, behind_v6 = _HEAD.unpack_from(region.view)
     return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
@@ -130,7 +137,7 @@ class RetentionStats:
     log_bytes: int = 0
     young_files: int = 0
     queue_files: int = 0
-    places: Sequence[Place] = ()
+    places: Sequence[DiskUsage] = ()
 
 
 class Retention:
@@ -178,7 +185,7 @@ class Retention:
         self._pending: Future[object] | None = None
         self._lock = Lock()
         self._delete_from = clock.monotonic() + config.first_delay_ms / 1000
-        self._worker = Worker("store-retention", self._run, disk)
+        self._worker = StoreThread("store-retention", self._run, disk)
         self._removals = Removals(files, config, clock, self._worker.stopping)
         self.stats = RetentionStats()
         self.followers: list[Callable[[int], object]] = []
@@ -249,11 +256,11 @@ class Retention:
         interval = self._config.interval_ms / 1000
         return min(interval, PRESSED_SECONDS) if plan.pressed or deleted else interval
 
-    def _look(self, *, asked: bool) -> Plan:
+    def _look(self, *, asked: bool) -> RetentionPlan:
         """What is to be done; whoever stores is told whether the disk is too full for that."""
         self.stats.places = tuple(self._measure())
         now_ms = self._clock.now_ms()
-        moment = Moment(
+        moment = DiskMoment(
             places=self.stats.places,
             now_ms=now_ms,
             hour=time.localtime(now_ms / 1000).tm_hour,
@@ -264,15 +271,15 @@ class Retention:
         self._disk.measured(plan.full)
         return plan
 
-    def _measure(self) -> list[Place]:
+    def _measure(self) -> list[DiskUsage]:
         found = []
         for directory in self._directories:
             # A disk that can't be asked is not too full; what ails it, the next write tells.
             with contextlib.suppress(OSError):
-                found.append(Place(directory, self._files.disk_use(directory)))
+                found.append(DiskUsage(directory, self._files.disk_use(directory)))
         return found
 
-    def _delete(self, plan: Plan) -> int:
+    def _delete(self, plan: RetentionPlan) -> int:
         """Delete the oldest files; how many of the log went."""
         safe_end = self._safe_end()
         files = [
@@ -335,7 +342,7 @@ class Retention:
         self._removals.add(files, ())
         return files
 
-    def _count(self, plan: Plan, dropped: Sequence[MappedFile], queue_files: int) -> None:
+    def _count(self, plan: RetentionPlan, dropped: Sequence[MappedFile], queue_files: int) -> None:
         stats = self.stats
         stats.log_files += len(dropped)
         stats.log_bytes += sum(file.size for file in dropped)

@@ -38,7 +38,7 @@ class RetentionConfig:
         forced_used_percent: beyond it younger files go too; ``diskSpaceCleanForciblyRatio``.
         full_used_percent: beyond it nothing is stored; ``diskSpaceWarningLevelRatio``.
         forced_free_bytes: if not 0, takes the place of ``forced_used_percent``: below it.
-        full_free_bytes: likewise of ``full_used_percent``.
+        full_free_bytes: the same for ``full_used_percent``.
         forcibly: whether younger files may go at all; ``cleanFileForciblyEnable``.
         batch: files that go in one run; ``deleteFileBatchMax``.
         first_delay_ms: nothing goes so soon after the start: there is time to notice a mistake.
@@ -66,7 +66,7 @@ class RetentionConfig:
     retry_ms: int = 120_000
 
 
-class Place(NamedTuple):
+class DiskUsage(NamedTuple):
     """A directory of the store and the disk it is on."""
 
     path: Path
@@ -86,7 +86,7 @@ class LogFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DiskMoment:
     """What a decision goes by beside the files.
 
     Attributes:
@@ -97,7 +97,7 @@ class Moment:
         coming_bytes: space that deleted files still take, soon to be free.
     """
 
-    places: Sequence[Place]
+    places: Sequence[DiskUsage]
     now_ms: int
     hour: int
     asked: bool = False
@@ -105,7 +105,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RetentionPlan:
     """What is to be done.
 
     Attributes:
@@ -121,7 +121,7 @@ class Plan:
     pressed: bool
 
 
-def decide(config: RetentionConfig, moment: Moment, files: Iterable[LogFile]) -> Plan:
+def decide(config: RetentionConfig, moment: DiskMoment, files: Iterable[LogFile]) -> RetentionPlan:
     """What to do now.
 
     Args:
@@ -145,10 +145,10 @@ def decide(config: RetentionConfig, moment: Moment, files: Iterable[LogFile]) ->
             young += not is_old
             freed += file.size
     full = next(filter(None, (full_sentence(config, place) for place in moment.places)), None)
-    return Plan(count, young, full, pressed=missing > 0)
+    return RetentionPlan(count, young, full, pressed=missing > 0)
 
 
-def is_due(config: RetentionConfig, moment: Moment) -> bool:
+def is_due(config: RetentionConfig, moment: DiskMoment) -> bool:
     """Whether files past their time go now."""
     return (
         moment.asked
@@ -172,7 +172,7 @@ def _missing(use: DiskUse, used_percent: int, free_bytes: int) -> int:
     return max(0, math.ceil(use.used - allowed))
 
 
-def full_sentence(config: RetentionConfig, place: Place) -> str | None:
+def full_sentence(config: RetentionConfig, place: DiskUsage) -> str | None:
     """Why a disk is too full to store anything; None when it is not."""
     use, least = place.use, config.full_free_bytes
     if not _missing(use, config.full_used_percent, least):

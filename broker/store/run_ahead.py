@@ -23,7 +23,7 @@ from broker.store.limits import (
 )
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
-from broker.store.sync import Worker
+from broker.store.sync import StoreThread
 
 
 class RunAhead:
@@ -33,7 +33,7 @@ class RunAhead:
         self._log = log
         self._files = files
         self._disk = disk
-        self._worker = Worker("store-run-ahead", self._run, disk)
+        self._worker = StoreThread("store-run-ahead", self._run, disk)
 
     def start(self) -> None:
         """Start the thread."""

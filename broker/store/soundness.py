@@ -38,7 +38,7 @@ from remoting.protocol.message.record import (
     MAGIC_V1,
     MAGIC_V2,
     Buffer,
-    Found,
+    FoundRecord,
     Invalid,
     examine,
     locate,
@@ -155,7 +155,7 @@ class Soundness:
             else:
                 runs.append((start, start + size, 1))
             run_end = start + size
-        # The few messages that a filter wants shall not push out what is known of all.
+        # The few messages of a filter must not replace what is known of all.
         if codes is None or before[0] != epoch or before[1] == low:
             queue.checked = (epoch, low, high)
         return runs, damaged, broken
@@ -194,7 +194,7 @@ class Soundness:
             head: its first bytes, those of the shortest record.
         """
         scan = None if record is None else examine(record, 0)
-        if isinstance(scan, Found):
+        if isinstance(scan, FoundRecord):
             return True
         size, magic, queue_id, number, _ = _NUMBERS.unpack_from(head)
         # Whatever somebody asks for need not be a record.
@@ -330,7 +330,7 @@ def _look_closer(
     scan = examine(view, at, limit=at + size)
     if isinstance(scan, Invalid):
         return scan.reason
-    if not isinstance(scan, Found):
+    if not isinstance(scan, FoundRecord):
         return "there is no record"
     if scan.size != size:
         return f"it has {scan.size} bytes, and {size} by its queue"

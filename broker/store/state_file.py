@@ -19,7 +19,7 @@ from remoting.protocol.errors import BodyError
 T = TypeVar("T")
 
 
-class StateFile(NamedTuple, Generic[T]):
+class LoadedState(NamedTuple, Generic[T]):
     """What a state file held.
 
     Attributes:
@@ -31,7 +31,7 @@ class StateFile(NamedTuple, Generic[T]):
     warning: str | None = None
 
 
-def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None) -> StateFile[T]:
+def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None) -> LoadedState[T]:
     """Read a state file, or else its backup.
 
     Without a good main file and with no backup at all a broker begins with an empty table, as
@@ -51,24 +51,24 @@ def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None)
     wrong = f"{path} is missing" if text is None else f"{path} is empty"
     if text is not None and text.strip():
         try:
-            return StateFile(parse(text))
+            return LoadedState(parse(text))
         except (BodyError, ValueError) as error:
             wrong = f"{path} is damaged ({error})"
     old = _read(files, backup)
     if old is not None and old.strip():
         try:
-            return StateFile(parse(old), f"{wrong}, so its backup {backup.name} was taken")
+            return LoadedState(parse(old), f"{wrong}, so its backup {backup.name} was taken")
         except (BodyError, ValueError) as error:
             raise StoreError(
                 f"{wrong} and its backup is damaged too ({error}): put {path.name} back from a"
                 f" copy, or remove it and {backup.name} to begin with an empty one"
             ) from error
     if text is None and old is None:
-        return StateFile(None)
-    return StateFile(None, f"{wrong} and has no backup, so an empty one was taken")
+        return LoadedState(None)
+    return LoadedState(None, f"{wrong} and has no backup, so an empty one was taken")
 
 
-def load_json(path: Path, *, files: Files | None = None) -> StateFile[object]:
+def load_json(path: Path, *, files: Files | None = None) -> LoadedState[object]:
     """Read a state file as JSON in any of its dialects; see ``load``."""
     return load(path, relaxed_json.loads, files=files)
 

@@ -45,12 +45,12 @@ from remoting.clock import Clock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 
 
-class Worker:
+class StoreThread:
     """A thread that runs ``work`` until ``stopping`` is set.
 
     Attributes:
         wake: set to have the thread look at once; it clears it.
-        stopping: set when the thread shall end.
+        stopping: set to have the thread end.
         on_death: called in the thread when a fault of ours ended it.
     """
 
@@ -126,7 +126,7 @@ class LogFlusher:
         self._stats = stats
         self._store_ms = store_ms
         self._syncing = threading.Lock()
-        self._worker = Worker("store-flush-log", self._run, disk)
+        self._worker = StoreThread("store-flush-log", self._run, disk)
         self._worker.on_death = lambda: self._on_flushed(self.flushed)
         self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
@@ -276,7 +276,7 @@ class GroupCommit:
     def reached(self, durable_end: int) -> None:
         """The log is on the disk up to here."""
         waiters = self._waiters
-        # One after the other as a rule; whoever asked out of order waits for the next sync.
+        # They wait in the order of the log; one that does not waits for the next sync.
         ready = 0
         while ready < len(waiters) and waiters[ready].end_offset <= durable_end:
             ready += 1
@@ -285,7 +285,7 @@ class GroupCommit:
             waiter.callback(True)
 
     def fail(self) -> None:
-        """The disk has failed, or the store closes: nobody's wait will end well."""
+        """Fail all waiters: the disk has failed, or the store closes."""
         waiters, self._waiters = self._waiters, []
         if self._timer is not None:
             self._timer.cancel()
@@ -373,7 +373,7 @@ class QueueFlusher:
         self._guard = threading.Lock()
         self._failed: OSError | None = None
         self._thorough_at = self._next_at = clock.monotonic()
-        self._worker = Worker("store-flush-queues", self._run, disk)
+        self._worker = StoreThread("store-flush-queues", self._run, disk)
         self._call_loop: Callable[[Callable[[], None]], object] | None = None
         self.safe = safe
         self.index_ms: Callable[[], int | None] = lambda: None
@@ -531,7 +531,7 @@ class QueueFlusher:
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
         wake, stopping = self._worker.wake, self._worker.stopping
-        # What the start walked over shall not be walked over again, and ever more of it, when one
+        # A start must not repeat the walk of the one before, over ever more of the log, when one
         # life after the other ends before an interval does.
         for _ in range(FIRST_TURNS):
             if not self._is_due() or stopping.wait(min(FIRST_TURN_SECONDS, interval)):

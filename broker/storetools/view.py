@@ -24,14 +24,13 @@ from typing import Final
 from broker.store.results import StoreError
 from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.storetools.view_log import Damage, LogChunk, LogEnd, LogView
-from broker.storetools.view_queue import EntryRun, QueueRange, QueueView
+from broker.storetools.view_queue import QueueRange, QueueView, ViewedRun
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 
 __all__ = [
     "PATH_SEPARATOR",
     "Damage",
-    "EntryRun",
     "LogChunk",
     "LogEnd",
     "LogView",
@@ -41,6 +40,7 @@ __all__ = [
     "StoreError",
     "StoreView",
     "ViewFile",
+    "ViewedRun",
 ]
 
 PATH_SEPARATOR: Final = ","

@@ -6,7 +6,7 @@ decoder's business, so that a walk costs a fraction of a microsecond a record. W
 bytes up to the next sound record (lengths and CRC included) are ``Damage``, and are handed out as
 such: nothing is skipped in silence. A record whose size leads there although it is not the sum of
 its parts is damage too, and what it would have hidden is found. A blank record ends a file; what
-stands behind it is nobody's.
+stands behind it is not part of the log.
 
 ``end`` is where recovery would let the log end, but for one thing: of records that fail their CRC
 only those at the very end count as torn. Behind a truncated tail old records may stand, which say
@@ -35,7 +35,7 @@ from remoting.protocol.message.record import (
     MIN_TAIL_BYTES,
     Blank,
     End,
-    Found,
+    FoundRecord,
     Invalid,
     Scan,
     examine,
@@ -126,7 +126,7 @@ class LogView:
         """
         file = self._row.file_of(position)
         record, scan = self._look(file, position, check_crc=True)
-        return RecordView(record) if isinstance(scan, Found) else None
+        return RecordView(record) if isinstance(scan, FoundRecord) else None
 
     # --- walking
 
@@ -168,7 +168,7 @@ class LogView:
                 position += used
                 continue
             record, scan = self._look(file, position, check_crc=False)
-            if isinstance(scan, Found):
+            if isinstance(scan, FoundRecord):
                 yield LogChunk(position, record, [0])
                 position += len(record)
             elif isinstance(scan, Blank):
@@ -210,7 +210,7 @@ class LogView:
         if starts:
             return at + used
         record, scan = self._look(file, at, check_crc=False)
-        if isinstance(scan, Found):
+        if isinstance(scan, FoundRecord):
             return at + len(record)
         return None if isinstance(scan, Blank) else self._next_sound(file, at + 1, stop)
 
@@ -241,7 +241,7 @@ class LogView:
             data = self._row.read(position, min(VIEW_CHUNK_BYTES, file.end - position))
             starts, used = chain(data, position, file.end)
             record, scan = self._look(file, position, check_crc=False)
-            if starts or isinstance(scan, Found):
+            if starts or isinstance(scan, FoundRecord):
                 last = [position + start for start in starts] or [position]
                 position += used or len(record)
                 continue
@@ -310,7 +310,7 @@ class LogView:
         return record, _soundness(record, position, check_crc=check_crc)
 
     def _is_sound(self, file: ViewFile, position: int) -> bool:
-        return isinstance(self._look(file, position, check_crc=True)[1], Found)
+        return isinstance(self._look(file, position, check_crc=True)[1], FoundRecord)
 
     def _next_sound(
         self, file: ViewFile, position: int, stop: int, accept: Accept | None = None
@@ -322,7 +322,7 @@ class LogView:
                 if candidate >= stop:
                     return None
                 record, scan = self._look(file, candidate, check_crc=True)
-                if isinstance(scan, Found) and (accept is None or accept(record)):
+                if isinstance(scan, FoundRecord) and (accept is None or accept(record)):
                     return candidate
             if position + len(data) >= file.end:
                 return None
@@ -368,9 +368,9 @@ def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
 
 
 def _soundness(record: memoryview, position: int, *, check_crc: bool) -> Scan:
-    if isinstance(examine(record, 0, check_crc=check_crc), Found):
-        return Found(len(record))
-    if check_crc and isinstance(examine(record, 0, check_crc=False), Found):
+    if isinstance(examine(record, 0, check_crc=check_crc), FoundRecord):
+        return FoundRecord(len(record))
+    if check_crc and isinstance(examine(record, 0, check_crc=False), FoundRecord):
         return Invalid(f"the body of the record at {position} fails its CRC")
     reason = f"the lengths in the record at {position} don't make up its {len(record)} bytes"
     return Invalid(reason)

@@ -35,7 +35,7 @@ class QueueRange(NamedTuple):
     torn: int
 
 
-class EntryRun(NamedTuple):
+class ViewedRun(NamedTuple):
     """Entries of 20 bytes, one behind the other; the first is that of message ``offset``."""
 
     offset: int
@@ -70,7 +70,7 @@ class QueueView:
 
     def entries(
         self, begin: int, end: int, *, max_entries: int = MAX_VIEW_ENTRIES
-    ) -> Iterator[EntryRun]:
+    ) -> Iterator[ViewedRun]:
         """The entries of messages ``[begin, end)``, at most ``max_entries`` at a time.
 
         An entry may be a filler (``FILLER``), which says that its message was lost or removed.
@@ -83,7 +83,7 @@ class QueueView:
             file = self._row.file_of(begin * ENTRY_BYTES)
             count = min(end - begin, file.end // ENTRY_BYTES - begin, max_entries)
             length = max(count, 1) * ENTRY_BYTES
-            yield EntryRun(begin, self._row.read(begin * ENTRY_BYTES, length))
+            yield ViewedRun(begin, self._row.read(begin * ENTRY_BYTES, length))
             begin += count
 
     def offset_of_time(self, timestamp_ms: int) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 from client.config import Addresses, ClientArguments, check_arguments
 from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.offsets import Offsets
 from client.remote import Remote, name_of
 from client.routes import MASTER_ID
@@ -70,9 +70,9 @@ class AdminBase:
     async def start(self) -> None:
         """Get ready."""
         self._life.check_process()
-        if self._life.state is State.CLOSED:
+        if self._life.state is LifecycleState.CLOSED:
             self._life.check()
-        if self._life.state is State.OPEN:
+        if self._life.state is LifecycleState.OPEN:
             return
         if self._owns_context:
             await self._context.start()
@@ -80,14 +80,14 @@ class AdminBase:
 
     def _open(self) -> None:
         self._context.life.check()
-        self._life.state = State.OPEN
+        self._life.state = LifecycleState.OPEN
         self._offsets = Offsets(self._context)
 
     async def close(self) -> None:
         """Close its connections, if they are its own."""
-        if self._life.state is not State.OPEN or self._life.forked:
+        if self._life.state is not LifecycleState.OPEN or self._life.forked:
             return
-        self._life.state = State.CLOSED
+        self._life.state = LifecycleState.CLOSED
         if self._owns_context:
             await self._context.close()
 

@@ -139,7 +139,7 @@ class GroupDescription:
 
 
 def of_ours(
-    group: str, broker: str, answer: wire.GroupDescription, now: datetime
+    group: str, broker: str, answer: wire.GroupDescriptionBody, now: datetime
 ) -> GroupDescription:
     """What a broker of ours tells."""
     live = {member.client_id for member in answer.members}

@@ -31,7 +31,7 @@ from client.positions import check_group, check_topic_name, instant, millisecond
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import (
-    Connection,
+    ConnectionInfo,
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerConnection,
@@ -216,12 +216,12 @@ class GroupAdmin(AdminBase):
             raise absent
         return merged
 
-    async def producer_connections(self, group: str) -> list[Connection]:
+    async def producer_connections(self, group: str) -> list[ConnectionInfo]:
         """The clients that produce in a group; none when no broker knows it."""
         check_group(group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         header = GetProducerConnectionListRequestHeader(producer_group=group)
-        found: list[Connection] = []
+        found: list[ConnectionInfo] = []
         for address in (await self._masters()).values():
             try:
                 answer = await self._remote.call(address, code, header, group=group)
@@ -251,7 +251,7 @@ class GroupAdmin(AdminBase):
         return dict(sorted(found.items()))
 
 
-def _merged(known: list[Connection], more: list[Connection]) -> list[Connection]:
+def _merged(known: list[ConnectionInfo], more: list[ConnectionInfo]) -> list[ConnectionInfo]:
     """Connections of several brokers: a client that is connected to each counts once."""
     ids = {connection.client_id for connection in known}
     return known + [connection for connection in more if connection.client_id not in ids]
@@ -325,7 +325,7 @@ class MemberAdmin(GroupAdmin):
             answer = await self._remote.call(address, code, own, group=group)
         except NotSupported:
             return await self._connections(address, group)
-        found = self._decode(wire.GroupDescription, answer, code, address)
+        found = self._decode(wire.GroupDescriptionBody, answer, code, address)
         return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
 
     async def _connections(self, address: str, group: str) -> GroupDescription:

@@ -1,6 +1,6 @@
 """Moving groups to another place: resets, and skipping one message.
 
-A reset is planned first: for each queue what is committed now, and what it shall be. Applying it
+A reset is planned first: for each queue what is committed now, and what it will be. Applying it
 commits the new offsets, whether anybody is online or not. Members that are online have positions
 of their own, so a broker tells them where to go on (INVOKE_BROKER_TO_RESET_OFFSET); they drop what
 they hold, and commit from there. A broker of ours takes the offsets from the request's body. An

@@ -6,11 +6,11 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from client import admin as waiting
-from client.blocking.thread import Blocking, LoopThread, Owner
+from client.blocking.thread import Blocking, LoopThread, ThreadOwner
 from client.config import Addresses, ClientArguments
 
 
-class Admin(Owner):
+class Admin(ThreadOwner):
     """See ``client.Admin``: every method is the same and blocks."""
 
     def __init__(

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from client.blocking.thread import Blocking, LoopThread, Owner
+from client.blocking.thread import Blocking, LoopThread, ThreadOwner
 from client.config import Addresses, ConsumerArguments
 from client.consumer import pull as waiting
 from client.consumer.received import ReceivedMessage
-from client.lifecycle import State
+from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.positions import Duration, queues_of
 from client.serde import Serde
@@ -19,7 +19,7 @@ from remoting.protocol.queue import MessageQueue
 T = TypeVar("T")
 
 
-class PullConsumer(Owner, Generic[T]):
+class PullConsumer(ThreadOwner, Generic[T]):
     """See ``client.PullConsumer``: every method is the same and blocks.
 
     Iterating is convenient, ``get_many`` is much faster: each call changes threads once.
@@ -117,7 +117,7 @@ class PullConsumer(Owner, Generic[T]):
         return self
 
     def __next__(self) -> ReceivedMessage[T]:
-        if self._inner._life.state is State.CLOSED:
+        if self._inner._life.state is LifecycleState.CLOSED:
             raise StopIteration
         try:
             return self._run(self._inner.__anext__())

@@ -10,7 +10,7 @@ from client.blocking.admin import Admin
 from client.blocking.consumer import PullConsumer
 from client.blocking.producer import Producer
 from client.blocking.push import PushConsumer
-from client.blocking.thread import LoopThread, Owner
+from client.blocking.thread import LoopThread, ThreadOwner
 from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
 from client.consumer.options import Handler, PushArguments, Subscribe
 from client.producer.producer import DEFAULT_GROUP
@@ -20,7 +20,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Instance(Owner, Generic[T]):
+class Instance(ThreadOwner, Generic[T]):
     """See ``client.Instance``: one thread, one set of connections, many parts."""
 
     @overload

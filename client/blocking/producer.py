@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from client.blocking.thread import LoopThread, Owner
+from client.blocking.thread import LoopThread, ThreadOwner
 from client.config import Addresses, ProducerArguments
 from client.errors import SendError
 from client.limits import CLOSE_TIMEOUT
@@ -22,7 +22,7 @@ from remoting.protocol.queue import MessageQueue
 T = TypeVar("T")
 
 
-class Producer(Owner, Generic[T]):
+class Producer(ThreadOwner, Generic[T]):
     """See ``client.Producer``: every method is the same and blocks."""
 
     @overload

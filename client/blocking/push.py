@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from client.blocking.thread import LoopThread, Owner
+from client.blocking.thread import LoopThread, ThreadOwner
 from client.config import Addresses
 from client.consumer import push as waiting
 from client.consumer.options import Handler, PushArguments, Subscribe, Tags
 from client.consumer.received import ReceivedMessage
 from client.consumer.threads import SIGNALS, is_free
 from client.events import ConsumptionPaused
-from client.lifecycle import State
+from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.positions import Duration, seconds
 from client.serde import Serde
@@ -25,7 +25,7 @@ from remoting.protocol.queue import MessageQueue
 T = TypeVar("T")
 
 
-class PushConsumer(Owner, Generic[T]):
+class PushConsumer(ThreadOwner, Generic[T]):
     """See ``client.PushConsumer``: every method is the same and blocks.
 
     A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
@@ -157,7 +157,7 @@ class PushConsumer(Owner, Generic[T]):
         return self
 
     def __next__(self) -> ReceivedMessage[T]:
-        if self._inner._life.state is State.CLOSED and self._inner._life.failure is None:
+        if self._inner._life.state is LifecycleState.CLOSED and self._inner._life.failure is None:
             raise StopIteration
         try:
             return self._run(self._inner.__anext__())

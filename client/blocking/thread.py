@@ -105,7 +105,7 @@ class LoopThread:
             )
 
 
-class Part(Protocol):
+class BlockingPart(Protocol):
     """What ``Blocking`` needs of the object it is a method of."""
 
     def _run(self, work: Coroutine[Any, Any, R]) -> R: ...
@@ -125,9 +125,11 @@ class Blocking(Generic[P, R]):
     def __get__(self, instance: None, owner: type) -> Blocking[P, R]: ...
 
     @overload
-    def __get__(self, instance: Part, owner: type) -> Callable[P, R]: ...
+    def __get__(self, instance: BlockingPart, owner: type) -> Callable[P, R]: ...
 
-    def __get__(self, instance: Part | None, owner: type) -> Blocking[P, R] | Callable[P, R]:
+    def __get__(
+        self, instance: BlockingPart | None, owner: type
+    ) -> Blocking[P, R] | Callable[P, R]:
         if instance is None:
             return self
 
@@ -136,11 +138,11 @@ class Blocking(Generic[P, R]):
 
         return update_wrapper(call, self._method)
 
-    def __call__(self, instance: Part, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, instance: BlockingPart, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return instance._run(self._method(instance._part, *args, **kwargs))
 
 
-class Owner:
+class ThreadOwner:
     """What all blocking objects share: the thread, and with-blocks.
 
     An object made by itself has a thread from ``start`` to ``close``; one made from an instance

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from client.consumer.outcome import TIMED_OUT, Outcome
+from client.consumer.outcome import TIMED_OUT, MessageOutcome
 from client.consumer.received import ReceivedMessage
 from client.events import ConsumptionPaused
 from remoting.log import Log
@@ -55,7 +55,7 @@ class Breaker:
         self.paused = None
         self._failed.clear()
 
-    def staying(self, outcomes: Iterable[tuple[ReceivedMessage[Any], Outcome]]) -> set[int]:
+    def staying(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
         """Count what became of one call's messages.
 
         A batch counts as its first message that failed. One message counts once, however often it

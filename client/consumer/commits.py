@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client.backoff import Backoff
-from client.consumer.reader import Reader
+from client.consumer.reader import QueueReader
 from client.errors import PocketMQError
 from client.offsets import Offsets
 from remoting.log import Log
@@ -17,14 +17,14 @@ from remoting.protocol.queue import MessageQueue
 _log = Log("client")
 
 
-class Commits:
+class OffsetCommits:
     """The commits of one pull consumer; what a broker has already isn't sent again.
 
     Attributes:
         committed: the offsets that brokers have of this consumer.
     """
 
-    def __init__(self, offsets: Offsets, reader: Reader[Any], group: str) -> None:
+    def __init__(self, offsets: Offsets, reader: QueueReader[Any], group: str) -> None:
         self._offsets = offsets
         self._reader = reader
         self._group = group

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from client.consumer.crew import AsyncHandler, Crew
 from client.consumer.intake import Held, Intake
 from client.consumer.options import PushOptions
-from client.consumer.outcome import DONE, Outcome, Verdict, outcome_of
+from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, outcome_of
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import Returns
@@ -120,7 +120,9 @@ class Concurrent(Generic[T]):
         await self.conclude(held, run, outcome)
         return True
 
-    async def _calls(self, run: Run[ReceivedMessage[T]], outcomes: dict[int, Outcome]) -> object:
+    async def _calls(
+        self, run: Run[ReceivedMessage[T]], outcomes: dict[int, MessageOutcome]
+    ) -> object:
         """Call the handler for each message: one coroutine to drive for a whole run.
 
         It ends with ``ALL_DONE``; at a message that settled itself; or, once one has waited, with
@@ -195,11 +197,15 @@ class Concurrent(Generic[T]):
 
     # Outcomes
 
-    async def give_up(self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: Outcome) -> None:
+    async def give_up(
+        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+    ) -> None:
         """Carry out an outcome without waiting for who has the run."""
         await self.conclude(held, run, outcome)
 
-    async def conclude(self, held: Held[T], run: Run[ReceivedMessage[T]], shared: Outcome) -> None:
+    async def conclude(
+        self, held: Held[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
+    ) -> None:
         """Carry out what became of a run's messages.
 
         Those that fail while the breaker has paused consumption wait again as they are.
@@ -242,13 +248,13 @@ class Concurrent(Generic[T]):
         held.changed()
 
     async def _unreturned(
-        self, outcomes: Sequence[tuple[ReceivedMessage[T], Outcome]], staying: Container[int]
+        self, outcomes: Sequence[tuple[ReceivedMessage[T], MessageOutcome]], staying: Container[int]
     ) -> set[int]:
         """Return what has to be; gives the offsets of what could not be returned."""
         failed = [
             (message, outcome)
             for message, outcome in outcomes
-            if outcome.verdict is not Verdict.DONE and message.offset not in staying
+            if outcome.verdict is not OutcomeKind.DONE and message.offset not in staying
         ]
         if not failed:
             return set()

@@ -28,7 +28,7 @@ from client.consumer.outcome import (
     TAKEN_BACK,
     TIMED_OUT,
     Decision,
-    Outcome,
+    MessageOutcome,
     outcome_of,
 )
 from client.consumer.process_queue import Run
@@ -82,7 +82,7 @@ def as_async(
     *,
     batches: bool,
 ) -> AsyncHandler:
-    """A handler as a coroutine function: in a thread if it is none, with its interceptors."""
+    """A handler with its interceptors as a coroutine function; a plain one runs in a thread."""
     call: Any = handler
     if threads is not None:
         call = _in_thread(handler, threads)
@@ -128,7 +128,9 @@ class Crew(Generic[T]):
         cancels: bool,
         manual: bool = False,
         turn: Callable[[Held[T]], Awaitable[bool]],
-        give_up: Callable[[Held[T], Run[ReceivedMessage[T]], Outcome], Coroutine[Any, Any, None]],
+        give_up: Callable[
+            [Held[T], Run[ReceivedMessage[T]], MessageOutcome], Coroutine[Any, Any, None]
+        ],
     ) -> None:
         self._intake = intake
         self._tasks = tasks
@@ -227,12 +229,12 @@ class Crew(Generic[T]):
         run: Run[ReceivedMessage[T]],
         work: Coroutine[Any, Any, object],
         waits_for: object,
-    ) -> Outcome | None:
+    ) -> MessageOutcome | None:
         """Await a handler that has begun. None: its time was over, its messages are settled."""
         task = asyncio.current_task()
         assert task is not None
         self.began(held, run, task)
-        outcome: Outcome | None = None
+        outcome: MessageOutcome | None = None
         try:
             outcome = self.returned(await carry_on(work, waits_for))
         except asyncio.CancelledError as error:
@@ -264,7 +266,7 @@ class Crew(Generic[T]):
         """Nobody has them any more."""
         self._calls.pop(run, None)
 
-    def returned(self, value: object) -> Outcome:
+    def returned(self, value: object) -> MessageOutcome:
         """What it means that a handler returned this: its messages are done, unless it decides."""
         if self._manual and isinstance(value, Decision):
             return DONE if value is Decision.COMMIT else TAKEN_BACK

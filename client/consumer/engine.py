@@ -18,7 +18,7 @@ from client.consumer.intake import Held, Intake
 from client.consumer.iteration import Iteration
 from client.consumer.offset_store import BrokerOffsets, LocalOffsets, Store, default_file
 from client.consumer.options import Handler, PushOptions
-from client.consumer.orderly import InOrder, Lanes
+from client.consumer.orderly import InOrder, QueueLanes
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.context import ClientContext
@@ -148,7 +148,7 @@ class Engine(Generic[T]):
             self._group,
             call,
             self._returns(ENDLESS if order.max_retries is None else order.max_retries),
-            Lanes(self._intake, self._tasks, self._store, holds_lock),
+            QueueLanes(self._intake, self._tasks, self._store, holds_lock),
             cancels=cancels,
             now_ms=self._context.clock.now_ms,
             on_blocked=self._context.heartbeat_soon,

@@ -23,7 +23,7 @@ from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUES
 from client.offsets import address_of, pull_header, read_header
 from client.remote import unavailable
 from client.serde import Serde
-from remoting.errors import RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -87,7 +87,7 @@ class Sink(Protocol):
     def move(self, offset: int) -> None: ...
 
 
-class Owner(Protocol):
+class FetcherOwner(Protocol):
     """What a fetcher tells its consumer."""
 
     def fetched(self, sink: Any) -> None:
@@ -127,7 +127,7 @@ class Fetcher(Generic[T, S]):
         expression: TagExpression,
         options: PullOptions,
         serde: Serde[T],
-        owner: Owner,
+        owner: FetcherOwner,
         find_start: Callable[[MessageQueue], Awaitable[int]],
         *,
         settler: Settler | None = None,
@@ -261,7 +261,7 @@ class Fetcher(Generic[T, S]):
         except RemotingError as error:
             self._broker_id = 0
             self._context.routes.suspect(self._queue.topic)
-            if isinstance(error, RequestTimeout):
+            if isinstance(error, AnswerTimeout):
                 self._context.doubt(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
         finally:

@@ -14,7 +14,7 @@ from typing import Any
 
 from client.config import ConsumerOptions
 from client.consumer.offset_store import BrokerOffsets, commit_last
-from client.consumer.reader import Reader
+from client.consumer.reader import QueueReader
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import Start
@@ -35,8 +35,8 @@ class GroupReading:
 
     Args:
         offsets: which the consumer's other commits go through too.
-        forgotten: hears of queues that are no longer read.
-        on_failure: hears of a background task that died.
+        forgotten: called for queues that are no longer read.
+        on_failure: called when a background task dies.
     """
 
     ordered = False
@@ -45,7 +45,7 @@ class GroupReading:
         self,
         context: ClientContext,
         group: str,
-        reader: Reader[Any],
+        reader: QueueReader[Any],
         options: ConsumerOptions,
         offsets: Offsets,
         forgotten: Callable[[MessageQueue], None],

@@ -19,7 +19,7 @@ from client.consumer.breaker import Breaker
 from client.consumer.fetcher import Fetcher
 from client.consumer.offset_store import Store, commit_last
 from client.consumer.options import PushOptions
-from client.consumer.outcome import Outcome
+from client.consumer.outcome import MessageOutcome
 from client.consumer.process_queue import ProcessQueue, Run
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
@@ -72,7 +72,7 @@ class Held(Generic[T]):
 
     # Settler
 
-    def settle(self, message: ReceivedMessage[T], outcome: Outcome) -> None:
+    def settle(self, message: ReceivedMessage[T], outcome: MessageOutcome) -> None:
         """See ``Settler``."""
         run = self.queue.run_of(message.offset)
         if run is None and self.queue.dropped:

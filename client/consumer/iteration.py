@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from client.consumer.concurrent import Concurrent
 from client.consumer.intake import Held, Intake
 from client.consumer.orderly import InOrder
-from client.consumer.outcome import DONE, Verdict
+from client.consumer.outcome import DONE, OutcomeKind
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from remoting.tasks import Supervisor
@@ -62,7 +62,7 @@ class Iteration(Generic[T]):
         if run not in held.queue.active:
             return
         self._way.crew.ended(run)
-        if held.queue.outcomes.get(run.offset, DONE).verdict is Verdict.DONE:
+        if held.queue.outcomes.get(run.offset, DONE).verdict is OutcomeKind.DONE:
             self._way.done(held, run)
         else:
             self._tasks.spawn(self._way.give_up(held, run, DONE), "carrying out an outcome")

@@ -22,7 +22,15 @@ from client.consumer.crew import AsyncHandler, Crew
 from client.consumer.intake import Held, Intake
 from client.consumer.offset_store import Store
 from client.consumer.options import Orderly, PushOptions
-from client.consumer.outcome import DONE, OPEN, TAKEN_BACK, TIMED_OUT, Outcome, Verdict, outcome_of
+from client.consumer.outcome import (
+    DONE,
+    OPEN,
+    TAKEN_BACK,
+    TIMED_OUT,
+    MessageOutcome,
+    OutcomeKind,
+    outcome_of,
+)
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import Returns
@@ -39,7 +47,7 @@ T = TypeVar("T")
 _log = Log("client")
 
 
-class Lane(Generic[T]):
+class QueueLane(Generic[T]):
     """One queue's state beside what is held of it.
 
     Attributes:
@@ -63,7 +71,7 @@ class Lane(Generic[T]):
         self.blocked: QueueBlocked | None = None
 
 
-class Lanes(Generic[T]):
+class QueueLanes(Generic[T]):
     """The lanes of one consumer.
 
     Args:
@@ -83,27 +91,27 @@ class Lanes(Generic[T]):
         self._tasks = tasks
         self._store = store
         self._holds_lock = holds_lock
-        self._lanes: dict[Held[T], Lane[T]] = {}
+        self._lanes: dict[Held[T], QueueLane[T]] = {}
         self._loop = asyncio.get_running_loop()
 
-    def __iter__(self) -> Iterator[Lane[T]]:
+    def __iter__(self) -> Iterator[QueueLane[T]]:
         return iter(self._lanes.values())
 
     def gained(self, held: Held[T]) -> None:
         """A queue has come, with its lock."""
-        self._lanes[held] = Lane()
+        self._lanes[held] = QueueLane()
 
     def lost(self, held: Held[T]) -> None:
         """A queue has gone."""
         self._lanes.pop(held, None)
 
-    def find(self, held: Held[T]) -> Lane[T] | None:
+    def find(self, held: Held[T]) -> QueueLane[T] | None:
         """The lane of a queue that is still here."""
         return self._lanes.get(held)
 
     # Turns and rests
 
-    def take(self, held: Held[T]) -> Lane[T] | None:
+    def take(self, held: Held[T]) -> QueueLane[T] | None:
         """Have the queue to oneself until ``release``; None: it may not be handled now."""
         lane = self._lanes.get(held)
         if lane is None or lane.taken or lane.resting or not self.may_start(held, lane):
@@ -119,24 +127,24 @@ class Lanes(Generic[T]):
             lane.taken = False
             self._refresh(held, lane)
 
-    def rest(self, held: Held[T], lane: Lane[T], seconds: float) -> None:
+    def rest(self, held: Held[T], lane: QueueLane[T], seconds: float) -> None:
         """Hand out nothing of the queue for so long."""
         lane.resting = True
         self._refresh(held, lane)
         self._loop.call_later(seconds, self._rested, held, lane)
 
-    def _rested(self, held: Held[T], lane: Lane[T]) -> None:
+    def _rested(self, held: Held[T], lane: QueueLane[T]) -> None:
         lane.resting = False
         if self._lanes.get(held) is lane:
             self._refresh(held, lane)
 
-    def _refresh(self, held: Held[T], lane: Lane[T]) -> None:
+    def _refresh(self, held: Held[T], lane: QueueLane[T]) -> None:
         held.shut = lane.taken or lane.resting or not lane.locked
         self._intake.offer(held)
 
     # Locks
 
-    def may_start(self, held: Held[T], lane: Lane[T]) -> bool:
+    def may_start(self, held: Held[T], lane: QueueLane[T]) -> bool:
         """Whether a handler may start: the queue is still here, and its lock held."""
         if held.queue.dropped:
             return False
@@ -155,14 +163,14 @@ class Lanes(Generic[T]):
             lane.regaining = True
             self._tasks.spawn(self._regain(held, lane), f"going on with {held.queue.queue}")
 
-    def _unlocked(self, held: Held[T], lane: Lane[T]) -> None:
+    def _unlocked(self, held: Held[T], lane: QueueLane[T]) -> None:
         if lane.locked:
             lane.locked = False
             held.committing = False
             self._refresh(held, lane)
             self._loop.call_later(LOCK_RETRY, self._look, held, lane)
 
-    def _look(self, held: Held[T], lane: Lane[T]) -> None:
+    def _look(self, held: Held[T], lane: QueueLane[T]) -> None:
         if lane.locked or self._lanes.get(held) is not lane:
             return
         if self._holds_lock(held.queue.queue):
@@ -170,7 +178,7 @@ class Lanes(Generic[T]):
         else:
             self._loop.call_later(LOCK_RETRY, self._look, held, lane)
 
-    async def _regain(self, held: Held[T], lane: Lane[T]) -> None:
+    async def _regain(self, held: Held[T], lane: QueueLane[T]) -> None:
         queue = held.queue.queue
         stored: int | None = None
         try:
@@ -222,7 +230,7 @@ class InOrder(Generic[T]):
         group: str,
         handler: AsyncHandler | None,
         returns: Returns,
-        lanes: Lanes[T],
+        lanes: QueueLanes[T],
         *,
         cancels: bool,
         now_ms: Callable[[], int],
@@ -271,13 +279,15 @@ class InOrder(Generic[T]):
         """A message for iteration; None: not now. The next has to wait for its outcome."""
         return held.queue.take(1) if self._lanes.take(held) is not None else None
 
-    async def give_up(self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: Outcome) -> None:
+    async def give_up(
+        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+    ) -> None:
         """Carry out an outcome in iteration, and go on with the queue."""
         await self.conclude(held, run, outcome)
         self._lanes.release(held)
 
     async def _wait_for_handler(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: Outcome
+        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
         """A handler's time is over: its messages may not come again before it has ended."""
 
@@ -321,7 +331,9 @@ class InOrder(Generic[T]):
         self._lanes.release(held)
         return waited
 
-    async def _one_by_one(self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]]) -> bool:
+    async def _one_by_one(
+        self, held: Held[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]]
+    ) -> bool:
         queue, waited = held.queue, False
         outcomes, failures = queue.outcomes, queue.failures
         began = since = self._loop.time()
@@ -382,7 +394,7 @@ class InOrder(Generic[T]):
     async def _calls(
         self,
         run: Run[ReceivedMessage[T]],
-        outcomes: dict[int, Outcome],
+        outcomes: dict[int, MessageOutcome],
         failures: dict[int, int],
     ) -> object:
         """Call the handler for the message at hand and those behind it, see ``Concurrent``.
@@ -401,7 +413,7 @@ class InOrder(Generic[T]):
         return ALL_DONE
 
     def _goes_on(
-        self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], began: float
+        self, held: Held[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]], began: float
     ) -> bool:
         return (
             run in held.queue.active
@@ -410,7 +422,7 @@ class InOrder(Generic[T]):
             and self._loop.time() - began < MAX_TURN
         )
 
-    def _recovered(self, held: Held[T], lane: Lane[T], message: ReceivedMessage[T]) -> None:
+    def _recovered(self, held: Held[T], lane: QueueLane[T], message: ReceivedMessage[T]) -> None:
         """A message is done, which may have failed before."""
         held.queue.outcomes.pop(message.offset, None)
         if held.queue.failures.pop(message.offset, 0) and lane.blocked is not None:
@@ -447,7 +459,11 @@ class InOrder(Generic[T]):
         return waited
 
     async def _decided(
-        self, held: Held[T], lane: Lane[T], run: Run[ReceivedMessage[T]], outcome: Outcome
+        self,
+        held: Held[T],
+        lane: QueueLane[T],
+        run: Run[ReceivedMessage[T]],
+        outcome: MessageOutcome,
     ) -> None:
         queue = held.queue
         if outcome.error is None and outcome is not TIMED_OUT:
@@ -469,7 +485,7 @@ class InOrder(Generic[T]):
             held.handling.discard(run)
             self._lanes.rest(held, lane, self._order.rest(1))
         else:
-            if outcome.verdict is Verdict.DONE:
+            if outcome.verdict is OutcomeKind.DONE:
                 for one in lane.open:
                     queue.finish(one)
                 lane.open.clear()
@@ -478,7 +494,9 @@ class InOrder(Generic[T]):
 
     # Outcomes
 
-    async def conclude(self, held: Held[T], run: Run[ReceivedMessage[T]], shared: Outcome) -> None:
+    async def conclude(
+        self, held: Held[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
+    ) -> None:
         """Carry out what became of a run's messages.
 
         Args:
@@ -508,9 +526,9 @@ class InOrder(Generic[T]):
     async def _carried_out(
         self,
         held: Held[T],
-        lane: Lane[T],
+        lane: QueueLane[T],
         run: Run[ReceivedMessage[T]],
-        shared: Outcome,
+        shared: MessageOutcome,
     ) -> tuple[set[int], float]:
         """The offsets that have to come again, and after how many seconds."""
         given = held.queue.outcomes
@@ -521,7 +539,7 @@ class InOrder(Generic[T]):
             pause: float | None = None
             if message.offset in kept:
                 pause = 0.0
-            elif outcome.verdict is not Verdict.DONE:
+            elif outcome.verdict is not OutcomeKind.DONE:
                 pause = await self._failed(held, lane, message, outcome)
             if pause is None:
                 self._recovered(held, lane, message)
@@ -532,15 +550,19 @@ class InOrder(Generic[T]):
         return kept, rest
 
     async def _failed(
-        self, held: Held[T], lane: Lane[T], message: ReceivedMessage[T], outcome: Outcome
+        self,
+        held: Held[T],
+        lane: QueueLane[T],
+        message: ReceivedMessage[T],
+        outcome: MessageOutcome,
     ) -> float | None:
         """What a failure means: seconds to rest, or None: the message is put aside."""
         order = self._order
         tried = message.retries
-        bury = outcome.verdict is Verdict.DEAD_LETTER
+        bury = outcome.verdict is OutcomeKind.DEAD_LETTER
         exhausted = order.max_retries is not None and tried >= order.max_retries
         if bury or (exhausted and order.on_exhausted == "dead_letter"):
-            given_up = Outcome(Verdict.DEAD_LETTER, None, outcome.reason, outcome.error)
+            given_up = MessageOutcome(OutcomeKind.DEAD_LETTER, None, outcome.reason, outcome.error)
             aside = await self._returns.carry_out(message, given_up)
             return None if aside else self._kept_pause
         failures = held.queue.failures.get(message.offset, 0) + 1
@@ -557,7 +579,11 @@ class InOrder(Generic[T]):
         return order.rest(failures) if outcome.delay is None else outcome.delay
 
     def _report(
-        self, lane: Lane[T], message: ReceivedMessage[T], failures: int, outcome: Outcome
+        self,
+        lane: QueueLane[T],
+        message: ReceivedMessage[T],
+        failures: int,
+        outcome: MessageOutcome,
     ) -> None:
         facts = {
             "group": self._group,

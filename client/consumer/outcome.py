@@ -30,8 +30,8 @@ TO_DEAD_LETTERS: Final = -1
 """The delay level that means the dead-letter queue (cf. ConsumerSendMsgBackRequestHeader)."""
 
 
-class Verdict(Enum):
-    """What shall become of a message."""
+class OutcomeKind(Enum):
+    """What happens to a message."""
 
     DONE = auto()
     RETRY = auto()
@@ -39,7 +39,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MessageOutcome:
     """A verdict and what belongs to it.
 
     Attributes:
@@ -48,7 +48,7 @@ class Outcome:
         error: what the handler raised.
     """
 
-    verdict: Verdict
+    verdict: OutcomeKind
     delay: float | None = None
     reason: str = ""
     error: BaseException | None = None
@@ -56,7 +56,7 @@ class Outcome:
     @property
     def delay_level(self) -> int:
         """The first delay level that is not shorter than ``delay``; the longest for more."""
-        if self.verdict is Verdict.DEAD_LETTER:
+        if self.verdict is OutcomeKind.DEAD_LETTER:
             return TO_DEAD_LETTERS
         if self.delay is None:
             return BROKER_CHOOSES
@@ -66,19 +66,21 @@ class Outcome:
         return len(DELAY_LEVELS)
 
 
-DONE: Final = Outcome(Verdict.DONE)
+DONE: Final = MessageOutcome(OutcomeKind.DONE)
 
-TIMED_OUT: Final = Outcome(Verdict.RETRY, 10.0, "its handler took longer than consume_timeout")
+TIMED_OUT: Final = MessageOutcome(
+    OutcomeKind.RETRY, 10.0, "its handler took longer than consume_timeout"
+)
 """What becomes of messages whose handler took too long; level 3 (cf. cleanExpireMsg)."""
 
 
-def outcome_of(error: BaseException) -> Outcome:
+def outcome_of(error: BaseException) -> MessageOutcome:
     """What it means that a handler raised this."""
     if isinstance(error, RetryLater):
-        return Outcome(Verdict.RETRY, error.delay, str(error))
+        return MessageOutcome(OutcomeKind.RETRY, error.delay, str(error))
     if isinstance(error, DeadLetter):
-        return Outcome(Verdict.DEAD_LETTER, None, error.reason or str(error))
-    return Outcome(Verdict.RETRY, None, repr(error), error)
+        return MessageOutcome(OutcomeKind.DEAD_LETTER, None, error.reason or str(error))
+    return MessageOutcome(OutcomeKind.RETRY, None, repr(error), error)
 
 
 class Decision(Enum):
@@ -93,17 +95,17 @@ class Decision(Enum):
 COMMIT: Final = Decision.COMMIT
 ROLLBACK: Final = Decision.ROLLBACK
 
-OPEN: Final = Outcome(Verdict.DONE, None, "not committed yet")
+OPEN: Final = MessageOutcome(OutcomeKind.DONE, None, "not committed yet")
 """The handler of ``Orderly(auto_commit=False)`` returned without a decision."""
 
-TAKEN_BACK: Final = Outcome(Verdict.RETRY, None, "the handler took it back")
+TAKEN_BACK: Final = MessageOutcome(OutcomeKind.RETRY, None, "the handler took it back")
 """It returned ``ROLLBACK``."""
 
 
 class Settler(Protocol):
     """Where the outcome of a message goes. Callable from any thread."""
 
-    def settle(self, message: Any, outcome: Outcome) -> None:
+    def settle(self, message: Any, outcome: MessageOutcome) -> None:
         """Record an outcome. Raises AlreadySettled."""
         ...
 

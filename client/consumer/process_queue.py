@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from client.consumer.outcome import Outcome
+from client.consumer.outcome import MessageOutcome
 from remoting.protocol.queue import MessageQueue
 
 
@@ -118,7 +118,7 @@ class ProcessQueue(Generic[M]):
         self.bytes = 0
         self.next_pull: int | None = None
         self.active: set[Run[M]] = set()
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, MessageOutcome] = {}
         self.failures: dict[int, int] = {}
         self._max_messages = max_messages
         self._max_bytes = max_bytes

@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
-from client.consumer.commits import Commits
+from client.consumer.commits import OffsetCommits
 from client.consumer.group_reading import GroupReading
 from client.consumer.options import Tags, expression_of
-from client.consumer.reader import Reader
+from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import ConsumerStopped, PocketMQError, UsageError
 from client.interceptors import show
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.offsets import Offsets
 from client.positions import Duration, Position, check_group, check_topic_name, queues_of, seconds
@@ -109,9 +109,9 @@ class PullConsumer(Generic[T]):
     async def start(self) -> None:
         """Get ready; reading begins with ``assign`` or ``subscribe``."""
         self._life.check_process()
-        if self._life.state is State.CLOSED:
+        if self._life.state is LifecycleState.CLOSED:
             self._life.check()
-        if self._life.state is State.OPEN:
+        if self._life.state is LifecycleState.OPEN:
             return
         if self._owns_context:
             await self._context.start()
@@ -121,10 +121,10 @@ class PullConsumer(Generic[T]):
         self._context.life.check()
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
-        self._reader: Reader[T] = Reader(
+        self._reader: QueueReader[T] = QueueReader(
             self._context, self.group, self._options, self._serde, self._tasks, self._find_start
         )
-        self._commits = Commits(self._offsets, self._reader, self.group)
+        self._commits = OffsetCommits(self._offsets, self._reader, self.group)
         self._failure: BaseException | None = None
         self._group_reading = GroupReading(
             self._context,
@@ -138,7 +138,7 @@ class PullConsumer(Generic[T]):
         self._version_ms = 0
         self._closing = False
         self._context.add_consumer(self, self.group, self._subscriptions)
-        self._life.state = State.OPEN
+        self._life.state = LifecycleState.OPEN
         if self._options.auto_commit:
             self._tasks.spawn(
                 self._commits.by_time(self._options.auto_commit_period), "automatic commits"
@@ -153,14 +153,14 @@ class PullConsumer(Generic[T]):
         await self._close(seconds(timeout), clean=True)
 
     async def _close(self, timeout: float, *, clean: bool) -> None:
-        if self._life.state is not State.OPEN or self._life.forked or self._closing:
+        if self._life.state is not LifecycleState.OPEN or self._life.forked or self._closing:
             return
         self._closing = True
         if clean and self._options.auto_commit:
             self._reader.settle()
         # Still open: on_lost may commit.
         await self._group_reading.close(timeout)
-        self._life.state = State.CLOSED
+        self._life.state = LifecycleState.CLOSED
         self._reader.wake()
         try:
             if self._options.auto_commit:
@@ -346,7 +346,7 @@ class PullConsumer(Generic[T]):
         """
         self._begin_to_take()
         while True:
-            if self._life.state is State.CLOSED and self._failure is None:
+            if self._life.state is LifecycleState.CLOSED and self._failure is None:
                 raise StopAsyncIteration
             self._check_running()
             if self._reader.ready:
@@ -355,13 +355,13 @@ class PullConsumer(Generic[T]):
             await self._reader.wait(None)
 
     def _check_running(self) -> None:
-        if self._failure is not None or self._life.state is State.CLOSED:
+        if self._failure is not None or self._life.state is LifecycleState.CLOSED:
             raise self._stopped()
 
     def _begin_to_take(self) -> None:
         """The application asks for messages, and is done with those before."""
         self._life.check_process()
-        if self._life.state is State.NEW:
+        if self._life.state is LifecycleState.NEW:
             self._life.check()
         reads = self._reader.queues or self._group_reading.active
         if not reads and not self._closing and self._failure is None:
@@ -370,7 +370,7 @@ class PullConsumer(Generic[T]):
                 group=self.group,
                 hint="assign(await consumer.queues(topic)), or await subscribe(topic), first",
             )
-        if self._options.auto_commit and self._life.state is State.OPEN:
+        if self._options.auto_commit and self._life.state is LifecycleState.OPEN:
             self._reader.settle()
 
     def _shown(self, taken: list[ReceivedMessage[T]]) -> list[ReceivedMessage[T]]:

@@ -30,7 +30,7 @@ from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumptionPaused
 from client.interceptors import show
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.positions import Duration, check_group, seconds
 from client.serde import Serde, raw
@@ -146,9 +146,9 @@ class PushConsumer(Generic[T]):
             UsageError: the local offsets can't be used.
         """
         self._life.check_process()
-        if self._life.state is State.CLOSED:
+        if self._life.state is LifecycleState.CLOSED:
             self._life.check()
-        if self._life.state is State.OPEN:
+        if self._life.state is LifecycleState.OPEN:
             return
         if self._owns_context:
             await self._context.start()
@@ -171,7 +171,7 @@ class PushConsumer(Generic[T]):
             self._options,
             self._died,
         )
-        self._life.state = State.OPEN
+        self._life.state = LifecycleState.OPEN
         self._context.add_part(self)
         try:
             await self._engine.start()
@@ -216,7 +216,7 @@ class PushConsumer(Generic[T]):
         Args:
             timeout: seconds for running handlers.
         """
-        if self._life.state is State.NEW or self._life.forked:
+        if self._life.state is LifecycleState.NEW or self._life.forked:
             return
         closing = self._begin_to_stop(seconds(timeout))
         if not self._within_handler:
@@ -226,7 +226,7 @@ class PushConsumer(Generic[T]):
 
     @property
     def _within_handler(self) -> bool:
-        return self._life.state is not State.NEW and self._engine.inside
+        return self._life.state is not LifecycleState.NEW and self._engine.inside
 
     def _begin_to_stop(self, timeout: float) -> asyncio.Task[None]:
         if self._closing is None:
@@ -247,7 +247,7 @@ class PushConsumer(Generic[T]):
         await self.stop(timeout)
 
     async def _close(self, timeout: float) -> None:
-        self._life.state = State.CLOSED
+        self._life.state = LifecycleState.CLOSED
         self._ended.set()
         try:
             await self._engine.stop(timeout)
@@ -323,9 +323,9 @@ class PushConsumer(Generic[T]):
                 hint="await run(), or make it without handler",
             )
         self._life.check_process()
-        if self._life.state is State.NEW:
+        if self._life.state is LifecycleState.NEW:
             self._life.check()
-        if self._life.state is State.OPEN and not self._subscribed:
+        if self._life.state is LifecycleState.OPEN and not self._subscribed:
             raise UsageError(
                 "there is nothing to read: no topic is subscribed",
                 group=self.group,
@@ -334,7 +334,7 @@ class PushConsumer(Generic[T]):
         while True:
             if self._life.failure is not None:
                 raise self._life.failure
-            if self._life.state is State.CLOSED:
+            if self._life.state is LifecycleState.CLOSED:
                 raise StopAsyncIteration
             message = self._engine.iteration.take()
             if message is not None:

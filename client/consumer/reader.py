@@ -35,7 +35,7 @@ _OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
 _log = Log("client")
 
 
-class Reader(Generic[T]):
+class QueueReader(Generic[T]):
     """The reading side of one consumer.
 
     Args:

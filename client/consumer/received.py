@@ -14,7 +14,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from client.consumer.outcome import DONE, Outcome, Settler, Verdict, outcome_of
+from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, Settler, outcome_of
 from client.errors import UnreadableMessage, UsageError
 from client.positions import Duration, instant, seconds
 from client.serde import Serde
@@ -219,7 +219,7 @@ class ReceivedMessage(RecordView, Generic[T]):
                 how long the queue rests); None: the usual growing delays.
         """
         rest = None if delay is None else seconds(delay, "delay")
-        self._settle(Outcome(Verdict.RETRY, rest, "the handler asked for it"))
+        self._settle(MessageOutcome(OutcomeKind.RETRY, rest, "the handler asked for it"))
 
     def dead_letter(self, reason: str = "") -> None:
         """It goes to the group's dead-letter queue. Raises as ``ack``.
@@ -227,9 +227,11 @@ class ReceivedMessage(RecordView, Generic[T]):
         Args:
             reason: why, for the log and the event.
         """
-        self._settle(Outcome(Verdict.DEAD_LETTER, None, reason or "the handler gave it up"))
+        self._settle(
+            MessageOutcome(OutcomeKind.DEAD_LETTER, None, reason or "the handler gave it up")
+        )
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: MessageOutcome) -> None:
         self._settler().settle(self, outcome)
 
     def _settler(self) -> Settler:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final, Protocol
 
-from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, Outcome
+from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, MessageOutcome
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError
@@ -55,7 +55,7 @@ _STORED: Final = frozenset(
 class Returns(Protocol):
     """What happens to messages that were not handled."""
 
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
         """Retry a message or bury it. False: it could not be done, keep the message."""
         ...
 
@@ -76,7 +76,7 @@ class SendBack:
         self._max_retries = max_retries
         self._tell = tell
 
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
         """See ``Returns``."""
         level = outcome.delay_level
         buried = level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
@@ -139,7 +139,7 @@ class SendBack:
             raise NoRoute("the message's broker has no master", queue=message.queue)
         return address
 
-    def _why(self, outcome: Outcome) -> dict[str, str]:
+    def _why(self, outcome: MessageOutcome) -> dict[str, str]:
         """What a dead letter says about its death: each a property's text."""
         why = {
             properties.DEAD_REASON: outcome.reason[:MAX_DEAD_REASON],
@@ -230,7 +230,7 @@ class Unshared:
     def __init__(self, group: str) -> None:
         self._group = group
 
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
         """See ``Returns``."""
         _log.warning(
             "message failed and is skipped: broadcasting has no retries",

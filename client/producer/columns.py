@@ -167,7 +167,7 @@ class MessageColumns:
         return Payload(body, None, self.born_ms, sys_flag=self.sys_flag)
 
 
-class Lane:
+class SendLane:
     """The sealed messages of one key that wait, and how many requests are in flight."""
 
     __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
@@ -187,7 +187,7 @@ class Lane:
         return isinstance(self.key, MessageQueue)
 
 
-class Lanes:
+class SendLanes:
     """All lanes of one producer: which messages leave together, and when.
 
     A lane is ripe when its oldest message has waited ``linger`` seconds or a full batch is there.
@@ -202,8 +202,8 @@ class Lanes:
         self._linger = linger
         self._max_batch_messages = max_batch_messages
         self._max_batch_bytes = max_batch_bytes
-        self._lanes: dict[str | MessageQueue, Lane] = {}
-        self._busy: dict[str | MessageQueue, Lane] = {}
+        self._lanes: dict[str | MessageQueue, SendLane] = {}
+        self._busy: dict[str | MessageQueue, SendLane] = {}
 
     @property
     def waiting(self) -> bool:
@@ -216,7 +216,7 @@ class Lanes:
         if lane is None:
             lane = self._lanes.get(columns.lane)
             if lane is None:
-                lane = self._lanes[columns.lane] = Lane(columns.lane)
+                lane = self._lanes[columns.lane] = SendLane(columns.lane)
             self._busy[columns.lane] = lane
             lane.since = now
         lane.spread = columns.spread
@@ -279,13 +279,13 @@ class Lanes:
                     del self._lanes[lane.key]
         return expired
 
-    def _ripe(self, lane: Lane, now: float) -> bool:
+    def _ripe(self, lane: SendLane, now: float) -> bool:
         return now >= lane.since + self._linger or self._full(lane)
 
-    def _full(self, lane: Lane) -> bool:
+    def _full(self, lane: SendLane) -> bool:
         return lane.count >= self._max_batch_messages or lane.size >= self._max_batch_bytes
 
-    def _cut(self, lane: Lane, most: int) -> MessageColumns:
+    def _cut(self, lane: SendLane, most: int) -> MessageColumns:
         """One request of the lane's first messages, of at most ``most``."""
         waiting = lane.waiting
         request = waiting.popleft()

@@ -24,7 +24,7 @@ from client.errors import (
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
-from remoting.errors import ConnectionLost, RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectionLost, RemotingError
 from remoting.limits import STALL_SECONDS
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -81,7 +81,7 @@ class OwnTime:
         self._lost += now - end + begin - self._stall[0]
 
 
-class Verdict(Enum):
+class SendVerdict(Enum):
     """What to do next."""
 
     STORED = auto()
@@ -134,23 +134,25 @@ class Delivery:
         """Whether no attempt is left after a failed one; one that wrote nothing costs none."""
         return retries == 0 or self.attempts - self.busy > retries
 
-    def judge(self, answer: Command, code: int, group: str, address: str) -> Verdict:
+    def judge(self, answer: Command, code: int, group: str, address: str) -> SendVerdict:
         """What an answer to the request ``code`` means."""
         if answer.code in STORED:
-            return Verdict.STORED
+            return SendVerdict.STORED
         self.error = remote_error(
             answer.code, answer.remark, name_of(code), queue=self.queue, group=group, broker=address
         )
         if answer.code in BUSY:
             self.busy += 1
-        return Verdict.RETRY if answer.code in RETRYABLE else Verdict.FAIL
+        return SendVerdict.RETRY if answer.code in RETRYABLE else SendVerdict.FAIL
 
-    def lost(self, failure: RemotingError, group: str, address: str, *, written: bool) -> Verdict:
+    def lost(
+        self, failure: RemotingError, group: str, address: str, *, written: bool
+    ) -> SendVerdict:
         """What a failure of the connection means."""
         self.error = unavailable(failure, address, queue=self.queue, group=group)
-        if written and isinstance(failure, ConnectionLost | RequestTimeout):
+        if written and isinstance(failure, ConnectionLost | AnswerTimeout):
             self.unknown = True
-        return Verdict.FAIL if isinstance(failure, RequestTimeout) else Verdict.RETRY
+        return SendVerdict.FAIL if isinstance(failure, AnswerTimeout) else SendVerdict.RETRY
 
     def failure(self, topic: str, group: str) -> SendError:
         """The error for one of its messages; a new one at each call."""

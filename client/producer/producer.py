@@ -11,7 +11,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
 from client.context import ClientContext
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message, Receipt
 from client.positions import Duration, check_group, seconds
@@ -101,9 +101,9 @@ class Producer(Generic[T]):
     async def start(self) -> None:
         """Get ready to send; name servers and brokers are contacted when they are needed."""
         self._life.check_process()
-        if self._life.state is State.CLOSED:
+        if self._life.state is LifecycleState.CLOSED:
             self._life.check()
-        if self._life.state is State.OPEN:
+        if self._life.state is LifecycleState.OPEN:
             return
         if self._owns_context:
             await self._context.start()
@@ -135,7 +135,7 @@ class Producer(Generic[T]):
         around = self._options.interceptors
         self._intercepted = Intercepted(self._preparer, self._buffer, around) if around else None
         context.add_producer(self, self.group)
-        self._life.state = State.OPEN
+        self._life.state = LifecycleState.OPEN
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send what was accepted, then leave. What isn't acknowledged in time fails.
@@ -143,9 +143,9 @@ class Producer(Generic[T]):
         Args:
             timeout: seconds to wait for messages in flight.
         """
-        if self._life.state is not State.OPEN or self._life.forked:
+        if self._life.state is not LifecycleState.OPEN or self._life.forked:
             return
-        self._life.state = State.CLOSED
+        self._life.state = LifecycleState.CLOSED
         try:
             async with asyncio.timeout(seconds(timeout)):
                 await self._buffer.flush()
@@ -393,7 +393,7 @@ class Producer(Generic[T]):
 
     def _check(self) -> None:
         """Raises UsageError unless it is open and this is its loop."""
-        if self._life.state is State.OPEN and _get_running_loop() is self._loop:
+        if self._life.state is LifecycleState.OPEN and _get_running_loop() is self._loop:
             # In a fork no loop runs yet, or another one.
             return
         self._life.check()

@@ -26,7 +26,7 @@ from client.context import ClientContext
 from client.errors import BufferFull, PocketMQError, SendError, as_send_error
 from client.limits import WAITING_PER_IN_FLIGHT
 from client.message import Receipt
-from client.producer.columns import ELEMENT_BYTES, ID_NAME, Lanes, MessageColumns
+from client.producer.columns import ELEMENT_BYTES, ID_NAME, MessageColumns, SendLanes
 from client.producer.delivery import OwnTime
 from client.producer.prepare import SHORT_PROPERTIES, check_topic, tail_text
 from client.producer.queue_selector import by_sharding_key
@@ -78,7 +78,7 @@ class SendBuffer:
         self._loop = asyncio.get_running_loop()
         self.time = OwnTime(self._loop.time)
         self.sender = Sender(context, group, options, tasks, self._finished, self.time)
-        self._lanes = Lanes(
+        self._lanes = SendLanes(
             linger=options.linger,
             max_batch_messages=options.max_batch_messages,
             max_batch_bytes=options.max_batch_bytes,

@@ -22,11 +22,11 @@ from client.context import ClientContext
 from client.errors import BrokerUnreachable, NoRoute, Outcome, PocketMQError, as_send_error
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
-from client.producer.delivery import BUSY, Delivery, OwnTime, Verdict, not_durable
+from client.producer.delivery import BUSY, Delivery, OwnTime, SendVerdict, not_durable
 from client.producer.queue_selector import RoundRobin, by_sharding_key
 from client.routes import Route
 from remoting.connection import Connection
-from remoting.errors import ConnectFailed, RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
 from remoting.limits import STALL_SECONDS
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode
@@ -175,13 +175,13 @@ class Sender:
         else:
             self._broken(delivery, failure)
 
-    def _proceed(self, delivery: Delivery, verdict: Verdict) -> None:
+    def _proceed(self, delivery: Delivery, verdict: SendVerdict) -> None:
         """Settle what is decided, try the rest again."""
-        if verdict is Verdict.STORED:
+        if verdict is SendVerdict.STORED:
             return
         exhausted = delivery.exhausted(self._options.retries)
         late = self._now() >= delivery.deadline
-        if verdict is Verdict.FAIL or exhausted or late:
+        if verdict is SendVerdict.FAIL or exhausted or late:
             self._fail(delivery)
         else:
             self._try_later(delivery)
@@ -286,7 +286,7 @@ class Sender:
             delivery.error = error
             delivery.failed_broker = delivery.failed_broker or ""
             retry = isinstance(error, NoRoute) and delivery.queue is not None
-            self._proceed(delivery, Verdict.RETRY if retry else Verdict.FAIL)
+            self._proceed(delivery, SendVerdict.RETRY if retry else SendVerdict.FAIL)
             return
         try:
             connection = await self._context.connect(address, delivery.deadline - self._now())
@@ -335,13 +335,13 @@ class Sender:
 
     # Outcomes
 
-    def _judge(self, delivery: Delivery, answer: Command, code: int, address: str) -> Verdict:
+    def _judge(self, delivery: Delivery, answer: Command, code: int, address: str) -> SendVerdict:
         queue = delivery.queue
         assert queue is not None
         verdict = delivery.judge(answer, code, self._group, address)
         now = self._now()
         self._faults.answered(queue.broker_name, now - delivery.started, self._time.on_loop(now))
-        if verdict is Verdict.STORED:
+        if verdict is SendVerdict.STORED:
             self._settle(delivery, queue, answer)
         else:
             delivery.failed_broker = queue.broker_name
@@ -351,13 +351,13 @@ class Sender:
 
     def _lost(
         self, delivery: Delivery, failure: RemotingError, address: str, *, written: bool
-    ) -> Verdict:
+    ) -> SendVerdict:
         queue = delivery.queue
         assert queue is not None
         delivery.failed_broker = queue.broker_name
         self._faults.failed(queue.broker_name, self._loop.time())
         self._context.routes.suspect(queue.topic)
-        if isinstance(failure, RequestTimeout):
+        if isinstance(failure, AnswerTimeout):
             self._context.doubt(address)
         return delivery.lost(failure, self._group, address, written=written)
 

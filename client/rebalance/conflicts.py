@@ -28,7 +28,7 @@ from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.clients import ConsumerConnection
-from remoting.protocol.bodies.description import FindingKind, GroupDescription, GroupFinding
+from remoting.protocol.bodies.description import FindingKind, GroupDescriptionBody, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -114,7 +114,7 @@ async def join(
 ) -> list[GroupConflict]:
     """Join a group at all brokers, if the other members are alike; else what differs.
 
-    Brokers that can't be reached now hear of the member by the ordinary heartbeats.
+    Brokers that can't be reached now get the member's next heartbeats.
 
     Raises:
         GroupConflict: they aren't, and the policy, or broadcasting beside clustering, forbids it.
@@ -202,7 +202,7 @@ class _Key(NamedTuple):
     members: tuple[str, ...]
 
 
-class GroupWatch:
+class GroupProblemReporter:
     """Passes on what brokers find wrong with one group.
 
     Args:
@@ -249,7 +249,7 @@ class GroupWatch:
         found = await asyncio.gather(*(self._ask(address) for address in self._masters()))
         self.take([one for one in found if one is not None])
 
-    async def _ask(self, address: str) -> GroupDescription | None:
+    async def _ask(self, address: str) -> GroupDescriptionBody | None:
         try:
             answer = await describe(self._context, address, self._group)
         except PocketMQError as error:
@@ -270,7 +270,7 @@ class GroupWatch:
         }
         return sorted(addresses - self._not_ours)
 
-    def take(self, descriptions: Iterable[GroupDescription]) -> None:
+    def take(self, descriptions: Iterable[GroupDescriptionBody]) -> None:
         """Tell what is new in these."""
         found: dict[_Key, tuple[GroupFinding, bool]] = {}
         for description in descriptions:

@@ -24,7 +24,7 @@ from client.rebalance.rebalancer import View
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionData
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -165,7 +165,7 @@ class GroupView:
         )
 
 
-async def describe(context: ClientContext, address: str, group: str) -> GroupDescription | None:
+async def describe(context: ClientContext, address: str, group: str) -> GroupDescriptionBody | None:
     """What a broker of ours knows of a group; None: it isn't one of ours.
 
     Raises:
@@ -181,7 +181,7 @@ async def describe(context: ClientContext, address: str, group: str) -> GroupDes
     if answer.code != ResponseCode.SUCCESS:
         return None
     try:
-        return decode(GroupDescription, answer.body)
+        return decode(GroupDescriptionBody, answer.body)
     except BodyError as error:
         raise remote_error(
             ResponseCode.SYSTEM_ERROR, str(error), "the answer", group=group, broker=address

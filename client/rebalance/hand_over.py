@@ -17,7 +17,7 @@ from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
-from client.rebalance.queue_lock import QueueLocks
+from client.rebalance.queue_lock import LockKeeper
 from client.rebalance.starts import Starts
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
@@ -85,7 +85,7 @@ class HandOver:
         self._handover_timeout = handover_timeout
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        self._locks = QueueLocks(context, group, tasks, self._lock_changed, self._troubled)
+        self._locks = LockKeeper(context, group, tasks, self._lock_changed, self._troubled)
         self._wanted: frozenset[MessageQueue] = frozenset()
         self._taking: dict[MessageQueue, asyncio.Task[None]] = {}
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}

@@ -18,7 +18,7 @@ from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import Event, MembersDiffer, Start, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.positions import Position
-from client.rebalance.conflicts import GroupWatch, Policy, join
+from client.rebalance.conflicts import GroupProblemReporter, Policy, join
 from client.rebalance.group_view import GroupView, Subscribed, from_where
 from client.rebalance.hand_over import Assignee, HandOver
 from client.rebalance.rebalancer import Rebalancer, View
@@ -64,7 +64,7 @@ class GroupMember:
         retry: whether the group's retry topic is subscribed too, when the members share the queues.
         blocked: gives the queues that a failing message stops, for the heartbeats.
         running: gives what administrators may ask for.
-        on_failure: hears of a background task that died: nothing goes on from then.
+        on_failure: called when a background task dies; the member does nothing from then.
 
     Raises:
         UsageError: an argument is wrong.
@@ -127,7 +127,7 @@ class GroupMember:
         self._rebalancer = Rebalancer(
             self._strategy if self._shared else None, self._context.client_id, self.group
         )
-        self._watch = GroupWatch(
+        self._watch = GroupProblemReporter(
             self._context,
             self.group,
             lambda: self._subscriptions.topics,

@@ -174,13 +174,13 @@ class _Broker:
         self.answered.set()
 
 
-class QueueLocks:
+class LockKeeper:
     """The locks of one member.
 
     Args:
         tasks: owns the tasks.
-        changed: hears of a queue whose lock was got, or lost.
-        troubled: hears of queues whose broker can't be asked, and why.
+        changed: called for a queue whose lock was taken or lost.
+        troubled: called for queues whose broker can't be asked, with the reason.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Starts:
         return await self._by_rule(queue)
 
     async def _made_up(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a 0 is nobody's: 4.x brokers use their rule for young queues unasked."""
+        """Whether a 0 is no stored offset: 4.x brokers use their rule for young queues unasked."""
         if stored or not self._shared or not self._exact:
             return False
         return await self._offsets.in_table(queue, self._group) is None

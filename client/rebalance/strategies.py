@@ -124,7 +124,7 @@ class ByConfig:
 
 
 class ByMachineRoom:
-    """The queues of brokers called ``room@name`` whose room is listed; others are nobody's."""
+    """The queues of brokers called ``room@name`` whose room is listed; others get no owner."""
 
     name: Final = "MACHINE_ROOM"
 
@@ -335,7 +335,7 @@ class Sticky:
     def share_out(
         self, queues: Iterable[MessageQueue], members: Iterable[str], owners: Owners
     ) -> dict[MessageQueue, str]:
-        """Whose each queue is from now on; nobody's if there is no member."""
+        """The new owner of each queue; none if there is no member."""
         everybody = sorted(set(members))
         if not everybody:
             return {}

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import click
 
 from pocketmq import output
-from pocketmq.bench import COLUMNS, BenchError, Load, Result, Tick, consume, latency, produce
+from pocketmq.bench import COLUMNS, BenchError, BenchResult, Load, Tick, consume, latency, produce
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -165,12 +165,12 @@ def latency_(
 
 
 def _measure(
-    kind: Callable[[Load, Any, Tick], Coroutine[Any, Any, list[Result]]],
+    kind: Callable[[Load, Any, Tick], Coroutine[Any, Any, list[BenchResult]]],
     load: Load,
     *,
     as_json: bool,
 ) -> None:
-    async def measure() -> list[Result]:
+    async def measure() -> list[BenchResult]:
         with output.progress("messages", None) as bar:
             return await kind(load, stop_signal(), _in_portions(bar.advance))
 

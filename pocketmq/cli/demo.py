@@ -45,7 +45,7 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class DemoResult:
     """What the demo measured, of bodies. Times in seconds; 0 megabytes of the broker: unknown.
 
     ``batch`` is the time until a portion was acknowledged with others in flight, ``single`` that of
@@ -114,7 +114,7 @@ class Demo:
         self._sent = Sum()
         self._delays: list[float] = []
 
-    async def run(self) -> Result:
+    async def run(self) -> DemoResult:
         """Send, read, handle and check.
 
         Raises:
@@ -136,7 +136,7 @@ class Demo:
             if found:
                 raise DemoFailed("; ".join(found))
             singles = await self._send_singly(producer)
-        return Result(
+        return DemoResult(
             messages=received.count,
             megabytes=received.size / 1e6,
             destinations=len(received.chains),

@@ -11,13 +11,13 @@ import click
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import json_option, nameserver_option
-from pocketmq.doctor import Case, Verdict, examine
+from pocketmq.doctor import Case, CheckVerdict, examine
 from pocketmq.probe import addresses
 
 COLOURS: Final[dict[object, str]] = {
-    Verdict.OK: "",
-    Verdict.WARNING: "yellow",
-    Verdict.FAILED: "red",
+    CheckVerdict.OK: "",
+    CheckVerdict.WARNING: "yellow",
+    CheckVerdict.FAILED: "red",
 }
 
 
@@ -34,8 +34,8 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
     Looks at this machine, the name servers, and every broker at the address it advertises.
     """
     findings = list(examine(Case(name_servers=addresses(nameserver), topic=topic, group=group)))
-    failed = sum(finding.verdict is Verdict.FAILED for finding in findings)
-    warnings = sum(finding.verdict is Verdict.WARNING for finding in findings)
+    failed = sum(finding.verdict is CheckVerdict.FAILED for finding in findings)
+    warnings = sum(finding.verdict is CheckVerdict.WARNING for finding in findings)
     rows = [asdict(finding) for finding in findings]
     if as_json:
         output.show_json({"healthy": not failed, "findings": rows})

@@ -23,12 +23,12 @@ from pocketmq.export.writers import (
     BODIES,
     STDOUT,
     ExportError,
+    ExportSelection,
+    ExportWriter,
     JsonLines,
     Parquet,
     Portion,
-    Selection,
     Where,
-    Writer,
     output_file,
 )
 from remoting.protocol.message.tags import TagExpression
@@ -117,7 +117,9 @@ def export(
     """
     form = form or ("parquet" if path.suffix == ".parquet" else "jsonl")
     _check_options(path, store, commit_log, form, body)
-    selection = Selection(topic=topic, queues=queues, begin=begin, end=end, tags=tags, key=key)
+    selection = ExportSelection(
+        topic=topic, queues=queues, begin=begin, end=end, tags=tags, key=key
+    )
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:
         with output_file(path) as stream:
@@ -141,7 +143,7 @@ def export(
     exporting.report(path)
 
 
-def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -> Writer:
+def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -> ExportWriter:
     if form == "parquet":
         return Parquet(stream, of_store=of_store)
     return JsonLines(stream, body or "auto")
@@ -161,19 +163,19 @@ def _check_options(
 class _Exporting:
     """Brings messages from a source to a writer, and counts."""
 
-    def __init__(self, selection: Selection, *, shown: bool) -> None:
+    def __init__(self, selection: ExportSelection, *, shown: bool) -> None:
         self._selection = selection
         self._shown = shown
         self._messages = 0
         self._damaged = 0
 
-    async def from_cluster(self, nameserver: str, writer: Writer) -> None:
+    async def from_cluster(self, nameserver: str, writer: ExportWriter) -> None:
         async with client.Instance(nameserver) as instance:
             source = ClusterSource(instance, self._selection, _complain)
             await source.open()
             await self._write(source.portions(), source.total, writer)
 
-    async def from_store(self, root: Path, commit_log: str | None, writer: Writer) -> None:
+    async def from_store(self, root: Path, commit_log: str | None, writer: ExportWriter) -> None:
         source = StoreSource(root, commit_log, self._selection)
 
         async def portions() -> AsyncIterator[Portion]:
@@ -184,7 +186,9 @@ class _Exporting:
 
         await self._write(portions(), source.total, writer)
 
-    async def _write(self, portions: AsyncIterator[Portion], total: int, writer: Writer) -> None:
+    async def _write(
+        self, portions: AsyncIterator[Portion], total: int, writer: ExportWriter
+    ) -> None:
         stop = stop_signal()
         label = f"exporting {self._selection.topic}"
         with output.progress(label, total, shown=self._shown) as bar:

@@ -43,7 +43,7 @@ Start = Position | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReadSelection:
     """What to read."""
 
     topic: str
@@ -100,7 +100,7 @@ def read(
         raise click.UsageError("--commit needs --group: whose offsets are to be committed?")
     if as_json and form not in {None, "jsonl"}:
         raise click.UsageError("--json is --format jsonl: give only one of them")
-    wanted = Wanted(
+    wanted = ReadSelection(
         topic=topic,
         group=group,
         start=start,
@@ -136,7 +136,7 @@ def _output(path: Path | None) -> Iterator[IO[bytes]]:
         yield stream
 
 
-async def _read(nameserver: str, wanted: Wanted, write: Writer) -> int:
+async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
         consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_tell)
@@ -169,7 +169,7 @@ class _Reading:
     def __init__(
         self,
         consumer: client.PullConsumer[bytes],
-        wanted: Wanted,
+        wanted: ReadSelection,
         ends: dict[client.MessageQueue, int] | None,
         write: Writer,
     ) -> None:

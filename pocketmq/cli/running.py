@@ -136,7 +136,7 @@ def choose_queues(
     """The queues named by ``ID`` or ``BROKER/ID``; all for no names.
 
     Raises:
-        UsageError: there is none of such a name.
+        UsageError: the topic does not exist.
     """
     if not wanted:
         return list(queues)

@@ -18,7 +18,7 @@ from pocketmq import output
 from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
-from pocketmq.formats import FORMATS, Entry, Fields, SourceError, entries
+from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
 
 WINDOW: Final = 10_000
 """Messages sent and not yet acknowledged: enough for any network, small in memory."""
@@ -41,7 +41,7 @@ class Attributes:
     properties: dict[str, str]
     queue: client.MessageQueue | None
 
-    def message(self, entry: Entry) -> client.Message[bytes]:
+    def message(self, entry: InputEntry) -> client.Message[bytes]:
         """The message for an entry of the input."""
         return client.Message(
             self.topic,
@@ -166,9 +166,9 @@ def _queue(topic: str, text: str | None) -> client.MessageQueue | None:
 @contextlib.contextmanager
 def _input(
     text: str | None, path: Path | None, form: str, fields: Fields
-) -> Iterator[Iterator[Entry]]:
+) -> Iterator[Iterator[InputEntry]]:
     if text is not None:
-        yield iter([Entry(text.encode("utf-8", "surrogateescape"))])
+        yield iter([InputEntry(text.encode("utf-8", "surrogateescape"))])
         return
     if path is None or str(path) == "-":
         yield entries(_stdin(), form, fields)
@@ -196,7 +196,7 @@ def _stdin() -> IO[bytes]:
 async def _send(
     nameserver: str,
     attributes: Attributes,
-    items: Iterator[Entry],
+    items: Iterator[InputEntry],
     rate: float | None,
     *,
     one: bool,
@@ -237,7 +237,7 @@ class _Sending:
         self._bar = bar
 
     async def all(
-        self, reader: BackgroundReader[Entry], stop: asyncio.Event, rate: float | None
+        self, reader: BackgroundReader[InputEntry], stop: asyncio.Event, rate: float | None
     ) -> None:
         """Send until the input ends or a signal says stop."""
         pace = _Pace(rate, stop)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from broker.processors.errors import BrokerError
+from broker.processors.errors import ProcessorError
 from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
-from pocketmq.serving import BrokerPart, Failed, NameServerPart, Part, Serving, StandalonePart
+from pocketmq.serving import BrokerPart, Failed, NameServerPart, ServerPart, Serving, StandalonePart
 from remoting import process_limits as descriptors
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXPECTED = (
-    *(BrokerError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
+    *(ProcessorError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
     OSError,
 )
 """Errors whose text is the whole story."""
@@ -223,7 +223,7 @@ def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:
     return table
 
 
-def _serve(parts: Sequence[Part], options: ServerOptions) -> None:
+def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
     logs.configure(as_json=options["as_json"], level=options["log_level"].upper())
     _raise_descriptor_limit()
     port = options["metrics_port"]

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pocketmq.doctor.findings import Case, Finding, Verdict
+from pocketmq.doctor.findings import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.servers import brokers, here, name_servers
 from pocketmq.doctor.topics import topic
 
-__all__ = ["Case", "Finding", "Verdict", "examine"]
+__all__ = ["Case", "CheckResult", "CheckVerdict", "examine"]
 
-CHECKS: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
+CHECKS: Final[tuple[Callable[[Case], Iterator[CheckResult]], ...]] = (
     here,
     name_servers,
     brokers,
@@ -27,7 +27,7 @@ CHECKS: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
 )
 
 
-def examine(case: Case) -> Iterator[Finding]:
+def examine(case: Case) -> Iterator[CheckResult]:
     """All findings, one after the other."""
     for check in CHECKS:
         yield from check(case)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from remoting.clock import Clock, SystemClock
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -17,7 +17,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the report.
 
     Attributes:
@@ -28,7 +28,7 @@ class Finding:
     """
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     found: str
     remedy: str = ""
 
@@ -62,16 +62,16 @@ class Case:
         }
 
 
-def ok(check: str, found: str) -> Finding:
+def ok(check: str, found: str) -> CheckResult:
     """Nothing to do."""
-    return Finding(check, Verdict.OK, found)
+    return CheckResult(check, CheckVerdict.OK, found)
 
 
-def warning(check: str, found: str, remedy: str) -> Finding:
+def warning(check: str, found: str, remedy: str) -> CheckResult:
     """It works, but not as it should."""
-    return Finding(check, Verdict.WARNING, found, remedy)
+    return CheckResult(check, CheckVerdict.WARNING, found, remedy)
 
 
-def failed(check: str, found: str, remedy: str) -> Finding:
+def failed(check: str, found: str, remedy: str) -> CheckResult:
     """It doesn't work."""
-    return Finding(check, Verdict.FAILED, found, remedy)
+    return CheckResult(check, CheckVerdict.FAILED, found, remedy)

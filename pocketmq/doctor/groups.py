@@ -23,7 +23,7 @@ from client.admin.descriptions import (
 )
 from client.positions import instant
 from pocketmq import probe
-from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.doctor.findings import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.docs import DOCS
@@ -73,7 +73,7 @@ _CHECKS: Final = {
 """How the report names what a broker finds; another kind by its own name."""
 
 
-def all_groups(case: Case) -> Iterator[Finding]:
+def all_groups(case: Case) -> Iterator[CheckResult]:
     """What brokers of ours find wrong with any group, when no one is named."""
     if case.group is not None:
         return
@@ -90,7 +90,7 @@ def all_groups(case: Case) -> Iterator[Finding]:
         yield warning("groups", text, "name one with --group")
 
 
-def group(case: Case) -> Iterator[Finding]:
+def group(case: Case) -> Iterator[CheckResult]:
     """The group that was asked for, if one was."""
     if case.group is None or not case.masters:
         return
@@ -136,7 +136,7 @@ def _described(broker: str, address: str, name: str, now: datetime) -> GroupDesc
     own = DescribeConsumerGroupRequestHeader(consumer_group=name)
     code = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
     try:
-        return of_ours(name, broker, probe.ask(address, code, wire.GroupDescription, own), now)
+        return of_ours(name, broker, probe.ask(address, code, wire.GroupDescriptionBody, own), now)
     except NoAnswer as problem:
         if problem.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -151,7 +151,7 @@ def _connections(address: str, name: str) -> ConsumerConnection:
     return probe.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, header)
 
 
-def _unreachable(case: Case, name: str) -> Iterator[Finding]:
+def _unreachable(case: Case, name: str) -> Iterator[CheckResult]:
     for address in case.masters.values():
         try:
             _connections(address, name)
@@ -163,18 +163,18 @@ def _unreachable(case: Case, name: str) -> Iterator[Finding]:
 # Members
 
 
-def _membership(name: str, description: GroupDescription) -> Finding:
+def _membership(name: str, description: GroupDescription) -> CheckResult:
     if not description.online:
         return warning("group", f"{name} has no member online", "start a consumer of it")
     return ok("group", f"{name} has {count(len(description.members), 'member')}")
 
 
-def _told(problem: Problem) -> Finding:
+def _told(problem: Problem) -> CheckResult:
     check = next((text for kind, text in _CHECKS.items() if kind == problem.kind), problem.kind)
     return warning(check, problem.text, f"see {problem.docs}")
 
 
-def _idle(case: Case, description: GroupDescription) -> Iterator[Finding]:
+def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     """More members than queues, as far as an Apache broker lets one see it."""
     members = description.members
     if any(member.model == MessageModel.BROADCASTING for member in members):
@@ -203,7 +203,7 @@ def _offsets(case: Case, name: str) -> list[MessageQueue]:
     return found
 
 
-def _silent(description: GroupDescription, now: datetime) -> Iterator[Finding]:
+def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResult]:
     for member in description.members:
         at = member.last_heartbeat_at
         if at is not None and (now - at).total_seconds() > SILENT_SECONDS:
@@ -216,7 +216,7 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[Finding]:
             )
 
 
-def _endless(case: Case, description: GroupDescription) -> Iterator[Finding]:
+def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     """Members that try a failing ordered message for ever, by their own word."""
     for member in description.members[:MAX_ASKED_MEMBERS]:
         info = _running_info(case, description.group, member)
@@ -249,7 +249,7 @@ def _running_info(case: Case, name: str, member: Member) -> ConsumerRunningInfo 
 # Offsets
 
 
-def _without_offset(description: GroupDescription) -> Iterator[Finding]:
+def _without_offset(description: GroupDescription) -> Iterator[CheckResult]:
     """Queues with messages in which a group has committed nothing, by topic."""
     topics: dict[str, list[QueueState]] = {}
     for state in description.queues:
@@ -276,7 +276,7 @@ def _without_offset(description: GroupDescription) -> Iterator[Finding]:
         )
 
 
-def _progress(name: str, address: str) -> Iterator[Finding]:
+def _progress(name: str, address: str) -> Iterator[CheckResult]:
     header = GetConsumeStatsRequestHeader(consumer_group=name)
     try:
         table = probe.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header).offset_table
@@ -302,7 +302,7 @@ def _progress(name: str, address: str) -> Iterator[Finding]:
         )
 
 
-def _dead_letters(case: Case, description: GroupDescription) -> Iterator[Finding]:
+def _dead_letters(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     name = description.group
     header = GetTopicStatsInfoRequestHeader(topic=dlq_topic(name))
     sent_back = {state.queue: state.committed or 0 for state in description.queues}

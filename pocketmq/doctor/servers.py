@@ -16,7 +16,7 @@ from typing import Final
 import pocketmq
 from broker import fast_path
 from pocketmq import probe
-from pocketmq.doctor.findings import Case, Finding, failed, ok, warning
+from pocketmq.doctor.findings import Case, CheckResult, failed, ok, warning
 from pocketmq.probe import NoAnswer
 from remoting.docs import DOCS
 from remoting.process_limits import ENOUGH
@@ -31,7 +31,7 @@ ACCELERATORS: Final = {
 }
 
 
-def core(why: str, broker: str = "") -> Finding:
+def core(why: str, broker: str = "") -> CheckResult:
     """Which core runs, here or in a broker."""
     who = f"{broker} runs on" if broker else "PocketMQ runs on"
     if not why:
@@ -44,7 +44,7 @@ def core(why: str, broker: str = "") -> Finding:
     return warning("core", f"{who} Python code, which is slower: {why}", remedy)
 
 
-def here(_: Case) -> Iterator[Finding]:
+def here(_: Case) -> Iterator[CheckResult]:
     """Version, core, accelerators, limits."""
     yield ok("version", f"PocketMQ {pocketmq.__version__}")
     yield ok("interpreter", f"{platform.python_implementation()} {platform.python_version()}")
@@ -71,7 +71,7 @@ INDEX_BACKLOG: Final = 256 * 1024 * 1024
 """Bytes of log, eight times what the index's thread lets wait before it goes on at any load."""
 
 
-def store_files(name: str, table: dict[str, str]) -> Iterator[Finding]:
+def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Lost offsets, another name, what recovery stepped over, and an index that lags behind."""
     if table.get("pocketmqOffsetsLost") == "true":
         yield failed(
@@ -122,7 +122,7 @@ DISK_FULL: Final = 0.90
 any hour, beyond the second one nothing is stored (defaults of RocketMQ's and ours)."""
 
 
-def name_servers(case: Case) -> Iterator[Finding]:
+def name_servers(case: Case) -> Iterator[CheckResult]:
     """Whether they answer, and know the same brokers."""
     views: dict[str, set[str]] = {}
     for address in case.name_servers:
@@ -148,7 +148,7 @@ def name_servers(case: Case) -> Iterator[Finding]:
             )
 
 
-def brokers(case: Case) -> Iterator[Finding]:
+def brokers(case: Case) -> Iterator[CheckResult]:
     """Whether each answers where clients will look for it, its clock and its disk."""
     if not case.answering:
         return
@@ -165,7 +165,7 @@ def brokers(case: Case) -> Iterator[Finding]:
             yield from _broker(case, name, broker_id, address)
 
 
-def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Finding]:
+def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[CheckResult]:
     try:
         table = probe.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable).table
     except NoAnswer as problem:
@@ -215,7 +215,7 @@ def _only_for_this_machine(address: str) -> bool:
     return ip.is_loopback or ip.is_unspecified
 
 
-def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[Finding]:
+def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Compare clocks: a broker tells when it started and, to the second, for how long it runs."""
     spans = re.findall(r"(\d+) (?:day|hour|minute|second)", table.get("runtime", ""))
     boot_ms = table.get("bootTimestamp", "")
@@ -237,7 +237,7 @@ def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[Finding]:
         )
 
 
-def _disk(name: str, table: dict[str, str]) -> Iterator[Finding]:
+def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     try:
         used = float(table.get("commitLogDiskRatio", ""))
     except ValueError:
@@ -254,7 +254,7 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[Finding]:
     yield (failed if used > DISK_FULL else warning)("disk", found, remedy)
 
 
-def _retention(name: str, table: dict[str, str]) -> Iterator[Finding]:
+def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """What a broker of ours tells of its store; others say nothing of it."""
     docs = f"see {DOCS}operating.md#messages-are-deleted"
     if trouble := table.get("pocketmqWhyNotWritable"):
@@ -275,7 +275,7 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[Finding]:
         )
 
 
-def _descriptors(name: str, table: dict[str, str]) -> Iterator[Finding]:
+def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Whether connections are refused, or soon will be, for want of file descriptors."""
     taken, most, limit = (
         table.get(f"pocketmq{key}", "")
@@ -295,7 +295,7 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[Finding]:
         )
 
 
-def _damage(name: str, table: dict[str, str]) -> Iterator[Finding]:
+def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Messages that a broker of ours has met and keeps to itself, and entries that it restored."""
     damaged = table.get("pocketmqDamagedMessages", "0")
     restored = table.get("pocketmqRestoredEntries", "0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pocketmq import probe
-from pocketmq.doctor.findings import Case, Finding, failed, ok
+from pocketmq.doctor.findings import Case, CheckResult, failed, ok
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
@@ -16,7 +16,7 @@ from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 
-def topic(case: Case) -> Iterator[Finding]:
+def topic(case: Case) -> Iterator[CheckResult]:
     """The topic that was asked for, if one was."""
     if case.topic is None or not case.brokers:
         return
@@ -37,7 +37,7 @@ def topic(case: Case) -> Iterator[Finding]:
     yield from _consumers(case, case.topic)
 
 
-def _consumers(case: Case, topic: str) -> Iterator[Finding]:
+def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
     """Who else gets the messages: groups don't take them away from each other."""
     header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
     groups: set[str] = set()
@@ -52,7 +52,7 @@ def _consumers(case: Case, topic: str) -> Iterator[Finding]:
         yield ok("consumers", f"{topic} is consumed by {names}; each group gets every message")
 
 
-def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[Finding]:
+def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[CheckResult]:
     writable = sum(q.write_queue_nums for q in route.queue_datas if q.perm & PERM_WRITE)
     readable = sum(q.read_queue_nums for q in route.queue_datas if q.perm & PERM_READ)
     yield ok("route", f"{address} knows {topic} at {count(len(route.queue_datas), 'broker')}")

@@ -1,7 +1,7 @@
 """Messages of a topic from a cluster, read by our client.
 
 Queue after queue is read from its place to where it ended when the export began. When messages are
-deleted before they were read, the export ends with an error: a file with a hole is none.
+deleted before they were read, the export ends with an error: a file with a hole is useless.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pocketmq.cli.running import choose_queues
 from pocketmq.export.writers import (
     PORTION,
     ExportError,
+    ExportSelection,
     Message,
     Portion,
-    Selection,
     Where,
     fault_of,
 )
@@ -39,7 +39,10 @@ class ClusterSource:
     """
 
     def __init__(
-        self, instance: client.Instance[bytes], selection: Selection, tell: Callable[[str], None]
+        self,
+        instance: client.Instance[bytes],
+        selection: ExportSelection,
+        tell: Callable[[str], None],
     ) -> None:
         self._admin = instance.admin()
         self._consumer = instance.pull_consumer(group=GROUP, on_event=self._hear)

@@ -14,15 +14,15 @@ from typing import Final, NamedTuple
 
 import client
 from broker.store.consume_queue import FILLER_SIZE
-from broker.storetools.view import EntryRun, LogView, QueueView, StoreView
+from broker.storetools.view import LogView, QueueView, StoreView, ViewedRun
 from broker.storetools.view_files import ViewFile
 from client.serde import raw
 from pocketmq.export.writers import (
     PORTION,
     ExportError,
+    ExportSelection,
     Message,
     Portion,
-    Selection,
     Where,
     fault_of,
 )
@@ -107,7 +107,7 @@ class StoreSource:
         StoreError: it can't be read.
     """
 
-    def __init__(self, root: Path, commit_log: str | None, selection: Selection) -> None:
+    def __init__(self, root: Path, commit_log: str | None, selection: ExportSelection) -> None:
         self._view = StoreView(root, commit_log=commit_log)
         self._selection = selection
         self._name = str(root)
@@ -160,7 +160,7 @@ class StoreSource:
 
     # --- reading
 
-    def _run(self, queue: QueueView, run: EntryRun) -> Iterator[Portion]:
+    def _run(self, queue: QueueView, run: ViewedRun) -> Iterator[Portion]:
         files = self._view.log.files
         gathered, damage, passed = _Gathered(), [], 0
         for number, (position, size, code) in enumerate(ENTRY.iter_unpack(run.entries)):

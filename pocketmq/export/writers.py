@@ -77,7 +77,7 @@ class ExportError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class ExportSelection:
     """Which messages are wanted.
 
     Attributes:
@@ -141,7 +141,7 @@ Body = tuple[object, str]
 """A body as it stands in a JSON line, and what it is called there."""
 
 
-class Writer(Protocol):
+class ExportWriter(Protocol):
     """Takes messages and writes them."""
 
     def write(self, portion: Portion) -> None:
@@ -195,16 +195,16 @@ class JsonLines:
         self._body = BODIES[body]
 
     def write(self, portion: Portion) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
         lines = [json_dumps(self._line(message)) + b"\n" for message in portion.messages]
         self._stream.write(b"".join(lines))
 
     def close(self) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
         self._stream.flush()
 
     def abandon(self) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
 
     def _line(self, message: Message) -> dict[str, object]:
         body, encoding = self._body(message)
@@ -279,7 +279,7 @@ class Parquet:
         self._waiting_bytes = 0
 
     def write(self, portion: Portion) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
         if not portion.messages:
             return
         broker = portion.messages[0].queue.broker_name
@@ -300,11 +300,11 @@ class Parquet:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """See ``Writer``."""
+        """See ``ExportWriter``."""
         # Else it would write its end when it is collected, to a stream that is closed by then.
         self._writer.is_open = False

@@ -65,7 +65,7 @@ class Command:
     """Empty means none. A command that came in refers to the buffer it was decoded from."""
 
     serialize: SerializeType = SerializeType.JSON
-    """The codec of the frame it came in or shall go out in."""
+    """The codec of the frame it came in or goes out in."""
 
     body_at: int = field(default=UNKNOWN, compare=False, repr=False)
     """Where the body of a command that came in begins in what it is a view of."""

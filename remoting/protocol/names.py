@@ -11,7 +11,7 @@ from typing import Final
 from remoting.protocol.limits import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
 
 RETRY_PREFIX: Final = "%RETRY%"
-"""Before a group's name: the topic of messages the group shall see again (cf. MixAll)."""
+"""Before a group's name: the topic of messages the group gets again (cf. MixAll)."""
 
 DLQ_PREFIX: Final = "%DLQ%"
 """Before a group's name: the topic of messages the group has given up (cf. MixAll)."""
@@ -113,7 +113,7 @@ def _validate(kind: str, name: str, longest: int) -> None:
 
 
 def retry_topic(group: str) -> str:
-    """The topic of messages that ``group`` shall see again."""
+    """The topic of messages that ``group`` gets again."""
     return RETRY_PREFIX + group
 
 

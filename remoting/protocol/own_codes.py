@@ -13,7 +13,7 @@ Consumer groups. DESCRIBE_CONSUMER_GROUP asks a broker for all it knows about on
 members, how they contradict each other, and its queues (``bodies.description``). Apache's broker
 answers REQUEST_CODE_NOT_SUPPORTED, and the asker makes do with GET_CONSUMER_CONNECTION_LIST.
 
-A consumer of ours says in the ext field ``ON_CONFLICT`` of its heartbeat what shall become of it
+A consumer of ours says in the ext field ``ON_CONFLICT`` of its heartbeat what happens to it
 when it contradicts the members of its group that are there. ``reject``: the heartbeat is answered
 SYSTEM_ERROR, the ext field ``CONFLICT`` of the answer holds the ``GroupFinding`` as JSON, and the
 client has not become a member. ``warn`` and ``allow``: it becomes one. Broadcasting mixed with

@@ -18,8 +18,8 @@ from spark_connector.decode.model import (
     MAX_PLAIN_RECORDS,
     BatchTooLargeError,
     DecodedBatch,
+    DecodeSettings,
     Selection,
-    Settings,
     Starts,
     UnusualError,
 )
@@ -58,7 +58,7 @@ class Decoder:
             on_decode_error: what becomes of a body that can't be decoded. Records of which no row
                 can be made are an error too, or are skipped and counted.
         """
-        self._settings = Settings(
+        self._settings = DecodeSettings(
             tuple(columns), broker_name, verify_crc, decompress, OnDecodeError(on_decode_error)
         )
 

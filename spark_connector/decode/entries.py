@@ -36,12 +36,12 @@ _VALUE_SLOT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class PropertyEntries:
     """All entries of all records.
 
     Attributes:
         names: of every entry.
-        values: likewise.
+        values: the same.
         offsets: the records' first entries, and the number of all.
         codes: for every entry, which of ``known`` its name is.
         known: the different names.
@@ -78,7 +78,7 @@ class Entries:
         return self.values.take(pa.array(indices, mask=indices < 0))
 
 
-def take_apart(layout: Layout) -> Entries:
+def take_apart(layout: Layout) -> PropertyEntries:
     """The entries of records.
 
     Raises:
@@ -88,13 +88,13 @@ def take_apart(layout: Layout) -> Entries:
     separators, offsets = _separators(texts.block_of(joined), texts.offsets_of(joined))
     if not len(separators):
         nothing = pa.array([], pa.string())
-        return Entries(nothing, nothing, offsets, np.empty(0, np.int32), [])
+        return PropertyEntries(nothing, nothing, offsets, np.empty(0, np.int32), [])
     slots = _slots(joined, separators)
     first_slots, offsets = _not_empty(slots, offsets)
     names = texts.as_text(texts.take(slots, first_slots + _NAME_SLOT))
     values = texts.as_text(texts.take(slots, first_slots + _VALUE_SLOT))
     codes, known = _same_in_all(names, offsets) or _coded(names, offsets)
-    return Entries(names, values, offsets, codes, known)
+    return PropertyEntries(names, values, offsets, codes, known)
 
 
 def _bounds(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -25,8 +25,8 @@ from spark_connector.decode import bodies, entries, layout
 from spark_connector.decode import layout as texts
 from spark_connector.decode.model import (
     DecodedBatch,
+    DecodeSettings,
     Selection,
-    Settings,
     Starts,
     UnusualError,
 )
@@ -40,11 +40,11 @@ class _Rows:
     """The records that become rows, and what several columns are made of."""
 
     layout: layout.Layout
-    settings: Settings
+    settings: DecodeSettings
     file: str | None
 
     @cached_property
-    def entries(self) -> entries.Entries:
+    def entries(self) -> entries.PropertyEntries:
         return entries.take_apart(self.layout)
 
     @cached_property
@@ -137,7 +137,7 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
 
 
 def decode(
-    buffer: Buffer, starts: Starts, settings: Settings, selection: Selection
+    buffer: Buffer, starts: Starts, settings: DecodeSettings, selection: Selection
 ) -> DecodedBatch:
     """The rows of the records at ``starts``; see ``Decoder.decode``.
 
@@ -184,7 +184,9 @@ def _tagged(rows: _Rows, tags: frozenset[str]) -> _Rows:
     return rows if keep.all() else _Rows(rows.layout.only(keep), rows.settings, rows.file)
 
 
-def _batch(rows: _Rows | None, settings: Settings, records: int, next_offset: int) -> DecodedBatch:
+def _batch(
+    rows: _Rows | None, settings: DecodeSettings, records: int, next_offset: int
+) -> DecodedBatch:
     arrays = [
         pa.array([], column.arrow) if rows is None else _ARRAYS[column.name](rows, column.arrow)
         for column in settings.columns

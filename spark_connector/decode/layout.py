@@ -73,7 +73,7 @@ class Layout:
 
     Attributes:
         first: fields up to the born host, which is the whole host only of IPv4.
-        store: store timestamp and host, likewise.
+        store: the same for store timestamp and host.
         last: what stands between the hosts and the body.
     """
 

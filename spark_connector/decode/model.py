@@ -40,7 +40,7 @@ class BatchTooLargeError(DecodeError):
 
 
 @dataclass(frozen=True)
-class Settings:
+class DecodeSettings:
     """What stays the same from buffer to buffer; see ``Decoder``."""
 
     columns: tuple[Column, ...]

@@ -23,8 +23,8 @@ from spark_connector.decode.model import (
     MAX_BATCH_INFLATED_BYTES,
     BatchTooLargeError,
     DecodedBatch,
+    DecodeSettings,
     Selection,
-    Settings,
     Starts,
 )
 from spark_connector.errors import DecodeError
@@ -43,7 +43,7 @@ class _Row:
     """A record on its way to be a row."""
 
     view: RecordView
-    settings: Settings
+    settings: DecodeSettings
     file: str | None
     body: bytes | None = None
 
@@ -54,7 +54,7 @@ class _Walk:
 
     buffer: Buffer
     starts: Starts
-    settings: Settings
+    settings: DecodeSettings
     selection: Selection
     records: int = 0
     skipped: int = 0
@@ -121,7 +121,7 @@ class _Walk:
         return body
 
 
-def positions(buffer: Buffer, settings: Settings) -> Starts:
+def positions(buffer: Buffer, settings: DecodeSettings) -> Starts:
     """Where the records of a buffer begin of which at least one is damaged.
 
     A damaged one is among them if what it says of its size leads to another, or to the end.
@@ -139,7 +139,7 @@ def positions(buffer: Buffer, settings: Settings) -> Starts:
     return np.array(starts, dtype=np.int64)
 
 
-def _view(buffer: Buffer, position: int, settings: Settings) -> RecordView | None:
+def _view(buffer: Buffer, position: int, settings: DecodeSettings) -> RecordView | None:
     """The record, or None if it is damaged and that is no error."""
     try:
         return RecordView(buffer, position)
@@ -152,7 +152,7 @@ def _view(buffer: Buffer, position: int, settings: Settings) -> RecordView | Non
     return None
 
 
-def _damaged_size(buffer: Buffer, position: int, settings: Settings) -> int:
+def _damaged_size(buffer: Buffer, position: int, settings: DecodeSettings) -> int:
     left = len(buffer) - position
     if left >= FIXED_BYTES_V4:
         size, _ = _START.unpack_from(buffer, position)
@@ -235,7 +235,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
 
 
 def decode(
-    buffer: Buffer, starts: Starts, settings: Settings, selection: Selection
+    buffer: Buffer, starts: Starts, settings: DecodeSettings, selection: Selection
 ) -> DecodedBatch:
     """The rows of the records at ``starts``; see ``Decoder.decode``.
 

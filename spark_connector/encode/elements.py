@@ -136,7 +136,7 @@ _HEAD: Final = np.dtype(
 _UNIQ_KEY: Final = UNIQ_KEY.encode() + NAME_END
 
 
-class Part:
+class ElementPart:
     """A part of each row's properties: a value for all, or an array."""
 
     __slots__ = ("lengths", "value")
@@ -194,18 +194,18 @@ def body_sizes(rows: Rows) -> NDArray[np.int64]:
     return sizes
 
 
-def property_parts(rows: Rows, unique_keys: Any) -> list[Part]:
+def property_parts(rows: Rows, unique_keys: Any) -> list[ElementPart]:
     """What each row's properties text is put together from, in order."""
-    parts = [Part(_UNIQ_KEY), Part(unique_keys)]
+    parts = [ElementPart(_UNIQ_KEY), ElementPart(unique_keys)]
     for name, column in ((TAGS, "tags"), (KEYS, "keys")):
         parts += _optional(rows, name, column)
     own = own_texts(rows)
     if own is not None:
-        parts.append(Part(own))
+        parts.append(ElementPart(own))
     return parts
 
 
-def _optional(rows: Rows, name: str, column: str) -> list[Part]:
+def _optional(rows: Rows, name: str, column: str) -> list[ElementPart]:
     present = rows.present(column)
     if present is None or not pc.any(present).as_py():
         return []
@@ -213,9 +213,9 @@ def _optional(rows: Rows, name: str, column: str) -> list[Part]:
     _check_value(rows, values, column)
     prefix = ENTRY_END + name.encode() + NAME_END
     if pc.all(present).as_py():
-        return [Part(prefix), Part(values)]
+        return [ElementPart(prefix), ElementPart(values)]
     texts = pc.binary_join_element_wise(prefix, values, b"", null_handling="skip")
-    return [Part(pc.if_else(present, texts, pa.scalar(b"", type=pa.binary())))]
+    return [ElementPart(pc.if_else(present, texts, pa.scalar(b"", type=pa.binary())))]
 
 
 def _check_value(rows: Rows, values: Any, column: str) -> None:
@@ -229,7 +229,7 @@ def _check_value(rows: Rows, values: Any, column: str) -> None:
             )
 
 
-def text_sizes(rows: Rows, parts: list[Part]) -> NDArray[np.int64]:
+def text_sizes(rows: Rows, parts: list[ElementPart]) -> NDArray[np.int64]:
     """The length of each properties text. Raises ConnectorError for one that is too long."""
     sizes = np.zeros(rows.count, dtype=np.int64)
     for part in parts:

@@ -92,7 +92,7 @@ class ColumnKeys:
 
 
 def key_of(value: bytes) -> bytes:
-    """The unique key of a value that is none itself."""
+    """The unique key of a value that is not one itself."""
     return blake2b(value, digest_size=_KEY_BYTES).hexdigest().upper().encode()
 
 

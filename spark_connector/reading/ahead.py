@@ -34,7 +34,7 @@ class _State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Window:
+class PullWindow:
     """Offsets ``[start, end)`` asked for with one pull."""
 
     start: int
@@ -46,7 +46,7 @@ class Window:
     is_lost: bool = False
 
 
-class Part(NamedTuple):
+class PullPart(NamedTuple):
     """An answer in its turn.
 
     Attributes:
@@ -82,7 +82,7 @@ class ReadAhead:
         self.width = self._most = width
         self._depth = depth
         self._planned = start
-        self._windows: list[Window] = []
+        self._windows: list[PullWindow] = []
         self._has_answers = False
         self._full = 0
         self._full_before_wider = FULL_BEFORE_WIDER
@@ -99,11 +99,11 @@ class ReadAhead:
         return self.position >= self.end and not self.in_flight
 
     @property
-    def head(self) -> Window | None:
+    def head(self) -> PullWindow | None:
         """The window whose answer is given out next."""
         return self._windows[0] if self._windows else None
 
-    def next_pull(self) -> Window | None:
+    def next_pull(self) -> PullWindow | None:
         """A window to ask for now; ``sent`` has to follow. None: enough are in flight."""
         depth = self._depth if self._has_answers else 1
         active = sum(window.state is not _State.WANTED for window in self._windows)
@@ -114,22 +114,22 @@ class ReadAhead:
                 return self._front(index)
         if active >= depth or self._planned >= self.end:
             return None
-        window = Window(self._planned, min(self._planned + self.width, self.end))
+        window = PullWindow(self._planned, min(self._planned + self.width, self.end))
         self._planned = window.end
         self._windows.append(window)
         return window
 
-    def sent(self, window: Window, opaque: int) -> None:
+    def sent(self, window: PullWindow, opaque: int) -> None:
         """A window was asked for."""
         window.state, window.opaque = _State.ASKED, opaque
 
-    def find(self, opaque: int) -> Window | None:
+    def find(self, opaque: int) -> PullWindow | None:
         """The window whose answer this is."""
         return next((one for one in self._windows if one.opaque == opaque), None)
 
     def answered(
         self,
-        window: Window,
+        window: PullWindow,
         next_offset: int,
         body: memoryview | None = None,
         *,
@@ -152,10 +152,10 @@ class ReadAhead:
             self._adapt(window.end - window.start, next_offset - window.start)
         if next_offset < window.end:
             index = self._windows.index(window)
-            self._windows.insert(index + 1, Window(next_offset, window.end))
+            self._windows.insert(index + 1, PullWindow(next_offset, window.end))
             window.end = next_offset
 
-    def next_part(self) -> Part | None:
+    def next_part(self) -> PullPart | None:
         """The next answer whose turn it is."""
         while self._windows and self._windows[0].state is _State.ANSWERED:
             window = self._windows.pop(0)
@@ -163,7 +163,7 @@ class ReadAhead:
             self._planned = max(self._planned, self.position)
             self._drop_superfluous()
             if window.next_offset > first and first < self.end:
-                return Part(first, window.next_offset, window.body, window.is_lost)
+                return PullPart(first, window.next_offset, window.body, window.is_lost)
         return None
 
     def restart(self) -> None:
@@ -176,12 +176,12 @@ class ReadAhead:
         self.end = max(self.position, min(end, self.end))
         self.restart()
 
-    def _front(self, index: int) -> Window:
+    def _front(self, index: int) -> PullWindow:
         """As much of a window's front as is asked for at once; the rest becomes its own."""
         window = self._windows[index]
         if window.end - window.start > self.width:
             middle = window.start + self.width
-            self._windows.insert(index + 1, Window(middle, window.end))
+            self._windows.insert(index + 1, PullWindow(middle, window.end))
             window.end = middle
         return window
 

@@ -83,7 +83,7 @@ class NoTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PullRefused:
     """The broker did not serve the pull.
 
     Attributes:
@@ -97,7 +97,7 @@ class Refused:
     is_busy: bool = False
 
 
-Meaning: TypeAlias = Covered | Gone | Ends | NoTopic | Refused
+Meaning: TypeAlias = Covered | Gone | Ends | NoTopic | PullRefused
 
 
 def meaning(answer: Command, offset: int, *, is_filtered: bool) -> Meaning:
@@ -107,7 +107,7 @@ def meaning(answer: Command, offset: int, *, is_filtered: bool) -> Meaning:
     try:
         header = answer.read(PullMessageResponseHeader)
     except HeaderError as problem:
-        return Refused(f"its answer can't be understood: {problem}")
+        return PullRefused(f"its answer can't be understood: {problem}")
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         if header.min_offset > offset:
             return Gone(header.min_offset)
@@ -116,7 +116,7 @@ def meaning(answer: Command, offset: int, *, is_filtered: bool) -> Meaning:
     if answer.code == ResponseCode.PULL_NOT_FOUND and after <= offset:
         return Ends(header.min_offset, header.max_offset)
     if after <= offset:
-        return Refused(f"it says that after {offset} comes {after}")
+        return PullRefused(f"it says that after {offset} comes {after}")
     if answer.code == ResponseCode.PULL_NOT_FOUND or not (is_filtered or answer.body):
         return Gone(after)
     return Covered(after)
@@ -126,7 +126,7 @@ def _refusal(answer: Command) -> Meaning:
     reason = f"code {_name(answer.code)}: {answer.remark or 'no reason given'}"
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         return NoTopic(reason)
-    return Refused(
+    return PullRefused(
         reason,
         _HINTS.get(answer.code, ""),
         answer.code in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE},

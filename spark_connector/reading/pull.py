@@ -34,13 +34,13 @@ from spark_connector.limits import (
 from spark_connector.planning.ranges import OnDataLoss, RangePartition, ReadOptions
 from spark_connector.reading import answers as complaints
 from spark_connector.reading import connections
-from spark_connector.reading.ahead import Part, ReadAhead, Window
+from spark_connector.reading.ahead import PullPart, PullWindow, ReadAhead
 from spark_connector.reading.answers import (
     Covered,
     Ends,
     Gone,
     NoTopic,
-    Refused,
+    PullRefused,
     Trouble,
     meaning,
     pull_request,
@@ -138,7 +138,7 @@ class Lease(Protocol):
 class _Stopped(Exception):
     """The broker answered, but not with what was asked for."""
 
-    def __init__(self, answer: Ends | NoTopic | Refused) -> None:
+    def __init__(self, answer: Ends | NoTopic | PullRefused) -> None:
         super().__init__(answer)
         self.answer = answer
 
@@ -277,7 +277,7 @@ class RangeReader:
                 self._ask(connection)
                 yield from self._decoded()
 
-    def _understand(self, window: Window, answer: Command) -> None:
+    def _understand(self, window: PullWindow, answer: Command) -> None:
         said = meaning(answer, window.start, is_filtered=self._tags is not None)
         if isinstance(said, Covered):
             body = memoryview(answer.body) if answer.body else None
@@ -287,7 +287,7 @@ class RangeReader:
         else:
             raise _Stopped(said)
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: PullPart) -> None:
         body = _NOTHING if part.body is None else part.body
         self._gather.add(body, part.first, min(part.next_offset, self._ahead.end))
 
@@ -336,9 +336,9 @@ class RangeReader:
             raise complaints.gone(self._partition, first, end, count)
         self.counts.lost += count
 
-    def _stopped(self, answer: Ends | NoTopic | Refused) -> None:
+    def _stopped(self, answer: Ends | NoTopic | PullRefused) -> None:
         position = self._ahead.position
-        if isinstance(answer, Refused):
+        if isinstance(answer, PullRefused):
             self._refused(answer)
         elif isinstance(answer, NoTopic):
             if self._options.on_data_loss is OnDataLoss.FAIL:
@@ -351,7 +351,7 @@ class RangeReader:
         else:
             self._end_at(answer.max_offset)
 
-    def _refused(self, answer: Refused) -> None:
+    def _refused(self, answer: PullRefused) -> None:
         waited = self._trouble.failed(self._clock(), refused=not answer.is_busy)
         is_final = answer.hint or self._trouble.refusals >= REFUSALS
         if is_final or waited >= self._options.read_timeout:

@@ -17,7 +17,7 @@ from spark_connector.errors import BrokerError
 _NAMES: Final = {code.value: code.name for code in ResponseCode}
 
 
-class Verdict(Enum):
+class ParcelVerdict(Enum):
     """What to do after an attempt."""
 
     STORED = auto()
@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Delivery:
+class ParcelDelivery:
     """A parcel's state.
 
     Attributes:
@@ -58,27 +58,27 @@ class Delivery:
         """Whether it has to follow others of its queue."""
         return self.parcel.queue is not None
 
-    def judge(self, answer: Command) -> Verdict:
+    def judge(self, answer: Command) -> ParcelVerdict:
         """What an answer means."""
         if answer.code == ResponseCode.SUCCESS:
-            return Verdict.STORED
+            return ParcelVerdict.STORED
         if answer.code in STORED:
-            return Verdict.STORED_SLOWLY
+            return ParcelVerdict.STORED_SLOWLY
         words = (answer.remark or "no reason given").partition("\n")[0].strip()
         self.why = f"{_NAMES.get(answer.code, answer.code)}: {words}"
         if answer.code in BUSY:
             self.attempts -= 1
-            return Verdict.RETRY
-        return self._retry_or_fail() if answer.code in RETRYABLE else Verdict.FAIL
+            return ParcelVerdict.RETRY
+        return self._retry_or_fail() if answer.code in RETRYABLE else ParcelVerdict.FAIL
 
-    def lost(self, why: str) -> Verdict:
+    def lost(self, why: str) -> ParcelVerdict:
         """What the end of the connection means, or no answer in time."""
         self.why = why
         self.maybe_stored = True
         return self._retry_or_fail()
 
-    def _retry_or_fail(self) -> Verdict:
-        return Verdict.RETRY if self.attempts <= self.retries else Verdict.FAIL
+    def _retry_or_fail(self) -> ParcelVerdict:
+        return ParcelVerdict.RETRY if self.attempts <= self.retries else ParcelVerdict.FAIL
 
     def error(self, seconds: float) -> BrokerError:
         """What the task fails with."""

@@ -28,7 +28,7 @@ from spark_connector.limits import (
     MAX_IN_FLIGHT_REQUESTS,
 )
 from spark_connector.options.sink import SendMode, SinkOptions
-from spark_connector.sink.delivery import Delivery, Verdict
+from spark_connector.sink.delivery import ParcelDelivery, ParcelVerdict
 from spark_connector.sink.routes import Lease, WriteRoutes
 
 
@@ -46,7 +46,7 @@ class Channel:
         self.address = address
         self._lease = lease
         self._connection = lease.__enter__()
-        self._in_flight: dict[int, Delivery] = {}
+        self._in_flight: dict[int, ParcelDelivery] = {}
         self._messages = 0
         self._bytes = 0
 
@@ -69,7 +69,7 @@ class Channel:
             and self._bytes + len(parcel.body) <= MAX_IN_FLIGHT_BYTES
         )
 
-    def send(self, command: Command, delivery: Delivery, *, timeout: float) -> None:
+    def send(self, command: Command, delivery: ParcelDelivery, *, timeout: float) -> None:
         """Send a parcel's request. Raises RemotingError."""
         if command.is_oneway:
             self._connection.send_oneway(command, timeout=timeout)
@@ -79,7 +79,7 @@ class Channel:
         self._messages += delivery.parcel.messages
         self._bytes += len(delivery.parcel.body)
 
-    def receive(self, now: float, timeout: float) -> tuple[Delivery, Command]:
+    def receive(self, now: float, timeout: float) -> tuple[ParcelDelivery, Command]:
         """The next answer; the oldest request has ``timeout`` from when it was sent.
 
         Raises:
@@ -96,7 +96,7 @@ class Channel:
         """Any other request, while nothing is in flight. Raises RemotingError."""
         return self._connection.request(command, timeout=timeout)
 
-    def close(self, failure: BaseException | None = None) -> list[Delivery]:
+    def close(self, failure: BaseException | None = None) -> list[ParcelDelivery]:
         """Give the connection back, for others to use if there was no failure.
 
         Returns:
@@ -132,7 +132,7 @@ class Counts:
     unconfirmed: int = 0
 
 
-class Dispatcher:
+class ParcelDispatcher:
     """Sends the parcels of one task.
 
     Args:
@@ -164,7 +164,7 @@ class Dispatcher:
         self._turns: dict[str, RoundRobin] = {}
         self._channels: dict[str, Channel] = {}
         self._under_way: dict[MessageQueue, str] = {}
-        self._again: deque[Delivery] = deque()
+        self._again: deque[ParcelDelivery] = deque()
         self._timers: dict[str, bool] = {}
         self.counts = Counts()
 
@@ -175,7 +175,7 @@ class Dispatcher:
             BrokerError: this or an earlier parcel could not be stored.
             ConnectorError: there is no queue or no timer for it.
         """
-        delivery = Delivery(
+        delivery = ParcelDelivery(
             parcel=parcel,
             deadline=self._clock() + self._options.send_timeout,
             retries=self._options.retries,
@@ -208,12 +208,12 @@ class Dispatcher:
             self._pause(delivery)
             self._attempt(delivery)
 
-    def _attempt(self, delivery: Delivery) -> None:
+    def _attempt(self, delivery: ParcelDelivery) -> None:
         """Try until the parcel is on its way; the answer is another matter."""
         while not self._try(delivery):
             pass
 
-    def _try(self, delivery: Delivery) -> bool:
+    def _try(self, delivery: ParcelDelivery) -> bool:
         """Whether the parcel is on its way; if not, something was waited for."""
         parcel = delivery.parcel
         queue = delivery.queue = parcel.queue or self._choose(delivery)
@@ -247,7 +247,7 @@ class Dispatcher:
             self._under_way[queue] = address
         return True
 
-    def _choose(self, delivery: Delivery) -> MessageQueue:
+    def _choose(self, delivery: ParcelDelivery) -> MessageQueue:
         topic = delivery.parcel.topic
         turn = self._turns.get(topic)
         if turn is None:
@@ -285,7 +285,7 @@ class Dispatcher:
         command.body = parcel.body
         return command
 
-    def _need_timers(self, channel: Channel, delivery: Delivery) -> None:
+    def _need_timers(self, channel: Channel, delivery: ParcelDelivery) -> None:
         """See to it that the broker can keep a message back until an instant.
 
         Raises:
@@ -318,11 +318,11 @@ class Dispatcher:
         verdict = delivery.judge(answer)
         queue = delivery.queue
         assert queue is not None
-        if verdict in (Verdict.STORED, Verdict.STORED_SLOWLY):
+        if verdict in (ParcelVerdict.STORED, ParcelVerdict.STORED_SLOWLY):
             now = self._clock()
             self._faults.answered(queue.broker_name, now - delivery.sent_at, now)
             self._stored(delivery)
-            if verdict is Verdict.STORED_SLOWLY:
+            if verdict is ParcelVerdict.STORED_SLOWLY:
                 self.counts.unconfirmed += delivery.parcel.messages
                 self._sleep(delivery.backoff.next())
             return
@@ -332,7 +332,7 @@ class Dispatcher:
             self._routes.suspect(queue.topic)
         self._retry(delivery, verdict)
 
-    def _stored(self, delivery: Delivery) -> None:
+    def _stored(self, delivery: ParcelDelivery) -> None:
         self.counts.messages += delivery.parcel.messages
         self.counts.bytes += len(delivery.parcel.body)
         self.counts.requests += 1
@@ -348,7 +348,7 @@ class Dispatcher:
             self._routes.suspect(delivery.parcel.topic)
             self._retry(delivery, delivery.lost(str(failure)))
 
-    def _unreachable(self, delivery: Delivery, why: str) -> None:
+    def _unreachable(self, delivery: ParcelDelivery, why: str) -> None:
         """Nothing could be sent, which costs no attempt: only the deadline ends this."""
         assert delivery.queue is not None
         self._faults.failed(delivery.queue.broker_name, self._clock())
@@ -356,13 +356,13 @@ class Dispatcher:
         delivery.why = why
         self._pause(delivery)
 
-    def _retry(self, delivery: Delivery, verdict: Verdict) -> None:
-        if verdict is Verdict.FAIL:
+    def _retry(self, delivery: ParcelDelivery, verdict: ParcelVerdict) -> None:
+        if verdict is ParcelVerdict.FAIL:
             raise self._error(delivery)
         self.counts.retries += 1
         self._again.append(delivery)
 
-    def _pause(self, delivery: Delivery) -> None:
+    def _pause(self, delivery: ParcelDelivery) -> None:
         """Before another attempt, unless another broker can be tried at once."""
         now = self._clock()
         if now >= delivery.deadline:
@@ -374,6 +374,6 @@ class Dispatcher:
                 return
         self._sleep(min(delivery.backoff.next(), delivery.deadline - now))
 
-    def _error(self, delivery: Delivery) -> BrokerError:
+    def _error(self, delivery: ParcelDelivery) -> BrokerError:
         started = delivery.deadline - self._options.send_timeout
         return delivery.error(self._clock() - started)

@@ -16,12 +16,12 @@ from spark_connector.encode.unique_keys import ColumnKeys, PositionKeys, UniqueK
 from spark_connector.errors import OptionError
 from spark_connector.options.sink import SinkOptions, UniqKey
 from spark_connector.reading.connections import lease as lease_of_process
-from spark_connector.sink.dispatcher import Counts, Dispatcher
+from spark_connector.sink.dispatcher import Counts, ParcelDispatcher
 from spark_connector.sink.routes import Lease, WriteRoutes
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SinkPlan:
     """A write as the driver has checked it; goes to the tasks.
 
     Attributes:
@@ -37,7 +37,7 @@ class Plan:
     uniq_key: UniqKey
 
     @classmethod
-    def of(cls, options: SinkOptions, fields: list[tuple[str, str]]) -> Plan:
+    def of(cls, options: SinkOptions, fields: list[tuple[str, str]]) -> SinkPlan:
         """The plan for a frame.
 
         Args:
@@ -77,7 +77,7 @@ def _uniq_key(options: SinkOptions, chosen: Mapping[str, str]) -> UniqKey:
 
 
 def write_rows(
-    plan: Plan,
+    plan: SinkPlan,
     batches: Iterator[Any],
     run: str,
     partition: int,
@@ -107,7 +107,7 @@ def write_rows(
         options.max_batch_bytes,
     )
     encoder = Encoder(recipe, routes.queues)
-    dispatcher = Dispatcher(options, routes, take)
+    dispatcher = ParcelDispatcher(options, routes, take)
     try:
         for batch in batches:
             for parcel in encoder.encode(batch):

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from remoting.log import Log
 from spark_connector.errors import OptionError
 from spark_connector.options.sink import SinkOptions, UniqKey, sink_options
-from spark_connector.sink.task import Plan, write_rows
+from spark_connector.sink.task import SinkPlan, write_rows
 
 _log = Log("spark")
 
@@ -58,7 +58,7 @@ class RocketMQWriter(DataSourceArrowWriter):
         plan: what to write and how.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
         self._run = uuid.uuid4().hex
 
@@ -82,7 +82,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         plan: what to write and how.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[Any]) -> Written:
@@ -138,7 +138,7 @@ def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Roc
 
 
 def micro_batch(context: Any) -> str | None:
-    """Query and micro-batch of the task, the same whenever it is repeated; None: not to be had.
+    """Query and micro-batch of the task, the same whenever it is repeated; None: unknown.
 
     Spark gives a sink's task neither; both are in properties that its engine sets for itself.
     """
@@ -149,13 +149,13 @@ def micro_batch(context: Any) -> str | None:
     return f"{query}/{batch}" if query and batch else None
 
 
-def _plan(given: Mapping[str, str], schema: Any) -> Plan:
+def _plan(given: Mapping[str, str], schema: Any) -> SinkPlan:
     options: SinkOptions = sink_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return Plan.of(options, fields)
+    return SinkPlan.of(options, fields)
 
 
-def _write(plan: Plan, iterator: Iterator[Any], run: str) -> Written:
+def _write(plan: SinkPlan, iterator: Iterator[Any], run: str) -> Written:
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
     rows, counts = write_rows(plan, iterator, run, partition)
@@ -171,7 +171,7 @@ def _write(plan: Plan, iterator: Iterator[Any], run: str) -> Written:
     )
 
 
-def _report(plan: Plan, messages: list[Any], facts: dict[str, Any]) -> None:
+def _report(plan: SinkPlan, messages: list[Any], facts: dict[str, Any]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
     facts = {
         "topic": plan.options.topic or "by column",
@@ -192,7 +192,7 @@ def _report(plan: Plan, messages: list[Any], facts: dict[str, Any]) -> None:
         _log.info("written", **facts)
 
 
-def _report_failure(plan: Plan, messages: list[Any], facts: dict[str, Any]) -> None:
+def _report_failure(plan: SinkPlan, messages: list[Any], facts: dict[str, Any]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
     _log.warning(
         "a write failed; what its tasks had sent stays in the topic, and will be there twice if "

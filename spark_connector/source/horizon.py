@@ -1,7 +1,7 @@
 """Noticing new messages without asking for them: one parked pull per queue.
 
 A pull at the end of a queue is held by its broker until a message comes or its time is over, so an
-idle query costs each queue one request in twenty seconds and still hears of a message at once. The
+idle query costs each queue one request in twenty seconds and still notices a message at once. The
 answers are only a sign: what they bring is dropped, and the queues' ends are asked for afterwards.
 
 Whatever goes wrong here is no error: without the watch a query polls.
@@ -17,7 +17,7 @@ from typing import Final
 from client.offsets import pull_header
 from client.routes import Route
 from remoting.blocking import BlockingConnection
-from remoting.errors import RemotingError, RequestTimeout
+from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -124,7 +124,7 @@ class ArrivalWatch:
                 elif queue in ends:
                     # It tells of a message that is known by now.
                     watched.park(self._group, queue, ends[queue])
-        except RequestTimeout:
+        except AnswerTimeout:
             return False
         except (RemotingError, ValueError) as error:
             _log.debug("a broker's queues can't be watched", broker=address, reason=error)

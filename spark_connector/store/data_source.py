@@ -58,19 +58,19 @@ class RocketMQStoreDataSource(DataSource):
         from spark_connector.schema import STORE_COLUMNS, fields_of, select
         from spark_connector.source.pushdown import offered
 
-        kind = PushDownReader if offered() else StoreReader
+        kind = StorePushDownReader if offered() else StoreReader
         return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
     def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """There is none. Raises ``ConnectorError``."""
+        """Not supported. Raises ``ConnectorError``."""
         raise _batch_only("follow")
 
     def writer(self, *_: Any) -> DataSourceWriter:
-        """There is none. Raises ``ConnectorError``."""
+        """Not supported. Raises ``ConnectorError``."""
         raise _batch_only("write to")
 
     def streamWriter(self, *_: Any) -> Any:  # noqa: N802 - Spark's
-        """There is none. Raises ``ConnectorError``."""
+        """Not supported. Raises ``ConnectorError``."""
         raise _batch_only("write to")
 
     def _options(self) -> StoreOptions:
@@ -123,7 +123,7 @@ class StoreReader(DataSourceReader):
             yield from StoreTask(self.options, self.columns).read(partition.piece)
 
 
-class PushDownReader(StoreReader):
+class StorePushDownReader(StoreReader):
     """The same with filters. Spark refuses it while the push-down of filters is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

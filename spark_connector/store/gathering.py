@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broker.storetools.view import EntryRun, LogView
+from broker.storetools.view import LogView, ViewedRun
 from remoting.protocol.message.record import (
     BORN_HOST_V6,
     FIXED_BYTES_V4,
@@ -49,8 +49,8 @@ ENTRY_TYPE: Final[Any] = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """Entries of queues as columns.
+class QueueEntries:
+    """QueueEntries of queues as columns.
 
     ``queues`` says which queue of those that are read, ``offsets`` which message of it;
     ``positions`` are physical offsets, ``sizes`` are in bytes.
@@ -63,7 +63,7 @@ class Entries:
     tags_codes: Numbers
 
     @classmethod
-    def of(cls, run: EntryRun, queue: int) -> Entries:
+    def of(cls, run: ViewedRun, queue: int) -> QueueEntries:
         """The entries of a run of the queue with this index."""
         raw = np.frombuffer(run.entries, dtype=ENTRY_TYPE)
         return cls(
@@ -79,8 +79,8 @@ class Entries:
         return len(self.offsets)
 
     @classmethod
-    def merged(cls, parts: Sequence[Entries]) -> Entries:
-        """Entries of several runs; those of more than one queue by their place in the log."""
+    def merged(cls, parts: Sequence[QueueEntries]) -> QueueEntries:
+        """QueueEntries of several runs; those of more than one queue by their place in the log."""
         if len(parts) == 1:
             return parts[0]
         columns = (field.name for field in fields(cls))
@@ -89,9 +89,9 @@ class Entries:
             return whole
         return whole.where(np.argsort(whole.positions, kind="stable"))
 
-    def where(self, chosen: Any) -> Entries:
+    def where(self, chosen: Any) -> QueueEntries:
         """Those that a mask, an index array or a slice chooses."""
-        return Entries(
+        return QueueEntries(
             self.queues[chosen],
             self.offsets[chosen],
             self.positions[chosen],
@@ -109,7 +109,7 @@ class Gathered:
 
     buffer: memoryview
     starts: Numbers
-    entries: Entries
+    entries: QueueEntries
     file: str
 
 
@@ -120,7 +120,7 @@ class Gatherer:
         self._log = log
         self._memory = memoryview(bytearray(GATHER_BYTES))
 
-    def gather(self, entries: Entries) -> Iterator[Gathered]:
+    def gather(self, entries: QueueEntries) -> Iterator[Gathered]:
         """The records of entries, all of which lie within the log's files.
 
         Raises:
@@ -150,7 +150,7 @@ class Gatherer:
             )
             done = stop
 
-    def _read(self, entries: Entries, breaks: Any, ends: Numbers, file: str) -> Gathered:
+    def _read(self, entries: QueueEntries, breaks: Any, ends: Numbers, file: str) -> Gathered:
         breaks[0] = True
         firsts = np.flatnonzero(breaks)
         lasts = np.append(firsts[1:], len(breaks)) - 1

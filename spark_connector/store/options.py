@@ -38,7 +38,7 @@ MAX_PARTITIONS: Final = 10_000
 """Tasks that may be asked for at least."""
 
 
-class Scan(StrEnum):
+class ScanMode(StrEnum):
     """What is read: what the queues have, or the log from end to end."""
 
     QUEUE = "queue"
@@ -64,7 +64,7 @@ TOPIC: Final[Option[tuple[str, ...] | None]] = Option(
     "topic", _topics, None, ("topics", "subscribe")
 )
 BROKER_NAME: Final[Option[str | None]] = Option("brokerName", text, None)
-SCAN: Final = Option("scan", choice(Scan, "queue", "log"), Scan.QUEUE)
+SCAN: Final = Option("scan", choice(ScanMode, "queue", "log"), ScanMode.QUEUE)
 VERIFY_CRC: Final = Option("verifyCrc", boolean, default=False)
 DECOMPRESS: Final = Option("decompress", boolean, default=True)
 ON_DECODE_ERROR: Final = Option(
@@ -132,7 +132,7 @@ class StoreOptions:
     commit_log_path: str | None = None
     topics: tuple[str, ...] | None = None
     broker_name: str = ""
-    scan: Scan = Scan.QUEUE
+    scan: ScanMode = ScanMode.QUEUE
     verify_crc: bool = False
     decompress: bool = True
     on_decode_error: OnDecodeError = OnDecodeError.FAIL
@@ -207,7 +207,7 @@ def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOpt
         positions=_positions(filters),
     )
     options = replace(options, tags=tags)
-    if topics is not None and options.scan is Scan.LOG:
+    if topics is not None and options.scan is ScanMode.LOG:
         options = replace(options, topics=tuple(sorted(topics)))
     return options, bounds
 

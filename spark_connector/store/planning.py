@@ -17,7 +17,7 @@ from remoting.log import Log
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError
 from spark_connector.planning.ranges import RangePartition, split
-from spark_connector.store.options import Bounds, Scan, StoreOptions
+from spark_connector.store.options import Bounds, ScanMode, StoreOptions
 
 _log = Log("spark")
 
@@ -54,7 +54,7 @@ def plan(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Piece]:
         UnknownTopicError: the store has no queue of a topic that the options name.
         StoreError: the store can't be read.
     """
-    if options.scan is Scan.LOG:
+    if options.scan is ScanMode.LOG:
         return list(plan_log(view, options, bounds))
     return list(plan_queues(view, options, bounds))
 

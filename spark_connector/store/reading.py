@@ -21,10 +21,10 @@ from spark_connector.planning.ranges import OnDecodeError, RangePartition
 from spark_connector.schema import Column
 from spark_connector.store.gathering import (
     MAX_RAW_BYTES,
-    Entries,
     Gatherer,
     Lost,
     Numbers,
+    QueueEntries,
     are_of,
     are_readable,
     are_whole,
@@ -112,13 +112,13 @@ class StoreTask:
                     starts = starts[whole]
                 yield from self._decoded(gathered.buffer, starts, gathered.file)
 
-    def _entries(self, ranges: Sequence[RangePartition]) -> Iterator[Entries]:
+    def _entries(self, ranges: Sequence[RangePartition]) -> Iterator[QueueEntries]:
         """The entries wanted, of so many small queues at once as make a batch."""
-        waiting: list[Entries] = []
+        waiting: list[QueueEntries] = []
         count = 0
         for number, part in enumerate(ranges):
             for run in self._view.queue(part.topic, part.queue_id).entries(part.start, part.end):
-                entries = Entries.of(run, number)
+                entries = QueueEntries.of(run, number)
                 if self._tags is not None and part.topic != SCHEDULE_TOPIC:
                     # There the time of delivery stands in place of the tag's hash.
                     entries = entries.where(np.isin(entries.tags_codes, list(self._tags.codes)))
@@ -126,12 +126,12 @@ class StoreTask:
                 waiting.append(entries)
                 count += len(entries)
                 if count >= MAX_BATCH_ROWS:
-                    yield Entries.merged(waiting)
+                    yield QueueEntries.merged(waiting)
                     waiting, count = [], 0
         if waiting:
-            yield Entries.merged(waiting)
+            yield QueueEntries.merged(waiting)
 
-    def _check_kept(self, entries: Entries, part: RangePartition) -> None:
+    def _check_kept(self, entries: QueueEntries, part: RangePartition) -> None:
         start = self._view.log.start
         gone = entries.offsets[(entries.positions < start) & (entries.sizes != _FILLER_SIZE)]
         if len(gone):
@@ -141,7 +141,7 @@ class StoreTask:
                 "retention took it since the query was planned: run it again, or read a copy",
             )
 
-    def _readable(self, entries: Entries) -> Any:
+    def _readable(self, entries: QueueEntries) -> Any:
         files = self._view.log.files
         starts = np.array([file.start for file in files], dtype=np.int64)
         ends = np.array([file.end for file in files], dtype=np.int64)
@@ -150,7 +150,7 @@ class StoreTask:
 
     def _lost_entries(
         self,
-        entries: Entries,
+        entries: QueueEntries,
         ranges: Sequence[RangePartition],
         reason: str,
         file: str | None = None,

@@ -48,7 +48,7 @@ def records(data: bytes) -> None:
     try:
         message = view.RecordView(data)
     except RecordError:
-        assert not isinstance(scan, record.Found)
+        assert not isinstance(scan, record.FoundRecord)
         return
     _ = (message.topic, message.properties, message.keys, message.tags, message.message_id)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig
-from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, Registration
+from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
 from broker.topics import TopicRules, TopicTable
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
@@ -59,7 +59,7 @@ async def test_topics_alone_and_in_portions_are_all_there(nameserver: str) -> No
         return TopicConfigSerializeWrapper(table, topics.data_version)
 
     announcement = Announcement.of(BrokerConfig(broker_name="b"), 10911)
-    registration = Registration([nameserver], announcement, wrapper)
+    registration = BrokerRegistration([nameserver], announcement, wrapper)
     async with ConnectionPool() as pool:
         await registration.start(patience=ANSWER_TIMEOUT)
         assert registration.states[0].registered

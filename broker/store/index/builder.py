@@ -25,7 +25,7 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.index import keys as batch
-from broker.store.index.file import IndexRow
+from broker.store.index.file import IndexFileSet
 from broker.store.index.keys import (
     HOT_LOG_RATIO,
     MAX_SLICE_BYTES,
@@ -138,7 +138,7 @@ class Walk(Protocol):
         ...
 
 
-class Found(NamedTuple):
+class IndexHits(NamedTuple):
     """What a search gave.
 
     Attributes:
@@ -163,7 +163,7 @@ class IndexBuilder:
     """
 
     def __init__(
-        self, row: IndexRow, log: LogReader, files: Files, note: Path, *, safe_ms: int | None
+        self, row: IndexFileSet, log: LogReader, files: Files, note: Path, *, safe_ms: int | None
     ) -> None:
         """``safe_ms``: after a crash, the checkpoint's index time."""
         self._row = row
@@ -273,16 +273,16 @@ class IndexBuilder:
             if not go_on():
                 return False
 
-    def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Found:
-        """See ``IndexRow.find``. Raises ``OSError``."""
+    def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexHits:
+        """See ``IndexFileSet.find``. Raises ``OSError``."""
         offsets = self._row.find(topic, key, max_count, begin_ms, end_ms)
         last = self._row.last
         if last is None:
-            return Found(offsets, 0, 0)
-        return Found(offsets, last.header.end_ms, last.header.end_offset)
+            return IndexHits(offsets, 0, 0)
+        return IndexHits(offsets, last.header.end_ms, last.header.end_offset)
 
     def drop_before(self, physical_offset: int) -> int:
-        """See ``IndexRow.drop_before``. Raises ``OSError``."""
+        """See ``IndexFileSet.drop_before``. Raises ``OSError``."""
         self._log.close()
         return self._row.drop_before(physical_offset)
 

@@ -159,7 +159,7 @@ def name_at(now_ms: int) -> str:
     return f"{now:%Y%m%d%H%M%S}{now_ms % 1000:03}"
 
 
-class IndexRow:
+class IndexFileSet:
     """The files. Whoever comes here holds the index's lock.
 
     Attributes:

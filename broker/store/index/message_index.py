@@ -19,8 +19,8 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
-from broker.store.index.builder import Found, IndexBuilder, LogReader
-from broker.store.index.file import IndexRow, Shape
+from broker.store.index.builder import IndexBuilder, IndexHits, LogReader
+from broker.store.index.file import IndexFileSet, Shape
 from broker.store.index.keys import (
     BUSY_BYTES,
     FINISH_SECONDS,
@@ -34,7 +34,7 @@ from broker.store.index.keys import (
 )
 from broker.store.os_files import Files
 from broker.store.results import StoreBusy, StoreError
-from broker.store.sync import Worker
+from broker.store.sync import StoreThread
 from remoting.clock import Clock
 
 _log = structlog.get_logger("store")
@@ -83,13 +83,13 @@ class MessageIndex:
         """
         self._clock = clock
         self._places = places
-        self._row = IndexRow(files, places.directory, shape, clock)
+        self._row = IndexFileSet(files, places.directory, shape, clock)
         reader = LogReader(log, files)
         self._hot_bytes = reader.hot_bytes
         self._builder = IndexBuilder(self._row, reader, files, places.note, safe_ms=safe_ms)
         self._enabled = enabled
         self._visible_end = visible_end
-        self._worker = Worker("store-index", self._run, disk)
+        self._worker = StoreThread("store-index", self._run, disk)
         self._pool: ThreadPoolExecutor | None = None
         self._queries = 0
         self._slices = 0
@@ -169,7 +169,7 @@ class MessageIndex:
 
     async def find(
         self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int
-    ) -> Found:
+    ) -> IndexHits:
         """Where messages with a key may be, the newest first.
 
         A hash is all that is known of a key, so some of them may have another one. What was stored
@@ -207,7 +207,7 @@ class MessageIndex:
 
     def _find(
         self, end: int, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
-    ) -> Found:
+    ) -> IndexHits:
         deadline = self._clock.monotonic() + QUERY_WAIT_SECONDS
         self._advance_to(end, lambda: not self._closed and self._clock.monotonic() < deadline)
         try:

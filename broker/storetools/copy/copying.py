@@ -47,7 +47,7 @@ from broker.storetools.copy.files import (
 from broker.storetools.copy.queues import Queues, complete, copy_queues
 from broker.storetools.copy.target import (
     DEFAULT_QUEUE_FILE_BYTES,
-    Moment,
+    CopyPoint,
     Target,
     config_of,
     moment_of,
@@ -58,7 +58,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HEAD_BYTES: Final = 64
 
 
-class Bar(Protocol):
+class CopyProgress(Protocol):
     """Is told how far something is."""
 
     def advance(self, count: int) -> None:
@@ -66,7 +66,7 @@ class Bar(Protocol):
         ...
 
 
-ShowProgress = Callable[[str, int], AbstractContextManager[Bar]]
+ShowProgress = Callable[[str, int], AbstractContextManager[CopyProgress]]
 """What goes on, and of how much; gives what is told of the progress."""
 
 
@@ -147,7 +147,7 @@ def _directories(root: Path, commit_log: str | None) -> list[Path]:
 class _Copying:
     """One copy being made."""
 
-    def __init__(self, moment: Moment, target: Target, show: ShowProgress) -> None:
+    def __init__(self, moment: CopyPoint, target: Target, show: ShowProgress) -> None:
         self._moment = moment
         self._target = target
         self._show = show

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 
 from broker.store.results import StoreError
-from broker.storetools.copy.target import MAX_STARTS, Moment, Target
+from broker.storetools.copy.target import MAX_STARTS, CopyPoint, Target
 from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.storetools.view_log import Damage, LogChunk, LogView
 from remoting.protocol.accelerated import crc32
@@ -205,7 +205,7 @@ class LogCopy:
         return self.view.start
 
 
-def copy_log(moment: Moment, target: Target, tell: Tell) -> LogCopy:
+def copy_log(moment: CopyPoint, target: Target, tell: Tell) -> LogCopy:
     """Copy the files that begin before the moment's end; ``check_log`` looks at what is in them.
 
     Raises:
@@ -218,7 +218,7 @@ def copy_log(moment: Moment, target: Target, tell: Tell) -> LogCopy:
     return LogCopy(view, moment.end, files[0].size if files else 0)
 
 
-def _copy_files(moment: Moment, directory: Path, tell: Tell) -> list[ViewFile]:
+def _copy_files(moment: CopyPoint, directory: Path, tell: Tell) -> list[ViewFile]:
     starts = 0
     while True:
         try:
@@ -234,7 +234,7 @@ def _copy_files(moment: Moment, directory: Path, tell: Tell) -> list[ViewFile]:
             return files
 
 
-def _wanted(moment: Moment) -> list[ViewFile]:
+def _wanted(moment: CopyPoint) -> list[ViewFile]:
     files = moment.log_files()
     if not files and moment.end == 0:
         return []

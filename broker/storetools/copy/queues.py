@@ -29,7 +29,7 @@ from broker.storetools.copy.target import (
     DEFAULT_QUEUE_FILE_BYTES,
     MAX_STARTS,
     SYNC_THREADS,
-    Moment,
+    CopyPoint,
     Target,
 )
 from broker.storetools.view_files import FileRow, StoreChanged, ViewFile
@@ -80,7 +80,7 @@ class CopiedQueue:
 Queues = dict[tuple[str, int], CopiedQueue]
 
 
-def copy_queues(moment: Moment, target: Target, tell: Callable[[int], None]) -> Queues:
+def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) -> Queues:
     """Copy the queues that there are, each up to the moment's end.
 
     Args:
@@ -110,13 +110,13 @@ def copy_queues(moment: Moment, target: Target, tell: Callable[[int], None]) -> 
     return queues
 
 
-def _keys(moment: Moment) -> Iterator[tuple[str, int]]:
+def _keys(moment: CopyPoint) -> Iterator[tuple[str, int]]:
     for topic in moment.view.topics():
         for queue_id in moment.view.queues(topic):
             yield topic, queue_id
 
 
-def _copy_queue(moment: Moment, target: Target, topic: str, queue_id: int) -> CopiedQueue | None:
+def _copy_queue(moment: CopyPoint, target: Target, topic: str, queue_id: int) -> CopiedQueue | None:
     source = moment.view.root / "consumequeue" / topic / str(queue_id)
     directory = target.directory("consumequeue", topic, str(queue_id))
     starts = 0
@@ -192,7 +192,7 @@ def _first_behind(entries: memoryview, log_end: int) -> int:
 # --- what the source did not have yet
 
 
-def complete(moment: Moment, queues: Queues, log: LogCopy, target: Target) -> list[str]:
+def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) -> list[str]:
     """Add the entries that came late; what can't be put right, in sentences.
 
     Raises:
@@ -232,7 +232,7 @@ def complete(moment: Moment, queues: Queues, log: LogCopy, target: Target) -> li
     ]
 
 
-def _lacking(moment: Moment, queues: Queues, target: Target) -> Queues:
+def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
     """Queues that have fewer entries than they once had; they get the number that they had."""
     found = {}
     for topic, rows in moment.numbers.items():

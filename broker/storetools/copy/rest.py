@@ -31,7 +31,7 @@ from broker.storetools.copy.files import (
     copy_beginning,
 )
 from broker.storetools.copy.queues import CopiedQueue, Queues
-from broker.storetools.copy.target import Moment, Target, is_clean
+from broker.storetools.copy.target import CopyPoint, Target, is_clean
 from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
@@ -49,7 +49,7 @@ _UNFINISHED: Final = ".tmp"
 _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
 
 
-def copy_index(moment: Moment, log: LogCopy, target: Target) -> Checkpoint:
+def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> Checkpoint:
     """Copy the index files that can be; the checkpoint that fits the copy.
 
     Raises:
@@ -85,7 +85,7 @@ def index_files(target: Target) -> int:
     return len(_names(target.part / "index"))
 
 
-def copy_others(moment: Moment, target: Target) -> list[str]:
+def copy_others(moment: CopyPoint, target: Target) -> list[str]:
     """Copy what else there is; names of what was left out.
 
     Raises:

@@ -31,7 +31,7 @@ SYNC_THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CopyPoint:
     """The moment, and how to look at what was there.
 
     Attributes:
@@ -58,7 +58,7 @@ class Moment:
         return StoreView(self.view.root, commit_log=self.commit_log).log.files
 
 
-def moment_of(root: Path, commit_log: str | None, until: int | None) -> Moment:
+def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
     """The end of the log now, or the place at or behind ``until`` where a record begins.
 
     Raises:
@@ -75,7 +75,7 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> Moment:
                 raise
 
 
-def _look_up(root: Path, commit_log: str | None, until: int | None) -> Moment:
+def _look_up(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
     view = StoreView(root, commit_log=commit_log)
     log_end = view.log_end().position
     end = log_end if until is None else _place(view, until, log_end)
@@ -84,7 +84,7 @@ def _look_up(root: Path, commit_log: str | None, until: int | None) -> Moment:
     settled = _settled(view, checkpoint) if point is None else point.end
     numbers = point.numbers if point is not None and point.end <= end else {}
     settled = min(max(settled, view.log.start), end)
-    return Moment(view, commit_log, end, end < log_end, settled, checkpoint, numbers)
+    return CopyPoint(view, commit_log, end, end < log_end, settled, checkpoint, numbers)
 
 
 def is_clean(root: Path) -> bool:
@@ -119,7 +119,7 @@ def _place(view: StoreView, until: int, log_end: int) -> int:
 
 
 def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
-    """See ``Moment``; at any rate not too late."""
+    """See ``CopyPoint``; at any rate not too late."""
     if is_clean(view.root):
         # Entries are made in the order of the log.
         return _last_with_entry(view)

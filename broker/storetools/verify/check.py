@@ -24,7 +24,7 @@ from broker.store.log_walk import QueueKey
 from broker.storetools.verify import compiled
 from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, Ranges, is_open
-from broker.storetools.verify.index_scan import IndexFiles, Place, Scan, load_index
+from broker.storetools.verify.index_scan import IndexFiles, IndexPlace, IndexScan, load_index
 from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
 from broker.storetools.verify.queue_checker import Judge, Situation
 from broker.storetools.verify.queue_walk import QueueReader, QueueWalk
@@ -151,7 +151,7 @@ class Check:
         lost_until = self._lost_until(view, end, told, clean=clean)
         files = self._used(view, end.position)
         index.check_headers(view, max(end.position, lost_until), findings)
-        scan = Scan(
+        scan = IndexScan(
             findings,
             [file.start for file in files],
             None if self._options.plain else compiled.load(),
@@ -265,7 +265,7 @@ class Check:
         end: int,
         lost_until: int,
         index: IndexFiles,
-        places: Sequence[Place],
+        places: Sequence[IndexPlace],
     ) -> tuple[QueueWalk, list[PartResult]]:
         behind = [*(file.start for file in files[1:]), lost_until]
         plans = [

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.index_scan import Claims, IndexPart, Place, blocks
+from broker.storetools.verify.index_scan import Claims, IndexPart, IndexPlace, blocks
 from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 
 _Block = tuple[int, int, bytearray]
@@ -31,7 +31,7 @@ class Key(NamedTuple):
     stored_ms: int
 
 
-class Entry(NamedTuple):
+class ClaimedEntry(NamedTuple):
     """An entry of the index."""
 
     file: int
@@ -58,8 +58,8 @@ class IndexMatch:
     def __init__(
         self,
         parts: Sequence[IndexPart],
-        begin: Place,
-        end: Place | None,
+        begin: IndexPlace,
+        end: IndexPlace | None,
         claims: Claims,
         findings: Findings,
         fast: Fast | None,
@@ -131,14 +131,14 @@ class IndexMatch:
                 return None
         return self._block
 
-    def _take(self, end: int | None) -> Iterator[Entry]:
+    def _take(self, end: int | None) -> Iterator[ClaimedEntry]:
         """Entries of messages before ``end``, and single ones behind it among them."""
-        held: Entry | None = None
+        held: ClaimedEntry | None = None
         mark: tuple[_Block, int] | None = None
         while (block := self._current()) is not None:
             index, first, data = block
             hashed, offset, seconds, _ = ENTRY.unpack_from(data, self._at * ENTRY.size)
-            entry = Entry(index, first + self._at, hashed, offset, seconds)
+            entry = ClaimedEntry(index, first + self._at, hashed, offset, seconds)
             if end is not None and offset >= end:
                 if held is not None:
                     break
@@ -159,7 +159,7 @@ class IndexMatch:
 
     # --- where they differ
 
-    def _align(self, keys: Sequence[Key], entries: Sequence[Entry]) -> None:
+    def _align(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
         at, found = 0, 0
         while at < len(keys) or found < len(entries):
             if at < len(keys) and found < len(entries) and _same(keys[at], entries[found]):
@@ -170,7 +170,7 @@ class IndexMatch:
             self._differ(keys[at : at + skip_keys], entries[found : found + skip_entries])
             at, found = at + skip_keys, found + skip_entries
 
-    def _differ(self, keys: Sequence[Key], entries: Sequence[Entry]) -> None:
+    def _differ(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
         wrong = [one for one in entries if one.offset not in self.damaged]
         if not keys:
             # Where an index was begun anew, the last message it had may come a second time.
@@ -188,7 +188,7 @@ class IndexMatch:
             if key.offset != self._claims.end:
                 self._lacks(key)
 
-    def _date(self, key: Key, entry: Entry) -> None:
+    def _date(self, key: Key, entry: ClaimedEntry) -> None:
         self._flush()
         self._last_offset = entry.offset
         part = self._parts[entry.file]
@@ -232,7 +232,7 @@ class IndexMatch:
         self._missing_count = 0
 
 
-def _same(key: Key, entry: Entry) -> bool:
+def _same(key: Key, entry: ClaimedEntry) -> bool:
     return key.hash == entry.hash and key.offset == entry.offset
 
 
@@ -240,7 +240,9 @@ def _seconds(begin_ms: int, stored_ms: int) -> int:
     return min(max((stored_ms - begin_ms) // 1000, 0), MAX_SECONDS) if begin_ms > 0 else 0
 
 
-def _resync(keys: Sequence[Key], at: int, entries: Sequence[Entry], found: int) -> tuple[int, int]:
+def _resync(
+    keys: Sequence[Key], at: int, entries: Sequence[ClaimedEntry], found: int
+) -> tuple[int, int]:
     """How many keys and entries to pass over until both agree again."""
     left, right = len(keys) - at, len(entries) - found
     for total in range(1, min(_WINDOW, left + right) + 1):

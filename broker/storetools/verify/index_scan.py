@@ -83,7 +83,7 @@ class IndexPart(NamedTuple):
         return data
 
 
-class Place(NamedTuple):
+class IndexPlace(NamedTuple):
     """The entry with a number in the file with an index."""
 
     file: int
@@ -180,7 +180,7 @@ def _votes(file: ViewFile, part: IndexPart) -> int:
     return votes
 
 
-class Scan:
+class IndexScan:
     """Reads index files from end to end.
 
     Args:
@@ -197,15 +197,15 @@ class Scan:
         self._findings = findings
         self._fast = fast.chains if fast is not None else None
         self._borders = borders
-        self._before: tuple[int, Place] | None = None
-        self.places: list[Place] = []
+        self._before: tuple[int, IndexPlace] | None = None
+        self.places: list[IndexPlace] = []
         self.entries = 0
 
     def run(self, parts: Sequence[IndexPart]) -> None:
         """Look at the files, oldest first. Raises ``StoreError``."""
         for index, part in enumerate(parts):
             self._scan(index, part)
-        self._end(Place(len(parts), 1))
+        self._end(IndexPlace(len(parts), 1))
 
     def _scan(self, index: int, part: IndexPart) -> None:
         file = part.open()
@@ -234,9 +234,9 @@ class Scan:
                 if offset < border or self._before is None or self._before[0] < border:
                     break
                 self.places.append(self._before[1])
-            self._before = (offset, Place(index, number))
+            self._before = (offset, IndexPlace(index, number))
 
-    def _end(self, end: Place) -> None:
+    def _end(self, end: IndexPlace) -> None:
         for border in self._borders[len(self.places) :]:
             is_last = self._before is not None and self._before[0] >= border
             self.places.append(self._before[1] if is_last and self._before is not None else end)
@@ -282,7 +282,7 @@ def offsets_of(data: bytearray) -> list[int]:
 
 
 def blocks(
-    parts: Sequence[IndexPart], begin: Place, end: Place | None
+    parts: Sequence[IndexPart], begin: IndexPlace, end: IndexPlace | None
 ) -> Iterator[tuple[int, int, bytearray]]:
     """Entries from a place to another: index of the file, number of the first, and packed.
 

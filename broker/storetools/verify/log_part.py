@@ -22,8 +22,8 @@ from broker.storetools.verify import compiled
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
-from broker.storetools.verify.index_scan import Claims, IndexPart, Place
-from broker.storetools.verify.queue_walk import QueueReader, QueueState, QueueWalk
+from broker.storetools.verify.index_scan import Claims, IndexPart, IndexPlace
+from broker.storetools.verify.queue_walk import QueueReader, QueueWalk, WalkedQueue
 from broker.storetools.view import StoreView
 from broker.storetools.view_log import chain
 from remoting.protocol.errors import RecordError
@@ -79,8 +79,8 @@ class PartPlan(NamedTuple):
     lost_until: int
     levels_ms: tuple[int, ...]
     index_parts: tuple[IndexPart, ...]
-    index_begin: Place
-    index_end: Place | None
+    index_begin: IndexPlace
+    index_end: IndexPlace | None
     claims: Claims
     plain: bool = False
 
@@ -94,7 +94,7 @@ class PartResult(NamedTuple):
     """
 
     findings: Findings
-    queues: dict[tuple[str, int], QueueState]
+    queues: dict[tuple[str, int], WalkedQueue]
     damaged: Ranges
     records: int
     entries: int
@@ -111,7 +111,7 @@ class LogPart:
         view: the store.
         tell: told how far it is.
         queues: what becomes of entries; they are compared when absent.
-        index: likewise of keys.
+        index: the same for keys.
     """
 
     def __init__(

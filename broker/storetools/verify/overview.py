@@ -33,7 +33,7 @@ class GroupRow(NamedTuple):
     lag: int
 
 
-class IndexRow(NamedTuple):
+class IndexFileFacts(NamedTuple):
     """An index file: its keys, and what of the log it knows."""
 
     name: str
@@ -73,7 +73,7 @@ class Overview(NamedTuple):
     free_bytes: int
     topics: list[TopicRow]
     groups: list[GroupRow]
-    index_files: list[IndexRow]
+    index_files: list[IndexFileFacts]
 
 
 def overview(root: Path, commit_log: str | None = None) -> Overview:
@@ -106,7 +106,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
         topics=topics,
         groups=_groups(tables, ends),
         index_files=[
-            IndexRow(
+            IndexFileFacts(
                 Path(part.path).name,
                 part.header.next_entry - 1,
                 part.header.begin_offset,

@@ -17,7 +17,7 @@ from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.queue_walk import Kind, QueueReader, QueueState, Wrong
+from broker.storetools.verify.queue_walk import Kind, QueueReader, WalkedQueue, Wrong
 from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 
@@ -93,7 +93,7 @@ class Judge:
         self.bad: set[QueueKey] = set()
         self.queues = 0
 
-    def run(self, states: Mapping[QueueKey, QueueState]) -> None:
+    def run(self, states: Mapping[QueueKey, WalkedQueue]) -> None:
         """All queues. Raises ``StoreError``."""
         view = self._view
         on_disk = {(topic, number) for topic in view.topics() for number in view.queues(topic)}
@@ -108,7 +108,7 @@ class Judge:
 
     # --- queues without files
 
-    def _absent(self, key: QueueKey, state: QueueState) -> None:
+    def _absent(self, key: QueueKey, state: WalkedQueue) -> None:
         topic, queue_id = key
         now = self._now
         if state.last_position < now.log_start:
@@ -158,7 +158,7 @@ class Judge:
 
     # --- entries
 
-    def _present(self, key: QueueKey, state: QueueState | None) -> None:
+    def _present(self, key: QueueKey, state: WalkedQueue | None) -> None:
         found = self._view.queue_range(*key)
         written = found.max_offset + found.torn
         row = self._reader.row(key)
@@ -178,7 +178,7 @@ class Judge:
         if tail is None:
             self._numbers(key, written)
 
-    def _tail(self, key: QueueKey, state: QueueState, written: int) -> Wrong | None:
+    def _tail(self, key: QueueKey, state: WalkedQueue, written: int) -> Wrong | None:
         """Messages at the queue's end without entries, if these may yet come."""
         last = state.wrong[-1] if state.wrong else None
         if last is None or last.kind is not Kind.MISSING or last.end != state.end:
@@ -192,7 +192,7 @@ class Judge:
         self._late(key, last.end - last.begin, last.position)
         return last
 
-    def _comes(self, key: QueueKey, state: QueueState, last: Wrong) -> bool:
+    def _comes(self, key: QueueKey, state: WalkedQueue, last: Wrong) -> bool:
         """A running broker writes entries behind its messages, in SYNC mode when the disk has
         them."""
         while self._tries < _MAX_WAIT_TRIES:

@@ -57,7 +57,7 @@ class Wrong(NamedTuple):
 
 
 @dataclass(slots=True)
-class QueueState:
+class WalkedQueue:
     """What the log says of one queue.
 
     Attributes:
@@ -94,7 +94,7 @@ class QueueState:
         else:
             self.wrong.append(wrong)
 
-    def follow(self, later: QueueState) -> None:
+    def follow(self, later: WalkedQueue) -> None:
         """Go on with what a later part of the log says of the queue."""
         if later.first < self.end and later.first == 0:
             self.gaps, self.wrong = [], []
@@ -159,7 +159,7 @@ class QueueWalk:
     def __init__(self, reader: QueueReader) -> None:
         self._reader = reader
         self._odd: dict[QueueKey, EntryRun] = {}
-        self.states: dict[QueueKey, QueueState] = {}
+        self.states: dict[QueueKey, WalkedQueue] = {}
         self.entries = 0
 
     def add(self, run: EntryRun) -> None:
@@ -184,11 +184,11 @@ class QueueWalk:
             key, run = self._odd.popitem()
             self._follow(self.states[key], run)
 
-    def _follow(self, state: QueueState | None, run: EntryRun) -> None:
+    def _follow(self, state: WalkedQueue | None, run: EntryRun) -> None:
         count = len(run.entries) // ENTRY_BYTES
         self.entries += count
         (last,) = _POSITION.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
-        found = QueueState(run.first, run.first + count, _position(run.entries), last, count)
+        found = WalkedQueue(run.first, run.first + count, _position(run.entries), last, count)
         actual = self._reader.read(run.key, run.first, count)
         if actual != run.entries:
             _compare(found, run, actual)
@@ -197,7 +197,7 @@ class QueueWalk:
         else:
             state.follow(found)
 
-    def merge(self, later: dict[QueueKey, QueueState]) -> None:
+    def merge(self, later: dict[QueueKey, WalkedQueue]) -> None:
         """Go on with what a later part of the log says."""
         for key, state in later.items():
             if key in self.states:
@@ -210,7 +210,7 @@ def _position(entries: bytes | bytearray) -> int:
     return int(_POSITION.unpack_from(entries)[0])
 
 
-def _compare(state: QueueState, run: EntryRun, actual: bytearray) -> None:
+def _compare(state: WalkedQueue, run: EntryRun, actual: bytearray) -> None:
     pairs = zip(ENTRY.iter_unpack(run.entries), ENTRY.iter_unpack(actual), strict=True)
     for number, (wanted, found) in enumerate(pairs, run.first):
         if wanted != found and (kind := _kind(wanted, found)) is not None:
@@ -306,11 +306,11 @@ class QueueBuild(QueueWalk):
         super().__init__(reader)
         self._new = new
 
-    def _follow(self, state: QueueState | None, run: EntryRun) -> None:
+    def _follow(self, state: WalkedQueue | None, run: EntryRun) -> None:
         count = len(run.entries) // ENTRY_BYTES
         position, _, _ = ENTRY.unpack_from(run.entries)
         last, _, _ = ENTRY.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
-        found = QueueState(run.first, run.first + count, position, last, count)
+        found = WalkedQueue(run.first, run.first + count, position, last, count)
         queue = self._new.get(run.key)
         if queue is not None:
             if state is not None and run.first == 0:
@@ -323,7 +323,7 @@ class QueueBuild(QueueWalk):
 
 
 def complete(
-    queue: NewQueue, old: QueueReader, key: QueueKey, state: QueueState | None, **bounds: int
+    queue: NewQueue, old: QueueReader, key: QueueKey, state: WalkedQueue | None, **bounds: int
 ) -> None:
     """Fill in what the log says nothing of.
 

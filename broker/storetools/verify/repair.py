@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker.store.index.file import IndexRow, Shape
+from broker.store.index.file import IndexFileSet, Shape
 from broker.store.index.keys import PlainBatch
 from broker.store.log_walk import QueueKey
 from broker.store.opening import LOCK_TEXT
@@ -22,7 +22,13 @@ from broker.store.results import StoreError
 from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.index_match import IndexMatch, Key
-from broker.storetools.verify.index_scan import INDEX_NOTE, NAME_DIGITS, Claims, Place, load_index
+from broker.storetools.verify.index_scan import (
+    INDEX_NOTE,
+    NAME_DIGITS,
+    Claims,
+    IndexPlace,
+    load_index,
+)
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
 from broker.storetools.verify.metadata_files import CLEAN_STOP, SAFE_POINT, read_told
 from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, QueueReader, complete
@@ -184,7 +190,7 @@ class _Work:
             lost_until=0,
             levels_ms=self._options.levels_ms,
             index_parts=(),
-            index_begin=Place(0, 1),
+            index_begin=IndexPlace(0, 1),
             index_end=None,
             claims=Claims(1, 0),
             plain=self._options.plain,
@@ -245,9 +251,9 @@ class IndexBuild(IndexMatch):
     """Takes keys from the log into new index files."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
-        super().__init__((), Place(0, 1), None, Claims(1, 0), Findings(), None)
+        super().__init__((), IndexPlace(0, 1), None, Claims(1, 0), Findings(), None)
         self.directory = directory
-        self.row = IndexRow(OsFiles(), directory, shape, SystemClock())
+        self.row = IndexFileSet(OsFiles(), directory, shape, SystemClock())
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Take columns."""

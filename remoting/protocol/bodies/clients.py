@@ -8,7 +8,7 @@ from remoting.protocol.bodies.body import Body, Int, Long, Queue
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 
 
-class Connection(Body):
+class ConnectionInfo(Body):
     """One client's connection."""
 
     client_id: str = ""
@@ -22,7 +22,7 @@ class Connection(Body):
 class ConsumerConnection(Body):
     """Answer of GET_CONSUMER_CONNECTION_LIST."""
 
-    connection_set: list[Connection] = field(default_factory=list)
+    connection_set: list[ConnectionInfo] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
@@ -32,7 +32,7 @@ class ConsumerConnection(Body):
 class ProducerConnection(Body):
     """Answer of GET_PRODUCER_CONNECTION_LIST."""
 
-    connection_set: list[Connection] = field(default_factory=list)
+    connection_set: list[ConnectionInfo] = field(default_factory=list)
 
 
 class ProducerInfo(Body):

@@ -119,7 +119,7 @@ class GroupQueueInfo(Body):
     min_offset: Long = 0
 
 
-class GroupDescription(Body):
+class GroupDescriptionBody(Body):
     """Answer of DESCRIBE_CONSUMER_GROUP; empty lists for a group that is not online."""
 
     members: list[GroupMemberInfo] = field(default_factory=list)

@@ -83,7 +83,7 @@ def name_of(offset: int) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset that a file begins at; None if the name is none of ours."""
+    """The offset that a file begins at; None for other names."""
     if len(name) == NAME_LENGTH and name.isascii() and name.isdigit():
         return int(name)
     return None

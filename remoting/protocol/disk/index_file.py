@@ -133,7 +133,7 @@ def header_after(
 
     Args:
         first: physical offset and store time of the message of the first of them.
-        last: likewise of the last of them.
+        last: the same for the last of them.
         used_slots: how many slots they are the first to use.
     """
     begin_offset, begin_ms = header.begin_offset, header.begin_ms

@@ -102,7 +102,7 @@ class GetConsumerStatusRequestHeader(Header):
 
 @header
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY: a client shall consume this one message now."""
+    """CONSUME_MESSAGE_DIRECTLY: have a client consume this one message now."""
 
     consumer_group: str
     client_id: str | None = None

@@ -51,7 +51,7 @@ def offset_id(ip: str, port: int, physical_offset: int) -> str:
     """The offset id of a message.
 
     Raises:
-        ValueError: ``ip`` or ``port`` is none.
+        ValueError: ``ip`` or ``port`` is invalid.
     """
     return offset_id_of(host_bytes(ip, port), physical_offset)
 
@@ -65,7 +65,7 @@ def parse_offset_id(text: str) -> OffsetId:
     """Read an offset id, of upper or lower case.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     raw, ip_length = _unhex(text, "offset id")
     ip, port = host_of(raw[: ip_length + 4])
@@ -76,7 +76,7 @@ def parse_unique_id(text: str) -> UniqueId:
     """Read a unique id that a RocketMQ client made, of upper or lower case.
 
     Raises:
-        ValueError: it is none. Producers may put any text under UNIQ_KEY.
+        ValueError: it is invalid. Producers may put any text under UNIQ_KEY.
     """
     raw, ip_length = _unhex(text, "unique id")
     return UniqueId(ip_text(raw[:ip_length]), *_UNIQUE_TAIL.unpack(raw[ip_length:]))

@@ -119,7 +119,7 @@ __all__ = [
     "Blank",
     "Buffer",
     "End",
-    "Found",
+    "FoundRecord",
     "Invalid",
     "Layout",
     "Scan",
@@ -236,7 +236,7 @@ def encode_record(
         body: as stored, so compressed when ``sys_flag`` says so.
         properties: the encoded text.
         born_host: 8 or 20 bytes, see ``host_bytes``; sets its bit of the system flag.
-        store_host: likewise.
+        store_host: the same.
         crc: the body's, when the caller has it already.
         magic: ``MAGIC_V1`` or ``MAGIC_V2``.
 
@@ -343,7 +343,7 @@ def _no_record(position: int, why: str) -> RecordError:
     return RecordError(f"the bytes at {position} are no whole record: {why}")
 
 
-class Found(NamedTuple):
+class FoundRecord(NamedTuple):
     """A valid record of ``size`` bytes."""
 
     size: int
@@ -365,7 +365,7 @@ class Invalid(NamedTuple):
     reason: str
 
 
-Scan: TypeAlias = Found | Blank | End | Invalid
+Scan: TypeAlias = FoundRecord | Blank | End | Invalid
 
 
 def examine(
@@ -400,4 +400,4 @@ def examine(
             return Invalid(
                 f"the body of the record at {position} has CRC {actual:#x}, not {stored:#x}"
             )
-    return Found(size)
+    return FoundRecord(size)

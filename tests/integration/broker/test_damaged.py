@@ -18,7 +18,7 @@ from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
 from broker.store import queries as lookups
 from pocketmq.doctor import Case, examine
-from pocketmq.metrics_page import Page
+from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import LoopMonitor, RequestTimes
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
@@ -269,7 +269,7 @@ async def test_operators_are_told(cluster: Cluster) -> None:
     flip_in(log_file(broker), place + HEAD_BYTES_V4)
     broker = await cluster.add()
     registry = CollectorRegistry()
-    registry.register(Page([], [broker], RequestTimes(), LoopMonitor().stalls))
+    registry.register(MetricsPage([], [broker], RequestTimes(), LoopMonitor().stalls))
     assert b"pocketmq_damaged_messages_total 0.0" in generate_latest(registry)
     asker = Client()
     try:
@@ -371,7 +371,7 @@ async def test_operators_are_told_of_damaged_entries(cluster: Cluster) -> None:
     told = [(log["log_level"], log["topic"], log["queue"], log["offset"]) for log in logs]
     assert told == [("warning", "T", 0, 4), ("error", "T", 0, 8)]
     registry = CollectorRegistry()
-    registry.register(Page([], [broker], RequestTimes(), LoopMonitor().stalls))
+    registry.register(MetricsPage([], [broker], RequestTimes(), LoopMonitor().stalls))
     page = generate_latest(registry)
     assert b"pocketmq_damaged_messages_total 1.0" in page
     assert b"pocketmq_restored_entries_total 1.0" in page

@@ -6,7 +6,7 @@ import pytest
 
 import client
 from pocketmq import doctor, testing
-from pocketmq.doctor import Case, Verdict
+from pocketmq.doctor import Case, CheckVerdict
 
 NEVER_SO_MUCH_FREE = str(2**62)
 
@@ -23,6 +23,6 @@ async def test_a_send_and_the_doctor_are_told_what_bound_it_is() -> None:
         found = list(doctor.examine(Case(name_servers=[server.nameserver])))
     assert "pocketmqDiskFullFreeBytes" in str(caught.value)
     stores = [finding for finding in found if finding.check == "store"]
-    assert [finding.verdict for finding in stores] == [Verdict.FAILED]
+    assert [finding.verdict for finding in stores] == [CheckVerdict.FAILED]
     assert f"less than the {NEVER_SO_MUCH_FREE} of pocketmqDiskFullFreeBytes" in stores[0].found
     assert str(server.store) in stores[0].found

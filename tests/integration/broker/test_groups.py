@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from broker.app import Broker
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
-from pocketmq.metrics_page import Page
+from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import RequestTimes, Stalls
 from remoting.clock import ManualClock
 from remoting.connection import Connection
@@ -20,7 +20,7 @@ from remoting.docs import DOCS
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo
-from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -73,10 +73,10 @@ async def pushed(client: Client, code: int) -> Command:
     return command
 
 
-async def describe(client: Client) -> GroupDescription:
+async def describe(client: Client) -> GroupDescriptionBody:
     header = DescribeConsumerGroupRequestHeader(consumer_group="g")
     reply = await client.ask(Command.request(OwnRequestCode.DESCRIBE_CONSUMER_GROUP, header))
-    return decode(GroupDescription, reply.body)
+    return decode(GroupDescriptionBody, reply.body)
 
 
 def locks(client_id: str) -> Command:
@@ -166,7 +166,7 @@ async def test_what_is_wrong_is_a_metric(broker: Broker, connect: Connect) -> No
     await join(first, "a")
     await second.ask(beat("b", "x", **{ON_CONFLICT: "reject"}))
     await second.ask(beat("b", "x"))
-    page = Page([], [broker], RequestTimes(), Stalls())
+    page = MetricsPage([], [broker], RequestTimes(), Stalls())
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in page.collect()

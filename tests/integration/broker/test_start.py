@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.delivery.long_poll import LongPolls
-from broker.processors.errors import BrokerError
+from broker.processors.errors import ProcessorError
 from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed
@@ -40,7 +40,7 @@ async def test_a_store_that_is_no_directory_is_one_sentence(make_broker, tmp_pat
 
 async def test_an_advertised_host_that_nobody_knows_is_one_sentence(make_broker):
     other = make_broker(broker_ip1="no-such-host.invalid")
-    with pytest.raises(BrokerError, match="brokerIP1"):
+    with pytest.raises(ProcessorError, match="brokerIP1"):
         await other.start()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.registration import Announcement, Registration
+from broker.registration import Announcement, BrokerRegistration
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from remoting.pool import ConnectionPool
@@ -114,10 +114,10 @@ def topics() -> type[Topics]:
 
 
 @pytest.fixture
-def new_registration(stack: AsyncExitStack) -> Callable[..., Registration]:
+def new_registration(stack: AsyncExitStack) -> Callable[..., BrokerRegistration]:
     """A broker's registration, stopped at the end if it was not before."""
 
-    def make(addresses: Sequence[str], topics: Topics, **fields: Any) -> Registration:
+    def make(addresses: Sequence[str], topics: Topics, **fields: Any) -> BrokerRegistration:
         handlers = {k: fields.pop(k) for k in ("on_order_topics",) if k in fields}
         announcement = Announcement(
             cluster="DefaultCluster",
@@ -128,7 +128,7 @@ def new_registration(stack: AsyncExitStack) -> Callable[..., Registration]:
             timeout=2.0,
         )
         announcement = dataclasses.replace(announcement, **fields)
-        registration = Registration(addresses, announcement, topics, **handlers)
+        registration = BrokerRegistration(addresses, announcement, topics, **handlers)
         stack.push_async_callback(registration.stop)
         return registration
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.registration import MAX_TOPICS_AT_ONCE, Registration
+from broker.registration import MAX_TOPICS_AT_ONCE, BrokerRegistration
 from nameserver.app import NameServer
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import encode
@@ -20,14 +20,14 @@ from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeade
 from remoting.server import Server
 
 NewServer = Callable[..., Awaitable[NameServer]]
-NewRegistration = Callable[..., Registration]
+NewRegistration = Callable[..., BrokerRegistration]
 Eventually = Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]
 
 NOWHERE = "127.0.0.1:1"
 """An address where nobody listens."""
 
 
-def registered(registration: Registration) -> list[bool]:
+def registered(registration: BrokerRegistration) -> list[bool]:
     return [state.registered for state in registration.states]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from remoting import blocking
 from remoting.blocking import BlockingConnection
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout, TooManyRequests
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
@@ -121,10 +121,10 @@ async def test_a_timeout_leaves_the_connection_usable_and_a_late_answer_is_dropp
     loop = asyncio.get_running_loop()
 
     def work(connection: BlockingConnection, services: Services) -> None:
-        with pytest.raises(RequestTimeout, match=r"request 11 within 0\.05 s"):
+        with pytest.raises(AnswerTimeout, match=r"request 11 within 0\.05 s"):
             connection.request(Command.request(SLOW), timeout=0.05)
         connection.submit(Command.request(SLOW))
-        with pytest.raises(RequestTimeout, match="request 11"):
+        with pytest.raises(AnswerTimeout, match="request 11"):
             connection.receive(timeout=0.05)
         loop.call_soon_threadsafe(services.gate.set)
         assert connection.receive().code == 0
@@ -186,7 +186,7 @@ def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
     with script(stream[:-1], wait) as address, BlockingConnection(address) as connection:
         connection.submit(Command.request(ECHO))
         select.select([connection._socket], [], [], 10)
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(AnswerTimeout):
             connection.receive(timeout=0.2, place=lambda _, length: memoryview(bytearray(length)))
         assert connection.closed
         with pytest.raises(ConnectionLost, match="half an answer"):
@@ -340,7 +340,7 @@ def test_a_server_that_reads_nothing_ends_the_connection_in_time() -> None:
 
     with script(wait) as address:
         with BlockingConnection(address) as connection:
-            with pytest.raises(RequestTimeout):
+            with pytest.raises(AnswerTimeout):
                 submit_for_ever(connection, 0.1)
             with pytest.raises(ConnectionLost, match="could not be sent in time"):
                 connection.receive()

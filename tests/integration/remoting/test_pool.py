@@ -12,7 +12,7 @@ import pytest
 from remoting import pool as pool_module
 from remoting.clock import ManualClock
 from remoting.connection import Connection
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.server import Server
@@ -135,7 +135,7 @@ async def test_connecting_takes_no_longer_than_it_may(silent: str) -> None:
 
 async def test_the_timeout_of_a_request_covers_the_connect(silent: str) -> None:
     async with ConnectionPool(connect_timeout=60) as pool:
-        with pytest.raises(RequestTimeout, match=r"within 0\.1 s"):
+        with pytest.raises(AnswerTimeout, match=r"within 0\.1 s"):
             await pool.request(silent, Command.request(ECHO), timeout=0.1)
 
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from remoting.connection import Connection
-from remoting.errors import BindFailed, ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, BindFailed, ConnectionLost
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
 from remoting.process_limits import MIN_CONNECTIONS, ConnectionRoom, limit
@@ -80,7 +80,7 @@ async def test_a_timeout_ends_one_request_and_not_the_connection() -> None:
     services = Services()
     async with Server(services) as server, ConnectionPool() as pool:
         await pool.get(server.address)
-        with pytest.raises(RequestTimeout, match=f"{server.address} did not answer request 11"):
+        with pytest.raises(AnswerTimeout, match=f"{server.address} did not answer request 11"):
             await pool.request(server.address, Command.request(SLOW), timeout=0.05)
         connection = pool.connected(server.address)
         assert connection is not None

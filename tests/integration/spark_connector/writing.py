@@ -11,7 +11,7 @@ from client import FIRST, ReceivedMessage
 from client.blocking import PullConsumer
 from spark_connector.options.sink import sink_options
 from spark_connector.sink.dispatcher import Counts
-from spark_connector.sink.task import Plan, write_rows
+from spark_connector.sink.task import SinkPlan, write_rows
 
 TYPES: dict[str, tuple[Any, str]] = {
     "properties": (pa.map_(pa.string(), pa.string()), "map<string,string>"),
@@ -31,11 +31,11 @@ def batch(count: int, first: int = 0, **columns: Sequence[object]) -> Any:
     return pa.record_batch(arrays)
 
 
-def plan(nameserver: str, topic: str, names: Iterable[str], **options: str) -> Plan:
+def plan(nameserver: str, topic: str, names: Iterable[str], **options: str) -> SinkPlan:
     """A write of a frame with these columns."""
     given = {"nameServer": nameserver, "topic": topic, **options}
     fields = [(name, TYPES.get(name, (None, "string"))[1]) for name in names]
-    return Plan.of(sink_options(given), fields)
+    return SinkPlan.of(sink_options(given), fields)
 
 
 def write(nameserver: str, topic: str, *batches: Any, run: str = "run", **options: str) -> Counts:

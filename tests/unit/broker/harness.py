@@ -12,14 +12,14 @@ from broker.config import BrokerConfig
 from broker.delivery.long_poll import LongPolls
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.processors.table import Dispatcher, Processors
+from broker.processors.table import Processors, RequestDispatcher
 from broker.rates import Rates
 from broker.state import BrokerState
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.topics import TopicRules, TopicTable
 from remoting.clock import ManualClock
-from remoting.errors import ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
     ConsumerData,
@@ -74,7 +74,7 @@ class FakeConnection:
         if self.closed:
             raise ConnectionLost(self.remote_text, "closed")
         if command.code not in self.answers:
-            raise RequestTimeout(self.remote_text, command.code, timeout)
+            raise AnswerTimeout(self.remote_text, command.code, timeout)
         return self.answers[command.code]
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class Bench:
         self.rates = Rates()
         self.processors = Processors.of(self.state, self.rates, _call_later)
         self.table = self.processors.table()
-        self.dispatch = Dispatcher(self.state, self.table)
+        self.dispatch = RequestDispatcher(self.state, self.table)
         self.connection = FakeConnection()
 
     def close(self) -> None:

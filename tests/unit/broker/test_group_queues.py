@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from remoting.docs import DOCS
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.group import LockBatchRequestBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -250,7 +250,7 @@ def test_a_group_that_is_offline_is_described_by_its_offsets(bench):
 
 
 def test_a_group_that_nobody_knows_is_described_as_empty(bench):
-    assert describe(bench, "nobody") == GroupDescription()
+    assert describe(bench, "nobody") == GroupDescriptionBody()
 
 
 def test_a_round_takes_all_groups_in_small_steps(bench):

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from broker.config import BrokerConfig
-from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, Registration
+from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
 from broker.topics import TopicRules, TopicTable
-from nameserver.routes import Queues, RouteTable
+from nameserver.routes import Queues, RouteInfoTable
 from nameserver.routes import Registration as Told
 from remoting.connection import Connection
 from remoting.protocol.bodies.registration import decode_registration
@@ -58,7 +58,7 @@ class Making:
 
     def __init__(self, names: NameServer, pace: float) -> None:
         self.table = TopicTable(TopicRules(cluster_name="c", broker_name="b"))
-        self.registration = Registration(
+        self.registration = BrokerRegistration(
             [names.server.address],
             Announcement.of(BrokerConfig(broker_name="b"), 10911),
             self._topics,
@@ -125,7 +125,7 @@ async def test_all_topics_go_in_portions_which_name_servers_take(names, making):
     versions = names.versions[1:]
     assert len(set(versions)) == 4
     assert versions[-1] == broker.table.data_version
-    routes = RouteTable()
+    routes = RouteInfoTable()
     for portion, version in zip(portions, versions, strict=True):
         topics = {name: Queues(4, 4, 6) for name in portion}
         routes.register(

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
 from broker.groups.queue_locks import RESTORED_LIVE_MS
-from broker.processors.errors import BrokerError
+from broker.processors.errors import ProcessorError
 from broker.saved_tables import SavedTables
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
@@ -116,7 +116,7 @@ async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path,
 
 async def test_a_kept_name_that_can_not_be_a_brokers_is_told(tmp_path):
     (tmp_path / "brokerName.json").write_text('{"brokerName": "my shop!"}')
-    with pytest.raises(BrokerError, match=r"brokerName.json holds no broker name .* --name"):
+    with pytest.raises(ProcessorError, match=r"brokerName.json holds no broker name .* --name"):
         await name_of(tmp_path)
     assert await name_of(tmp_path, broker_name="shop") == ("shop", "my shop!")
 
@@ -230,7 +230,7 @@ def test_a_damaged_file_without_a_good_backup_stops_the_start(tmp_path):
 
 def test_a_file_that_holds_something_else_stops_the_start(tmp_path):
     (tmp_path / "topics.json").write_text('{"topicConfigTable":[1,2]}')
-    with pytest.raises(BrokerError, match="remove it"):
+    with pytest.raises(ProcessorError, match="remove it"):
         tables(tmp_path)
 
 

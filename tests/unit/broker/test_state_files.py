@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from broker.saved_tables import BYTES_PER_SECOND, StateFile
+from broker.saved_tables import BYTES_PER_SECOND, SavedTable
 
 
 class Disk:
@@ -17,7 +17,7 @@ class Disk:
         self.gate = threading.Event()
         self.gate.set()
         self.error: OSError | None = None
-        self.file = StateFile(
+        self.file = SavedTable(
             "table.json", self.snapshot, self.write, bytes_per_second=bytes_per_second
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 from structlog.typing import EventDict
 
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.description import GroupDescription
+from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -68,11 +68,11 @@ def ours(bench: Bench, client_id: str, policy: str = "reject", **topics: str) ->
     return consumer
 
 
-def describe(bench: Bench, group: str = "g") -> GroupDescription:
+def describe(bench: Bench, group: str = "g") -> GroupDescriptionBody:
     header = DescribeConsumerGroupRequestHeader(consumer_group=group)
     reply = bench.must(Command.request(OwnRequestCode.DESCRIBE_CONSUMER_GROUP, header))
     assert reply.code == 0
-    return decode(GroupDescription, reply.body)
+    return decode(GroupDescriptionBody, reply.body)
 
 
 def kinds(bench: Bench) -> list[str]:

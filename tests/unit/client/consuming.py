@@ -12,8 +12,8 @@ from client.consumer.concurrent import Concurrent
 from client.consumer.crew import as_async, is_async
 from client.consumer.intake import Held, Intake
 from client.consumer.options import PushOptions
-from client.consumer.orderly import InOrder, Lanes
-from client.consumer.outcome import Outcome
+from client.consumer.orderly import InOrder, QueueLanes
+from client.consumer.outcome import MessageOutcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.threads import HandlerThreads
 from client.events import Start
@@ -55,11 +55,11 @@ class Shelf:
     """Where messages and offsets go; a test says whether that works."""
 
     def __init__(self) -> None:
-        self.returned: list[tuple[int, Outcome]] = []
+        self.returned: list[tuple[int, MessageOutcome]] = []
         self.works = True
         self.offsets: dict[MessageQueue, int] = {}
 
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: Outcome) -> bool:
+    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
         await asyncio.sleep(0)
         self.returned.append((message.offset, outcome))
         return self.works
@@ -143,7 +143,7 @@ class Works:
                 self.intake, *common, cancels=cancels, kept_pause=kept_pause
             )
         else:
-            lanes: Lanes[bytes] = Lanes(
+            lanes: QueueLanes[bytes] = QueueLanes(
                 self.intake, self.tasks, self.shelf, lambda queue: self.locks.get(queue, True)
             )
             self.way = InOrder(

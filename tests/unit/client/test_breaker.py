@@ -12,7 +12,7 @@ import pytest
 
 from client.consumer.iteration import Iteration
 from client.consumer.options import Orderly, PushOptions
-from client.consumer.outcome import COMMIT, Verdict
+from client.consumer.outcome import COMMIT, OutcomeKind
 from client.errors import DeadLetter, RetryLater, UsageError
 from client.events import ConsumptionPaused
 from client.limits import BREAKER_FAILURES
@@ -286,7 +286,7 @@ async def test_outcomes_that_a_handler_decided_are_carried_out_while_paused(make
     await settled(works)
     await eventually(lambda: len(works.returned()) == 2)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
-    assert verdicts == {0: Verdict.DEAD_LETTER, 4: Verdict.RETRY}
+    assert verdicts == {0: OutcomeKind.DEAD_LETTER, 4: OutcomeKind.RETRY}
     assert held.queue.commit_point == 2
     assert held.queue.messages == 7
 

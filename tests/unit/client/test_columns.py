@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.producer.columns import ELEMENT_BYTES, Lanes, MessageColumns
+from client.producer.columns import ELEMENT_BYTES, MessageColumns, SendLanes
 from remoting.protocol.message import batch as batches
 from remoting.protocol.queue import MessageQueue
 
@@ -84,8 +84,8 @@ def test_a_batch_of_them_is_written_like_any_other():
     assert (alone.body, alone.properties) == (b"a", "UNIQ_KEY\x01ID00\x02p\x01v")
 
 
-def made_lanes(messages: int, size: int = 10**6) -> Lanes:
-    return Lanes(linger=0.0, max_batch_messages=messages, max_batch_bytes=size)
+def made_lanes(messages: int, size: int = 10**6) -> SendLanes:
+    return SendLanes(linger=0.0, max_batch_messages=messages, max_batch_bytes=size)
 
 
 @given(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client import serde
-from client.consumer.outcome import Verdict
+from client.consumer.outcome import OutcomeKind
 from client.consumer.received import messages_of
 from client.errors import AlreadySettled, DeadLetter, RetryLater, UnreadableMessage
 from client.events import HandlerTimedOut
@@ -30,18 +30,18 @@ async def make() -> AsyncIterator[Make]:
 @pytest.mark.parametrize(
     ("error", "verdict", "level"),
     [
-        (ValueError("no"), Verdict.RETRY, 0),
-        (RetryLater(), Verdict.RETRY, 0),
-        (RetryLater(30), Verdict.RETRY, 4),
-        (RetryLater(31), Verdict.RETRY, 5),
-        (RetryLater(10**6), Verdict.RETRY, 18),
-        (DeadLetter("bad"), Verdict.DEAD_LETTER, -1),
-        (asyncio.CancelledError(), Verdict.RETRY, 0),
+        (ValueError("no"), OutcomeKind.RETRY, 0),
+        (RetryLater(), OutcomeKind.RETRY, 0),
+        (RetryLater(30), OutcomeKind.RETRY, 4),
+        (RetryLater(31), OutcomeKind.RETRY, 5),
+        (RetryLater(10**6), OutcomeKind.RETRY, 18),
+        (DeadLetter("bad"), OutcomeKind.DEAD_LETTER, -1),
+        (asyncio.CancelledError(), OutcomeKind.RETRY, 0),
     ],
     ids=repr,
 )
 async def test_raising_sends_the_message_back_and_no_other(
-    make: Make, error: BaseException, verdict: Verdict, level: int, waits: bool
+    make: Make, error: BaseException, verdict: OutcomeKind, level: int, waits: bool
 ):
     got: list[int] = []
 
@@ -148,7 +148,7 @@ async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Mak
     works.put(held, 0, 1, 2, 3)
     await eventually(lambda: held.queue.messages == 0)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
-    assert verdicts == {1: Verdict.DEAD_LETTER, 2: Verdict.RETRY, 3: Verdict.RETRY}
+    assert verdicts == {1: OutcomeKind.DEAD_LETTER, 2: OutcomeKind.RETRY, 3: OutcomeKind.RETRY}
 
 
 async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: Make):

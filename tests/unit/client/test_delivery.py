@@ -21,8 +21,8 @@ from client.errors import (
     remote_error,
 )
 from client.producer.columns import MessageColumns
-from client.producer.delivery import Delivery, Verdict
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from client.producer.delivery import Delivery, SendVerdict
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
@@ -38,27 +38,27 @@ def delivery() -> Delivery:
     return made
 
 
-def lose(made: Delivery) -> Verdict:
+def lose(made: Delivery) -> SendVerdict:
     return made.lost(ConnectFailed("a", "refused"), "g", "a", written=False)
 
 
-def judge(made: Delivery, code: int, remark: str | None = None) -> Verdict:
+def judge(made: Delivery, code: int, remark: str | None = None) -> SendVerdict:
     return made.judge(Command(code, remark=remark), SEND, "g", "1.2.3.4:5")
 
 
 @pytest.mark.parametrize("code", [0, 10, 11, 12])
 def test_stored_with_less_durability_is_stored(code: int):
-    assert judge(delivery(), code) is Verdict.STORED
+    assert judge(delivery(), code) is SendVerdict.STORED
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205, 2, 215])
 def test_these_refusals_are_tried_again(code: int):
-    assert judge(delivery(), code) is Verdict.RETRY
+    assert judge(delivery(), code) is SendVerdict.RETRY
 
 
 @pytest.mark.parametrize("code", [13, 3, 26, 29, 999])
 def test_other_refusals_are_final(code: int):
-    assert judge(delivery(), code) is Verdict.FAIL
+    assert judge(delivery(), code) is SendVerdict.FAIL
 
 
 def test_attempts_are_counted_and_busy_answers_and_failed_connects_are_not():
@@ -76,7 +76,7 @@ def test_attempts_are_counted_and_busy_answers_and_failed_connects_are_not():
 
 def test_a_timeout_ends_it_and_leaves_the_outcome_unknown():
     made = delivery()
-    assert made.lost(RequestTimeout("a", SEND, 3.0), "g", "a", written=True) is Verdict.FAIL
+    assert made.lost(AnswerTimeout("a", SEND, 3.0), "g", "a", written=True) is SendVerdict.FAIL
     error = made.failure("T", "g")
     assert isinstance(error, SendError)
     assert error.outcome is Outcome.UNKNOWN
@@ -84,7 +84,7 @@ def test_a_timeout_ends_it_and_leaves_the_outcome_unknown():
 
 def test_a_lost_connection_is_tried_again_and_stays_unknown_even_when_refused_then():
     made = delivery()
-    assert made.lost(ConnectionLost("a", "reset"), "g", "a", written=True) is Verdict.RETRY
+    assert made.lost(ConnectionLost("a", "reset"), "g", "a", written=True) is SendVerdict.RETRY
     judge(made, ResponseCode.NO_PERMISSION, "no")
     error = made.failure("T", "g")
     assert isinstance(error, SendError)
@@ -93,8 +93,8 @@ def test_a_lost_connection_is_tried_again_and_stays_unknown_even_when_refused_th
 
 def test_what_was_never_written_is_not_sent():
     made = delivery()
-    assert made.lost(ConnectFailed("a", "refused"), "g", "a", written=False) is Verdict.RETRY
-    assert made.lost(ConnectionLost("a", "reset"), "g", "a", written=False) is Verdict.RETRY
+    assert made.lost(ConnectFailed("a", "refused"), "g", "a", written=False) is SendVerdict.RETRY
+    assert made.lost(ConnectionLost("a", "reset"), "g", "a", written=False) is SendVerdict.RETRY
     error = made.failure("T", "g")
     assert isinstance(error, SendError)
     assert error.outcome is Outcome.NOT_SENT

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from client.admin.descriptions import merged, of_apache, of_ours
-from remoting.protocol.bodies.clients import Connection, ConsumerConnection
+from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
 from remoting.protocol.bodies.description import (
     BlockedQueue,
-    GroupDescription,
+    GroupDescriptionBody,
     GroupFinding,
     GroupMemberInfo,
     GroupQueueInfo,
@@ -35,7 +35,7 @@ def queue(number: int, **facts: object) -> GroupQueueInfo:
 
 
 def owner(info: GroupQueueInfo) -> str | None:
-    answer = GroupDescription(members=[member("a"), member("b")], queues=[info])
+    answer = GroupDescriptionBody(members=[member("a"), member("b")], queues=[info])
     return of_ours("g", "broker-a", answer, NOW).queues[0].owner
 
 
@@ -54,14 +54,14 @@ def test_who_has_left_owns_nothing() -> None:
 
 
 def test_a_queue_without_an_offset_is_told_from_one_at_zero() -> None:
-    answer = GroupDescription(queues=[queue(0, committed=-1), queue(1, committed=0)])
+    answer = GroupDescriptionBody(queues=[queue(0, committed=-1), queue(1, committed=0)])
     described = of_ours("g", "broker-a", answer, NOW)
     assert [state.committed for state in described.queues] == [None, 0]
 
 
 def test_a_blocked_queue_says_by_what() -> None:
     blocked = BlockedQueue(offset=7, msg_id="id", since_ms=NOW_MS - 5000, error="boom")
-    answer = GroupDescription(queues=[queue(0, blocked=blocked, blocked_by="a")])
+    answer = GroupDescriptionBody(queues=[queue(0, blocked=blocked, blocked_by="a")])
     found = of_ours("g", "broker-a", answer, NOW).queues[0].blocked
     assert found is not None
     assert (found.offset, found.message_id, found.member, found.error) == (7, "id", "a", "boom")
@@ -74,7 +74,7 @@ def test_brokers_answers_become_one() -> None:
         of_ours(
             "g",
             name,
-            GroupDescription(
+            GroupDescriptionBody(
                 members=[member("b"), member("a")], conflicts=[problem], queues=[queue(0)]
             ),
             NOW,
@@ -93,14 +93,16 @@ def test_brokers_answers_become_one() -> None:
 
 
 def test_one_client_id_on_two_connections_of_a_broker_is_there_twice() -> None:
-    answer = GroupDescription(members=[member("a"), member("a")])
+    answer = GroupDescriptionBody(members=[member("a"), member("a")])
     described = merged("g", [of_ours("g", "broker-a", answer, NOW)])
     assert [one.client_id for one in described.members] == ["a", "a"]
 
 
 def test_an_apache_brokers_members_look_alike() -> None:
     answer = ConsumerConnection(
-        connection_set=[Connection(client_id="a", client_addr="x:1", language="JAVA", version=407)],
+        connection_set=[
+            ConnectionInfo(client_id="a", client_addr="x:1", language="JAVA", version=407)
+        ],
         subscription_table={"T": SubscriptionData(topic="T", sub_string="*")},
         message_model="CLUSTERING",
     )

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from client.producer.columns import ELEMENT_BYTES, Lanes, MessageColumns
+from client.producer.columns import ELEMENT_BYTES, MessageColumns, SendLanes
 from remoting.protocol.queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(3)]
 
 
-def made(*, linger: float = 0.0, messages: int = 5, size: int = 1000) -> Lanes:
-    return Lanes(linger=linger, max_batch_messages=messages, max_batch_bytes=size)
+def made(*, linger: float = 0.0, messages: int = 5, size: int = 1000) -> SendLanes:
+    return SendLanes(linger=linger, max_batch_messages=messages, max_batch_bytes=size)
 
 
 def item(number: int = 0, *, queue: MessageQueue | None = None, body: int = 10) -> MessageColumns:
@@ -25,7 +25,7 @@ def item(number: int = 0, *, queue: MessageQueue | None = None, body: int = 10) 
     return columns
 
 
-def add(lanes: Lanes, columns: MessageColumns, now: float = 0.0, spread: int = 1) -> bool:
+def add(lanes: SendLanes, columns: MessageColumns, now: float = 0.0, spread: int = 1) -> bool:
     columns.spread = spread
     return lanes.add(columns, now)
 

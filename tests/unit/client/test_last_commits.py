@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client import serde
-from client.consumer.commits import Commits
+from client.consumer.commits import OffsetCommits
 from client.consumer.fetcher import Fetcher
 from client.consumer.intake import Intake
 from client.consumer.offset_store import commit_last
@@ -245,7 +245,7 @@ async def test_the_last_commit_comes_after_an_automatic_one_on_its_way() -> None
     settled = {QUEUE: 5}
     table: Any = Table(pauses=[0.5, 0.1])
     reader: Any = SimpleNamespace(settled=lambda: dict(settled))
-    commits = Commits(Offsets(table), reader, "g")
+    commits = OffsetCommits(Offsets(table), reader, "g")
     by_time = asyncio.create_task(commits.by_time(1.0))
     await asyncio.sleep(1.2)
     assert table.now == 1

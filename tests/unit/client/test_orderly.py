@@ -10,7 +10,7 @@ import pytest
 
 from client.consumer.options import Orderly
 from client.consumer.orderly import InOrder
-from client.consumer.outcome import COMMIT, ROLLBACK, Verdict
+from client.consumer.outcome import COMMIT, ROLLBACK, OutcomeKind
 from client.errors import ConsumerStopped, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, QueueBlocked
 from remoting.protocol.queue import MessageQueue
@@ -121,7 +121,7 @@ async def test_after_max_retries_it_is_dead_lettered_and_the_queue_goes_on(make:
     await eventually(lambda: held.queue.commit_point == 2)
     assert got == [(0, 0), (0, 1), (0, 2), (1, 0)]
     [(offset, outcome)] = works.shelf.returned
-    assert (offset, outcome.verdict) == (0, Verdict.DEAD_LETTER)
+    assert (offset, outcome.verdict) == (0, OutcomeKind.DEAD_LETTER)
 
 
 async def test_a_dead_letter_that_can_not_be_put_aside_blocks_until_it_can(make: Make):

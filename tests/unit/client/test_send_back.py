@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client import serde
-from client.consumer.outcome import DONE, Outcome, Verdict, outcome_of
+from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, outcome_of
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.send_back import SendBack, Unshared
 from client.errors import DeadLetter, PocketMQError, RetryLater, UsageError, remote_error
@@ -187,7 +187,7 @@ async def test_broadcasting_has_no_way_back(caplog: pytest.LogCaptureFixture):
     ("delay", "level"), [(None, 0), (0, 1), (1, 1), (1.5, 2), (59, 5), (7200, 18), (10**9, 18)]
 )
 def test_delays_are_rounded_up_to_a_level(delay: float | None, level: int):
-    assert Outcome(Verdict.RETRY, delay).delay_level == level
+    assert MessageOutcome(OutcomeKind.RETRY, delay).delay_level == level
 
 
 def test_a_message_of_a_pull_consumer_has_no_outcome():
@@ -210,5 +210,5 @@ def test_a_message_that_was_sent_back_has_the_topic_it_came_from():
 
 
 def test_outcomes_of_nothing_raised_and_of_errors():
-    assert DONE.verdict is Verdict.DONE
-    assert outcome_of(PocketMQError("x")).verdict is Verdict.RETRY
+    assert DONE.verdict is OutcomeKind.DONE
+    assert outcome_of(PocketMQError("x")).verdict is OutcomeKind.RETRY

@@ -20,7 +20,7 @@ from client.consumer.options import PushOptions
 from client.consumer.received import ReceivedMessage
 from client.errors import UnreadableMessage, UsageError
 from client.heartbeat import Members
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 from client.positions import check_group, check_topic_name, instant, milliseconds, seconds
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData, SubscriptionData
@@ -192,9 +192,9 @@ def test_use_before_start_and_after_close_says_so():
     life = Lifecycle("producer")
     with pytest.raises(UsageError, match="not started"):
         life.check()
-    life.state = State.OPEN
+    life.state = LifecycleState.OPEN
     life.check()
-    life.state = State.CLOSED
+    life.state = LifecycleState.CLOSED
     with pytest.raises(UsageError, match="closed"):
         life.check()
 
@@ -202,10 +202,10 @@ def test_use_before_start_and_after_close_says_so():
 def test_use_in_a_fork_says_so():
     script = """
 import os
-from client.lifecycle import Lifecycle, State
+from client.lifecycle import Lifecycle, LifecycleState
 
 life = Lifecycle("producer")
-life.state = State.OPEN
+life.state = LifecycleState.OPEN
 if os.fork() == 0:
     try:
         life.check()

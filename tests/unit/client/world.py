@@ -16,7 +16,7 @@ from client.heartbeat import GROUP_REQUESTS, Heartbeats, Members, group_of
 from client.producer.queue_selector import FaultTable
 from client.remote import Remote
 from client.routes import Route, RouteTable
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
@@ -135,7 +135,7 @@ class Link:
             async with asyncio.timeout(timeout):
                 return await self._request(command)
         except TimeoutError:
-            raise RequestTimeout(self.broker.address, command.code, timeout) from None
+            raise AnswerTimeout(self.broker.address, command.code, timeout) from None
 
     def request_nowait(self, command: Command, *, timeout: float) -> asyncio.Future[Command]:
         # A task's first step comes later, but a connection sends in the order of the calls.

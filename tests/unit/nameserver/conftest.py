@@ -14,7 +14,7 @@ import pytest
 
 from nameserver.config import NameServerConfig
 from nameserver.requests import process
-from nameserver.state import State
+from nameserver.state import NameServerState
 from remoting.clock import ManualClock
 from remoting.errors import ConnectionLost
 from remoting.protocol.command import Command
@@ -53,7 +53,7 @@ class Captured:
 class Requests:
     """Sends requests to a state and waits for the answers."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: NameServerState) -> None:
         self.state = state
         self.peer = FakePeer()
 
@@ -82,12 +82,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def state(config: NameServerConfig, clock: ManualClock) -> State:
-    return State.load(config, clock)
+def state(config: NameServerConfig, clock: ManualClock) -> NameServerState:
+    return NameServerState.load(config, clock)
 
 
 @pytest.fixture
-def ask(state: State) -> Requests:
+def ask(state: NameServerState) -> Requests:
     return Requests(state)
 
 

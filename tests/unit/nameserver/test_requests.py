@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nameserver.config import NameServerConfig
-from nameserver.routes import RouteTable
-from nameserver.state import State
+from nameserver.routes import RouteInfoTable
+from nameserver.state import NameServerState
 from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.registration import RegisterBrokerBody, body_crc32, encode_compressed
@@ -48,7 +48,9 @@ class TestRegister:
         assert ask(command).code == SUCCESS
         assert ask(route_of("t")).code == SUCCESS
 
-    def test_without_a_body_it_tells_only_that_it_is_there(self, ask: Ask, state: State) -> None:
+    def test_without_a_body_it_tells_only_that_it_is_there(
+        self, ask: Ask, state: NameServerState
+    ) -> None:
         assert ask(register(body=b"")).code == SUCCESS
         assert list(state.routes.brokers()) == ["broker-a"]
 
@@ -65,7 +67,7 @@ class TestRegister:
             "haServerAddr": "10.0.0.1:109112",
         }
 
-    def test_its_fields_are_read_as_java_reads_them(self, ask: Ask, state: State) -> None:
+    def test_its_fields_are_read_as_java_reads_them(self, ask: Ask, state: NameServerState) -> None:
         sent = register(T)
         fields = {"compressed": "0", "brokerId": "+٠", "bodyCrc32": "00", "new in 6.0": "x"}
         pairs = (*(sent.all_pairs() or ()), *fields.items())
@@ -73,12 +75,16 @@ class TestRegister:
         assert list(state.routes.brokers()) == ["broker-a"]
 
     @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 256])
-    def test_impossible_names_are_refused(self, ask: Ask, name: str, state: State) -> None:
+    def test_impossible_names_are_refused(
+        self, ask: Ask, name: str, state: NameServerState
+    ) -> None:
         assert ask(register(T, name=name)).code == ERROR
         assert ask(register(T, broker_id=-1)).code == ERROR
         assert not state.routes.brokers()
 
-    def test_topics_with_impossible_names_are_left_out(self, ask: Ask, state: State) -> None:
+    def test_topics_with_impossible_names_are_left_out(
+        self, ask: Ask, state: NameServerState
+    ) -> None:
         ask(register(T, TopicConfig("bad name"), TopicConfig("n" * 256)))
         assert state.routes.topics() == ["t"]
 
@@ -87,8 +93,8 @@ class TestRegister:
         data = decode(TopicRouteData, ask(route_of("t")).body).queue_datas[0]
         assert (data.read_queue_nums, data.write_queue_nums) == (0, 65_536)
 
-    def test_a_full_table_is_a_sentence(self, ask: Ask, state: State) -> None:
-        state.routes = RouteTable(max_brokers=1)
+    def test_a_full_table_is_a_sentence(self, ask: Ask, state: NameServerState) -> None:
+        state.routes = RouteInfoTable(max_brokers=1)
         assert ask(register(name="x", address="1:1")).code == SUCCESS
         reply = ask(register(name="y", address="2:2"))
         assert reply.code == ERROR
@@ -104,7 +110,7 @@ class TestRegister:
             ask(register(body=b"no zlib", compressed=True))
 
     def test_order_topics_are_told_to_brokers(
-        self, ask: Ask, config: NameServerConfig, state: State
+        self, ask: Ask, config: NameServerConfig, state: NameServerState
     ) -> None:
         ask(put("ORDER_TOPIC_CONFIG", "t", "broker-a:4"))
         assert decode(KVTable, ask(register(T)).body).table == {"t": "broker-a:4"}
@@ -114,7 +120,7 @@ class TestRegister:
 
 class TestLiveness:
     def test_a_silent_broker_is_dropped_and_its_connection_closed(
-        self, ask: Ask, state: State, clock: ManualClock, new_peer: type[Any]
+        self, ask: Ask, state: NameServerState, clock: ManualClock, new_peer: type[Any]
     ) -> None:
         broker = new_peer()
         ask(register(T), broker)
@@ -126,7 +132,9 @@ class TestLiveness:
         assert "too long" in str(broker.close_reason)
         assert ask(route_of("t")).code == ResponseCode.TOPIC_NOT_EXIST
 
-    def test_a_heartbeat_keeps_it(self, ask: Ask, state: State, clock: ManualClock) -> None:
+    def test_a_heartbeat_keeps_it(
+        self, ask: Ask, state: NameServerState, clock: ManualClock
+    ) -> None:
         ask(register(T))
         clock.advance(100)
         header = registration.BrokerHeartbeatRequestHeader(
@@ -138,7 +146,7 @@ class TestLiveness:
         assert ask(route_of("t")).code == SUCCESS
 
     def test_a_broker_may_name_its_own_timeout(
-        self, ask: Ask, state: State, clock: ManualClock
+        self, ask: Ask, state: NameServerState, clock: ManualClock
     ) -> None:
         ask(register(T, heartbeat_timeout_millis=1000))
         clock.advance(1.1)
@@ -146,7 +154,7 @@ class TestLiveness:
         assert not state.routes.brokers()
 
     def test_a_closed_connection_ends_the_broker_at_once(
-        self, ask: Ask, state: State, new_peer: type[Any]
+        self, ask: Ask, state: NameServerState, new_peer: type[Any]
     ) -> None:
         broker = new_peer()
         ask(register(T), broker)
@@ -154,7 +162,7 @@ class TestLiveness:
         assert not state.routes.brokers()
 
     def test_a_wall_clock_that_jumps_kills_nobody(
-        self, ask: Ask, state: State, clock: ManualClock
+        self, ask: Ask, state: NameServerState, clock: ManualClock
     ) -> None:
         ask(register(T))
         clock._now_ms += 10**9

@@ -16,8 +16,8 @@ from nameserver.routes import (
     Queues,
     Registered,
     Registration,
+    RouteInfoTable,
     RouteLimitError,
-    RouteTable,
 )
 from remoting.protocol.bodies.topic import DataVersion
 
@@ -35,22 +35,22 @@ B = replace(A, broker_name="broker-b", address="10.0.0.2:10911", connection="con
 SLAVE = replace(A, broker_id=1, address="10.0.0.9:10911", connection="conn-s", topics=None)
 
 
-def table_of(*registrations: Registration, **limits: Any) -> RouteTable:
-    table = RouteTable(**limits)
+def table_of(*registrations: Registration, **limits: Any) -> RouteInfoTable:
+    table = RouteInfoTable(**limits)
     for registration in registrations:
         table.register(registration, 0)
     table.check_invariants()
     return table
 
 
-def names(table: RouteTable, topic: str) -> list[str]:
+def names(table: RouteInfoTable, topic: str) -> list[str]:
     route = table.route(topic)
     return [] if route is None else [broker.name for broker in route.brokers]
 
 
 class TestRegister:
     def test_a_first_registration_makes_the_routes(self) -> None:
-        table = RouteTable()
+        table = RouteInfoTable()
         done = table.register(A, 0)
         assert done == Registered(Change(frozenset({"t", "u"})), True, None, None, None)
         route = table.route("t")
@@ -101,7 +101,7 @@ class TestRegister:
         assert table.brokers()["broker-a"].addresses == {0: A.address, 1: SLAVE.address}
 
     def test_a_slave_without_a_living_master_is_told_nothing(self) -> None:
-        done = RouteTable().register(SLAVE, 0)
+        done = RouteInfoTable().register(SLAVE, 0)
         assert (done.master_address, done.ha_address) == (None, None)
 
     def test_a_restarted_broker_with_another_address_replaces_the_former(self) -> None:
@@ -222,7 +222,7 @@ class TestAdministration:
         assert route.queues["broker-a"].perm == 6
 
     def test_permissions_of_an_unknown_broker_are_nothing(self) -> None:
-        assert RouteTable().wipe_write_permission("nobody") == (0, NO_CHANGE)
+        assert RouteInfoTable().wipe_write_permission("nobody") == (0, NO_CHANGE)
 
     def test_a_wipe_is_lost_at_the_next_changed_registration(self) -> None:
         table = table_of(A)
@@ -300,7 +300,7 @@ class RouteTableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = RouteTable(max_brokers=3, max_entries=6)
+        self.table = RouteInfoTable(max_brokers=3, max_entries=6)
         self.now_ms = 0
         self.before: dict[str, object] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.bench import Latencies, Result
+from pocketmq.bench import BenchResult, Latencies
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.sampled_from([0.01, 0.5, 0.99, 1.0]))
@@ -29,6 +29,6 @@ def test_no_more_buckets_than_widths_however_many_are_added() -> None:
 
 
 def test_a_result_of_nothing_is_a_row_without_latencies() -> None:
-    row = Result("produce").row()
+    row = BenchResult("produce").row()
     assert row["per_s"] == 0
     assert row["p50_ms"] is None

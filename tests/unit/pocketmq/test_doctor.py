@@ -9,11 +9,11 @@ import pytest
 
 from broker import fast_path
 from pocketmq import probe
-from pocketmq.doctor import Case, Finding, Verdict, examine
+from pocketmq.doctor import Case, CheckResult, CheckVerdict, examine
 from pocketmq.doctor import servers as machine
 from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
-from remoting.protocol.bodies.clients import Connection, ConsumerConnection
+from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.protocol.bodies.stats import ConsumeStats, KVTable, OffsetWrapper
 from remoting.protocol.codes import RequestCode
@@ -72,18 +72,18 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     return table
 
 
-def findings(**case: Any) -> list[Finding]:
+def findings(**case: Any) -> list[CheckResult]:
     given = {"name_servers": [NAME_SERVER], "clock": CLOCK, **case}
     return list(examine(Case(**given)))
 
 
-def bad(**case: Any) -> list[Finding]:
-    return [finding for finding in findings(**case) if finding.verdict is not Verdict.OK]
+def bad(**case: Any) -> list[CheckResult]:
+    return [finding for finding in findings(**case) if finding.verdict is not CheckVerdict.OK]
 
 
 def test_a_healthy_cluster_has_nothing_to_remedy(servers: Servers) -> None:
     found = findings()
-    assert [f for f in found if f.verdict is not Verdict.OK] == []
+    assert [f for f in found if f.verdict is not CheckVerdict.OK] == []
     assert {"version", "interpreter", "name server", "broker", "clock", "disk"} <= {
         f.check for f in found
     }
@@ -91,7 +91,7 @@ def test_a_healthy_cluster_has_nothing_to_remedy(servers: Servers) -> None:
 
 def test_a_name_server_that_is_down_is_a_failure(servers: Servers) -> None:
     (found,) = bad(name_servers=[NAME_SERVER, "10.0.0.9:9876"])
-    assert (found.check, found.verdict) == ("name server", Verdict.FAILED)
+    assert (found.check, found.verdict) == ("name server", CheckVerdict.FAILED)
     assert "10.0.0.9:9876" in found.found
     assert found.remedy
 
@@ -132,7 +132,7 @@ def test_a_loopback_address_is_named_as_the_reason(servers: Servers, address: st
     assert "the broker's own machine" in found.remedy
     servers[address, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
     (found,) = bad()
-    assert (found.check, found.verdict) == ("advertised address", Verdict.WARNING)
+    assert (found.check, found.verdict) == ("advertised address", CheckVerdict.WARNING)
 
 
 def test_a_broker_that_refuses_is_told_from_one_that_is_away(servers: Servers) -> None:
@@ -152,13 +152,15 @@ def test_a_clock_that_differs_is_a_warning(servers: Servers, off_ms: int, word: 
     ("used", "verdicts"),
     [
         ("0.75", []),
-        ("0.76", [Verdict.WARNING]),
-        ("0.90", [Verdict.WARNING]),
-        ("0.91", [Verdict.FAILED]),
+        ("0.76", [CheckVerdict.WARNING]),
+        ("0.90", [CheckVerdict.WARNING]),
+        ("0.91", [CheckVerdict.FAILED]),
         ("", []),
     ],
 )
-def test_a_disk_that_fills_is_noticed(servers: Servers, used: str, verdicts: list[Verdict]) -> None:
+def test_a_disk_that_fills_is_noticed(
+    servers: Servers, used: str, verdicts: list[CheckVerdict]
+) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         commitLogDiskRatio=used, runtime="?"
     )
@@ -172,9 +174,9 @@ def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) 
         pocketmqFilesNotDeleted="1",
     )
     assert [(f.check, f.verdict) for f in bad()] == [
-        ("store", Verdict.FAILED),
-        ("retention", Verdict.WARNING),
-        ("retention", Verdict.WARNING),
+        ("store", CheckVerdict.FAILED),
+        ("retention", CheckVerdict.WARNING),
+        ("retention", CheckVerdict.WARNING),
     ]
     assert "a takes no messages: the disk of /data is 91% full" in bad()[0].found
     assert "deleted files of messages before their time, for want of room: 3" in bad()[1].found
@@ -185,14 +187,18 @@ def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> N
         pocketmqDamagedMessages="2", pocketmqStorePath="/data"
     )
     (found,) = bad()
-    assert (found.check, found.verdict) == ("damage", Verdict.FAILED)
+    assert (found.check, found.verdict) == ("damage", CheckVerdict.FAILED)
     assert found.found == "a does not deliver messages that are not what was stored: 2"
     assert "'pocketmq store verify /data', restore the store from a copy" in found.remedy
 
 
 @pytest.mark.parametrize(
     ("limit", "taken", "verdict"),
-    [("65536", "100", Verdict.OK), ("1024", "100", Verdict.WARNING), ("65536", "9500", "warning")],
+    [
+        ("65536", "100", CheckVerdict.OK),
+        ("1024", "100", CheckVerdict.WARNING),
+        ("65536", "9500", "warning"),
+    ],
 )
 def test_connections_that_are_or_will_be_refused_are_noticed(
     servers: Servers, limit: str, taken: str, verdict: str
@@ -210,7 +216,7 @@ def test_entries_that_were_restored_are_told(servers: Servers) -> None:
         pocketmqRestoredEntries="3", pocketmqStorePath="/data"
     )
     (found,) = bad()
-    assert (found.check, found.verdict) == ("damage", Verdict.WARNING)
+    assert (found.check, found.verdict) == ("damage", CheckVerdict.WARNING)
     assert found.found == "a has restored damaged entries of consume queues from the log: 3"
     assert "check the disk; look for more with 'pocketmq store verify /data'" in found.remedy
 
@@ -224,9 +230,9 @@ def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> N
         pocketmqIndexTrouble="the index /data/index can't be written",
     )
     assert [(f.check, f.verdict) for f in bad()] == [
-        ("offsets", Verdict.FAILED),
-        ("store", Verdict.WARNING),
-        ("index", Verdict.WARNING),
+        ("offsets", CheckVerdict.FAILED),
+        ("store", CheckVerdict.WARNING),
+        ("index", CheckVerdict.WARNING),
     ]
     assert "no config/consumerOffset.json" in bad()[0].found
     assert "2 damaged places" in bad()[1].found
@@ -268,7 +274,7 @@ def test_a_group_that_is_not_there_is_a_warning(servers: Servers) -> None:
 def test_a_group_ahead_of_its_queues_is_a_failure(servers: Servers) -> None:
     queue = MessageQueue("orders", "a", 0)
     servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = ConsumerConnection(
-        connection_set=[Connection(client_id="x")]
+        connection_set=[ConnectionInfo(client_id="x")]
     )
     servers[BROKER, RequestCode.GET_CONSUME_STATS] = ConsumeStats(
         offset_table={queue: OffsetWrapper(broker_offset=5, consumer_offset=9)}
@@ -306,6 +312,6 @@ def test_a_core_that_is_not_compiled_is_a_warning(
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = KVTable(table=table)
     here, there = (one for one in findings() if one.check == "core")
     for one in (here, there):
-        assert one.verdict is Verdict.WARNING
+        assert one.verdict is CheckVerdict.WARNING
         assert why in one.found
         assert one.remedy.startswith(remedy)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from pocketmq import probe
-from pocketmq.doctor import Case, Finding, Verdict
+from pocketmq.doctor import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.topics import topic
 from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
-from remoting.protocol.bodies.clients import Connection, ConsumerConnection, ConsumerRunningInfo
+from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection, ConsumerRunningInfo
 from remoting.protocol.bodies.description import (
     FindingKind,
-    GroupDescription,
+    GroupDescriptionBody,
     GroupFinding,
     GroupMemberInfo,
     GroupQueueInfo,
@@ -55,7 +55,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     monkeypatch.setattr(probe, "ask", answers.ask)
     answers[DESCRIBE] = description()
     answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = ConsumerConnection(
-        connection_set=[Connection(client_id="m")]
+        connection_set=[ConnectionInfo(client_id="m")]
     )
     answers[RequestCode.GET_CONSUME_STATS] = ConsumeStats(
         offset_table={QUEUE: OffsetWrapper(broker_offset=5, consumer_offset=5)}
@@ -63,10 +63,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return answers
 
 
-def description(**changes: Any) -> GroupDescription:
+def description(**changes: Any) -> GroupDescriptionBody:
     member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 1000)
     queues = [GroupQueueInfo(topic="orders", queue_id=0, max_offset=5, committed=5)]
-    return GroupDescription(**{"members": [member], "queues": queues, **changes})
+    return GroupDescriptionBody(**{"members": [member], "queues": queues, **changes})
 
 
 def case(name: str | None = "g", **more: Any) -> Case:
@@ -80,9 +80,9 @@ def case(name: str | None = "g", **more: Any) -> Case:
     )
 
 
-def bad(name: str | None = "g") -> list[Finding]:
+def bad(name: str | None = "g") -> list[CheckResult]:
     found = [*all_groups(case(name)), *group(case(name))]
-    return [finding for finding in found if finding.verdict is not Verdict.OK]
+    return [finding for finding in found if finding.verdict is not CheckVerdict.OK]
 
 
 def test_a_healthy_group_has_nothing_to_remedy(broker: Brokers) -> None:
@@ -94,7 +94,7 @@ def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: Fin
     finding = GroupFinding(kind=kind, text="it is so", docs="docs/consumer-groups.md#x")
     broker[DESCRIBE] = description(warnings=[finding])
     (found,) = bad()
-    assert (found.verdict, found.found) == (Verdict.WARNING, "it is so")
+    assert (found.verdict, found.found) == (CheckVerdict.WARNING, "it is so")
     assert found.remedy == "see docs/consumer-groups.md#x"
     assert found.check
 
@@ -150,7 +150,7 @@ def test_dead_letters_that_wait_are_told(broker: Brokers) -> None:
 def test_at_an_apache_broker_more_members_than_queues_are_counted(broker: Brokers) -> None:
     broker[DESCRIBE] = NoAnswer("code 3", 3)
     assert bad() == []
-    members = ConsumerConnection(connection_set=[Connection(client_id=c) for c in "abc"])
+    members = ConsumerConnection(connection_set=[ConnectionInfo(client_id=c) for c in "abc"])
     broker[RequestCode.GET_CONSUMER_CONNECTION_LIST] = members
     (found,) = bad()
     assert "3 members and its topics at most 1 queues: 2 of them get nothing" in found.found

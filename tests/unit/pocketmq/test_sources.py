@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketmq.formats import Entry, Fields, SourceError, entries
+from pocketmq.formats import Fields, InputEntry, SourceError, entries
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 WHOLE = Fields()
 
 
-def read(data: bytes, form: str, fields: Fields = WHOLE) -> list[Entry]:
+def read(data: bytes, form: str, fields: Fields = WHOLE) -> list[InputEntry]:
     return list(entries(io.BytesIO(data), form, fields))
 
 
@@ -57,8 +57,10 @@ def test_more_than_a_message_holds_is_refused_without_reading_it_all(form: str) 
 def test_a_json_line_is_the_body_and_its_fields_are_the_parts() -> None:
     line = b'{"id": 7, "kind": "paid", "user": "u-1", "note": null, "all": ["a", "b"]}'
     fields = Fields(key="all", tag="kind", sharding_key="user")
-    assert read(line + b"\n\n", "jsonl", fields) == [Entry(line, ("a", "b"), "paid", "u-1")]
-    assert read(line, "jsonl", Fields(key="id", tag="note")) == [Entry(line, ("7",), None, None)]
+    assert read(line + b"\n\n", "jsonl", fields) == [InputEntry(line, ("a", "b"), "paid", "u-1")]
+    assert read(line, "jsonl", Fields(key="id", tag="note")) == [
+        InputEntry(line, ("7",), None, None)
+    ]
 
 
 def test_a_field_can_be_the_body() -> None:
@@ -84,15 +86,15 @@ def test_bad_json_lines_are_named(data: bytes, complaint: str) -> None:
 def test_a_row_is_the_body_as_it_stands_in_the_file() -> None:
     data = b'id,name\r\n1,"a\nb"\r\n2,c\r\n'
     assert read(data, "csv", Fields(key="id")) == [
-        Entry(b'1,"a\nb"', ("1",)),
-        Entry(b"2,c", ("2",)),
+        InputEntry(b'1,"a\nb"', ("1",)),
+        InputEntry(b"2,c", ("2",)),
     ]
 
 
 def test_a_column_can_be_the_body_and_an_empty_one_is_no_tag() -> None:
     assert read(b"t,b\n,x\ny,z\n", "csv", Fields(body="b", tag="t")) == [
-        Entry(b"x"),
-        Entry(b"z", tag="y"),
+        InputEntry(b"x"),
+        InputEntry(b"z", tag="y"),
     ]
 
 

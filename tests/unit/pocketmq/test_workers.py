@@ -12,7 +12,7 @@ from pocketmq.workers import (
     FIRST_DELAY,
     LONGEST_DELAY,
     STEADY_AFTER,
-    Plan,
+    WorkerPlan,
     facts_of,
     forgotten,
     next_delay,
@@ -83,7 +83,7 @@ def test_each_worker_serves_its_own_metrics(first: int, ports: list[str]) -> Non
 
 
 def test_a_worker_that_comes_back_has_its_old_ports() -> None:
-    plan = Plan(name="b-0", settings={"listenPort": "0"}, options=["--json"])
+    plan = WorkerPlan(name="b-0", settings={"listenPort": "0"}, options=["--json"])
     assert "--set=listenPort=0" in plan.command({})
     command = plan.command({"broker": "127.0.0.1:4711", "metrics": "127.0.0.1:4712"})
     assert "--set=listenPort=4711" in command

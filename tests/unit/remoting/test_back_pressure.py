@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
+from remoting import connection
 from remoting import connection as connection_module
-from remoting import link
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.errors import ConnectionLost, TooManyRequests
@@ -281,7 +281,7 @@ async def test_a_request_that_ends_after_its_connection_harms_nothing() -> None:
 @pytest.fixture
 def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SLICE_BYTES", 1)
-    monkeypatch.setattr(link, "READ_AHEAD_BYTES", 200)
+    monkeypatch.setattr(connection, "READ_AHEAD_BYTES", 200)
 
 
 @pytest.mark.usefixtures("tiny_slices")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remoting.errors import ConnectionLost, RequestTimeout, TooManyRequests
+from remoting.errors import AnswerTimeout, ConnectionLost, TooManyRequests
 from remoting.limits import MAX_LOOKS, ConnectionLimits
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
@@ -40,7 +40,7 @@ async def test_an_answer_after_the_timeout_is_dropped_and_counted() -> None:
     peer.wait(2.9)
     assert not asking.done()
     peer.wait(0.2)
-    with pytest.raises(RequestTimeout, match=r"10\.0\.0\.9:4711 .* request 105 within 3 s"):
+    with pytest.raises(AnswerTimeout, match=r"10\.0\.0\.9:4711 .* request 105 within 3 s"):
         await asking
     assert peer.counters.requests_timed_out == 1
     peer.says(peer.hears()[0].reply())
@@ -53,11 +53,11 @@ async def test_each_request_has_its_own_timeout() -> None:
     quick = peer.connection.request_nowait(request(), timeout=1)
     peer.wait(1.1)
     await turns()
-    assert isinstance(quick.exception(), RequestTimeout)
+    assert isinstance(quick.exception(), AnswerTimeout)
     assert not slow.done()
     peer.wait(29)
     await turns()
-    assert isinstance(slow.exception(), RequestTimeout)
+    assert isinstance(slow.exception(), AnswerTimeout)
 
 
 async def test_an_answer_that_lies_in_the_socket_at_the_deadline_is_read_first() -> None:
@@ -72,7 +72,7 @@ async def test_an_answer_that_lies_in_the_socket_at_the_deadline_is_read_first()
     await turns(1)
     assert [future.done() for future in futures] == [True, True, False]
     await turns()
-    assert isinstance(futures[2].exception(), RequestTimeout)
+    assert isinstance(futures[2].exception(), AnswerTimeout)
     peer.says(silent)
     assert peer.counters.responses_unknown == 1
 
@@ -91,7 +91,7 @@ async def test_a_deadline_our_own_loop_slept_through_gives_the_peer_that_time_ag
     assert first.done()
     peer.wait(0.2)
     await turns()
-    assert isinstance(second.exception(), RequestTimeout)
+    assert isinstance(second.exception(), AnswerTimeout)
 
 
 async def test_answers_that_never_end_do_not_put_off_a_deadline_for_ever() -> None:
@@ -102,7 +102,7 @@ async def test_answers_that_never_end_do_not_put_off_a_deadline_for_ever() -> No
         peer.clock.advance(0.001)
         peer.says(Command(0, 77, FLAG_RESPONSE))
         await turns(1)
-    assert isinstance(waiting.exception(), RequestTimeout)
+    assert isinstance(waiting.exception(), AnswerTimeout)
 
 
 async def test_a_connection_that_ends_while_a_deadline_is_judged_says_so() -> None:

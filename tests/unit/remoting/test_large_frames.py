@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting import connection
 from remoting import framing as landing
-from remoting import link
 from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, BufferPool
 from remoting.limits import ConnectionLimits
 from remoting.protocol.frame import encode
@@ -72,7 +72,7 @@ def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
         peer.endpoint.alarms.close()
 
     small = {"LARGE_REST_BYTES": 40, "BEGIN_BYTES": 20}
-    with patch.multiple(landing, **small), patch.multiple(link, **small):
+    with patch.multiple(landing, **small), patch.multiple(connection, **small):
         asyncio.run(scenario())
 
 

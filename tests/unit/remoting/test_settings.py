@@ -12,7 +12,7 @@ import pytest
 from remoting.settings import (
     MAX_FILE_BYTES,
     ConfigError,
-    Refused,
+    RefusedKey,
     Settings,
     addresses,
     boolean,
@@ -32,7 +32,7 @@ from remoting.settings import (
 @dataclass(frozen=True, kw_only=True)
 class Sample(Settings):
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset({"deleteWhen", "fileReservedTime"})
-    REFUSED_KEYS: ClassVar[Mapping[str, Refused]] = {
+    REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {
         "useTLS": refused("there is no TLS; take the key out"),
         "brokerRole": refused("there is no replication", "async_master"),
     }

@@ -38,7 +38,7 @@ def test_a_manual_clock_moves_both_hands_and_only_forward() -> None:
         errors.ConnectFailed("h:1", "Connection refused"),
         errors.ConnectFailed("h:1", "Connection refused", "look again"),
         errors.ConnectionLost("h:1", "closed by the peer"),
-        errors.RequestTimeout("h:1", 10, 2.5),
+        errors.AnswerTimeout("h:1", 10, 2.5),
         errors.TooManyRequests("h:1", "requests", 65535),
         errors.BindFailed("h:1", 98, "Address already in use", "choose another"),
     ],

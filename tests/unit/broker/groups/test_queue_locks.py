@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.queue_locks import LOCK_LIVE_MS, QueueLocks
+from broker.groups.queue_locks import LOCK_LIVE_MS, LockTable
 from broker.processors.errors import LimitReached
 from remoting.protocol.queue import MessageQueue
 
@@ -12,19 +12,19 @@ Q0, Q1, Q2 = (MessageQueue("T", "b", number) for number in range(3))
 
 
 def test_free_queues_are_taken():
-    locks = QueueLocks()
+    locks = LockTable()
     assert locks.lock("g", "a", [Q0, Q1], 0) == [Q0, Q1]
     assert locks.owner("g", Q0, 0) == "a"
 
 
 def test_queues_of_others_are_left_out():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "b", [Q0, Q1], 1) == [Q1]
 
 
 def test_a_lock_is_taken_by_force():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "b", [Q0, Q1], 1, by_force=True) == [Q0, Q1]
     assert locks.lock("g", "a", [Q0], 2) == []
@@ -32,13 +32,13 @@ def test_a_lock_is_taken_by_force():
 
 
 def test_groups_do_not_meet():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("h", "b", [Q0], 0) == [Q0]
 
 
 def test_a_lock_lives_60_seconds_and_no_longer():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "b", [Q0], LOCK_LIVE_MS) == []
     assert locks.lock("g", "b", [Q0], LOCK_LIVE_MS + 1) == [Q0]
@@ -46,14 +46,14 @@ def test_a_lock_lives_60_seconds_and_no_longer():
 
 
 def test_locking_again_refreshes():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "a", [Q0], 50_000) == [Q0]
     assert locks.lock("g", "b", [Q0], 100_000) == []
 
 
 def test_only_the_holder_unlocks():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0, Q1], 0)
     locks.unlock("g", "b", [Q0])
     assert locks.owner("g", Q0, 0) == "a"
@@ -63,7 +63,7 @@ def test_only_the_holder_unlocks():
 
 
 def test_unlocking_the_last_one_forgets_the_group():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     locks.unlock("g", "a", [Q0])
     locks.unlock("unknown", "a", [Q0])
@@ -72,7 +72,7 @@ def test_unlocking_the_last_one_forgets_the_group():
 
 
 def test_a_sweep_forgets_what_has_ended():
-    locks = QueueLocks()
+    locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     locks.lock("h", "a", [Q0, Q1], 40_000)
     assert locks.sweep(70_000) == 1
@@ -80,7 +80,7 @@ def test_a_sweep_forgets_what_has_ended():
 
 
 def test_a_full_table_refuses_until_locks_end():
-    locks = QueueLocks(limit=2)
+    locks = LockTable(limit=2)
     locks.lock("g", "a", [Q0, Q1], 0)
     with pytest.raises(LimitReached, match="at most 2 queue locks"):
         locks.lock("g", "a", [Q2], 0)

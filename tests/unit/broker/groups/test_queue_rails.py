@@ -14,7 +14,7 @@ from broker.groups.health import (
     EVENT_LIFE_MS,
     STATES,
     TITLES,
-    Findings,
+    GroupIssues,
     make,
     owner_by_average,
 )
@@ -53,7 +53,7 @@ def finding(kind=FindingKind.UNPULLED_QUEUE, queue_id=0):
 
 
 def test_a_state_that_is_no_longer_seen_is_gone():
-    findings = Findings()
+    findings = GroupIssues()
     assert findings.update("g", STATES, [finding()], 1000)
     assert [one.since_ms for one in findings.of("g")] == [1000]
     assert not findings.update("g", STATES, [finding()], 2000)
@@ -66,14 +66,14 @@ def test_a_state_that_is_no_longer_seen_is_gone():
 
 
 def test_states_of_other_kinds_stay():
-    findings = Findings()
+    findings = GroupIssues()
     findings.update("g", STATES, [finding()], 1)
     findings.update("g", {FindingKind.CLIENT_ID}, [], 2)
     assert len(findings) == 1
 
 
 def test_an_event_stays_for_ten_minutes():
-    findings = Findings()
+    findings = GroupIssues()
     event = finding(FindingKind.OFFSET_BACKWARDS)
     assert findings.event("g", event, 1000)
     findings.update("g", STATES, [], 2000)
@@ -84,7 +84,7 @@ def test_an_event_stays_for_ten_minutes():
 
 
 def test_findings_have_a_limit():
-    findings = Findings(limit=2)
+    findings = GroupIssues(limit=2)
     worth = findings.update("g", STATES, [finding(queue_id=number) for number in range(3)], 1)
     assert len(worth) == len(findings) == 2
     findings.update("g", STATES, [], 2)

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.processors.errors import LimitReached, Refused
-from broker.processors.table import Dispatcher
+from broker.processors.errors import LimitReached, RequestRefused
+from broker.processors.table import RequestDispatcher
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
@@ -17,7 +17,7 @@ from tests.unit.broker.harness import answer_of
 
 
 def with_handler(bench, handler) -> None:
-    bench.dispatch = Dispatcher(bench.state, {7: handler})
+    bench.dispatch = RequestDispatcher(bench.state, {7: handler})
 
 
 def raising(error: Exception):
@@ -35,7 +35,7 @@ def raising_later(error: Exception):
 
 
 FAILURES = [
-    (Refused(17, "no such topic"), 17, "no such topic"),
+    (RequestRefused(17, "no such topic"), 17, "no such topic"),
     (HeaderError("the field topic is missing"), 1, "the field topic is missing"),
     (BodyError("not JSON"), 1, "not JSON"),
     (LimitReached("too many"), 1, "too many"),

@@ -11,7 +11,7 @@ import pytest
 
 from broker import store_start
 from broker.store.message_store import MessageStore, RecoveryReport, StoreConfig
-from broker.store.progress import OpeningGivenUp, Progress
+from broker.store.progress import OpeningGivenUp, OpeningProgress
 from broker.store.results import StoreError
 from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file
@@ -33,18 +33,18 @@ def crashed(tmp_path: Path) -> MessageStore:
     return left
 
 
-def given_up_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> Progress:
+def given_up_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> OpeningProgress:
     """A progress that is given up once it has been looked at so often."""
-    progress, real, count = Progress(), Progress.look, 0
+    progress, real, count = OpeningProgress(), OpeningProgress.look, 0
 
-    def look(self: Progress) -> None:
+    def look(self: OpeningProgress) -> None:
         nonlocal count
         count += 1
         if count > looks:
             self.give_up()
         real(self)
 
-    monkeypatch.setattr(Progress, "look", look)
+    monkeypatch.setattr(OpeningProgress, "look", look)
     return progress
 
 
@@ -118,9 +118,9 @@ async def test_an_opening_that_takes_long_is_told_of(
     crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = threading.Event()
-    real = Progress.look
+    real = OpeningProgress.look
 
-    def look(self: Progress) -> None:
+    def look(self: OpeningProgress) -> None:
         real(self)
         if self is crashed.progress and self.position > LOG_FILE:
             assert told.wait(10)
@@ -131,7 +131,7 @@ async def test_an_opening_that_takes_long_is_told_of(
             told.set()
 
     places: list[tuple[int, int]] = []
-    monkeypatch.setattr(Progress, "look", look)
+    monkeypatch.setattr(OpeningProgress, "look", look)
     monkeypatch.setattr(store_start, "TELL_SECONDS", 0.01)
     monkeypatch.setattr(store_start, "_log", SimpleNamespace(info=tell, warning=tell))
     (crashed.paths.root / "pocketmq-safe-point").unlink()

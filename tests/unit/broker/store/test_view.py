@@ -119,7 +119,7 @@ def test_a_log_over_several_disks_is_one_log(root: Path, tmp_path: Path) -> None
 def test_more_files_than_are_kept_open_are_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.storetools.view.MAX_OPEN_VIEW_FILES", 2)
+    monkeypatch.setattr("broker.storetools.view_files.MAX_OPEN_VIEW_FILES", 2)
     view = StoreView(root)
     assert numbers(found_by(view)[0]) == list(range(COUNT))
     assert sum(file.is_open for file in view.log.files) == 2

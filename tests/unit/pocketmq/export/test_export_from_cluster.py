@@ -10,7 +10,7 @@ import pytest
 import client
 from client.serde import raw
 from pocketmq.export.from_cluster import ClusterSource
-from pocketmq.export.writers import ExportError, Message, Selection
+from pocketmq.export.writers import ExportError, ExportSelection, Message
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 
@@ -81,7 +81,7 @@ class World:
 
 async def export(world: World, told: list[str] | None = None, **more: Any) -> tuple[list[int], int]:
     """Offsets of the messages given, and the numbers done; what is damaged fails the test."""
-    selection = Selection(topic="orders", tags=TagExpression.parse("*"), **more)
+    selection = ExportSelection(topic="orders", tags=TagExpression.parse("*"), **more)
     source = ClusterSource(world, selection, (told if told is not None else []).append)  # type: ignore[arg-type] # a stand-in
     await source.open()
     offsets, passed = [], 0
@@ -130,7 +130,7 @@ async def test_places_are_held_within_the_queue() -> None:
 
 async def test_a_message_with_a_wrong_checksum_is_damage() -> None:
     world = World([[record(0, crc=1), record(1)]], 0, 2)
-    selection = Selection(topic="orders", tags=TagExpression.parse("*"))
+    selection = ExportSelection(topic="orders", tags=TagExpression.parse("*"))
     source = ClusterSource(world, selection, print)  # type: ignore[arg-type] # a stand-in
     await source.open()
     (portion,) = [portion async for portion in source.portions()]

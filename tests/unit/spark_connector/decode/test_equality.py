@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import DecodedBatch, Decoder, fast, plain
 from spark_connector.decode import layout as walk
-from spark_connector.decode.model import Selection, Settings, UnusualError
+from spark_connector.decode.model import DecodeSettings, Selection, UnusualError
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS, Column
@@ -25,13 +25,13 @@ tags = st.sampled_from([None, "*", "A", "true || A || gibt es nicht", "grün"])
 columns = st.lists(st.sampled_from(EVERYTHING), min_size=1, unique=True).map(tuple)
 
 
-def fast_decode(buffer: bytes, settings: Settings, selection: Selection) -> DecodedBatch:
+def fast_decode(buffer: bytes, settings: DecodeSettings, selection: Selection) -> DecodedBatch:
     starts = walk(buffer)
     assert starts is not None
     return fast.decode(buffer, starts, settings, selection)
 
 
-def plain_decode(buffer: bytes, settings: Settings, selection: Selection) -> DecodedBatch:
+def plain_decode(buffer: bytes, settings: DecodeSettings, selection: Selection) -> DecodedBatch:
     starts = walk(buffer)
     if starts is None:
         starts = plain.positions(buffer, settings)
@@ -51,7 +51,7 @@ def agree(fast_way: DecodedBatch, plain_way: DecodedBatch) -> None:
 
 @given(buffer=buffers)
 def test_every_column_of_tidy_records_is_made_the_fast_way(buffer: bytes) -> None:
-    settings = Settings(EVERYTHING, "broker-a", verify_crc=True)
+    settings = DecodeSettings(EVERYTHING, "broker-a", verify_crc=True)
     selection = Selection(file="00000000000000000000")
     agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
 
@@ -60,7 +60,7 @@ def test_every_column_of_tidy_records_is_made_the_fast_way(buffer: bytes) -> Non
 def test_offsets_and_tags_choose_the_same_rows(
     buffer: bytes, first: int | None, end: int | None, text: str | None, chosen: tuple[Column, ...]
 ) -> None:
-    settings = Settings(chosen, "broker-a")
+    settings = DecodeSettings(chosen, "broker-a")
     expression = None if text is None else TagExpression.parse(text)
     selection = Selection(first_offset=first, end_offset=end, tags=expression)
     agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
@@ -73,7 +73,7 @@ def test_offsets_and_tags_choose_the_same_rows(
     decompress=st.booleans(),
 )
 def test_compressed_bodies_are_inflated_the_fast_way(buffer: bytes, decompress: bool) -> None:
-    settings = Settings(EVERYTHING, "broker-a", decompress=decompress)
+    settings = DecodeSettings(EVERYTHING, "broker-a", decompress=decompress)
     selection = Selection()
     agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
 
@@ -104,7 +104,7 @@ odd_records = made.records(
 def test_odd_records_are_read_alike_or_left_to_the_plain_way(
     buffer: bytes, chosen: tuple[Column, ...], verify: bool, on_error: OnDecodeError
 ) -> None:
-    settings = Settings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
+    settings = DecodeSettings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
     try:
         fast_way = fast_decode(buffer, settings, Selection())
     except UnusualError:
@@ -117,7 +117,7 @@ def test_odd_records_are_read_alike_or_left_to_the_plain_way(
 @example([b"x", b"x", b"x\x01"])
 def test_properties_texts_are_read_alike_or_left_to_the_plain_way(texts: list[bytes]) -> None:
     buffer = b"".join(made.record(properties=text) for text in texts)
-    settings = Settings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
+    settings = DecodeSettings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
     try:
         fast_way = fast_decode(buffer, settings, Selection())
     except UnusualError:
@@ -131,7 +131,7 @@ def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObje
     damaged = bytearray(buffer)
     damaged[at] = data.draw(st.integers(0, 255))
     starts = walk(damaged)
-    settings = Settings(EVERYTHING, "broker-a")
+    settings = DecodeSettings(EVERYTHING, "broker-a")
     if starts is None:
         with pytest.raises(DecodeError):
             plain_decode(damaged, settings, Selection())
@@ -151,7 +151,7 @@ def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObje
 def test_starts_that_lead_nowhere_are_no_rows(
     buffer: bytes, starts: list[int], on_error: OnDecodeError
 ) -> None:
-    settings = Settings(EVERYTHING, "broker-a", on_decode_error=on_error)
+    settings = DecodeSettings(EVERYTHING, "broker-a", on_decode_error=on_error)
     places = np.array(starts, dtype=np.int64)
     found = outcome(plain.decode, buffer, places, settings, Selection())
     if isinstance(found, DecodedBatch):
@@ -175,7 +175,7 @@ def test_however_records_are_divided_they_are_the_same_rows(
         patch.setattr("spark_connector.decode.decoder.MAX_PLAIN_RECORDS", 1)
         decoder = Decoder(EVERYTHING, broker_name="broker-a", on_decode_error=on_error)
         found = list(decoder.batches(buffer, end_offset=end, max_rows=max_rows))
-    settings = Settings(EVERYTHING, "broker-a", on_decode_error=on_error)
+    settings = DecodeSettings(EVERYTHING, "broker-a", on_decode_error=on_error)
     expected = plain_decode(buffer, settings, Selection(end_offset=end))
     assert [row for each in found for row in each.batch.to_pylist()] == expected.batch.to_pylist()
     assert sum(each.records for each in found) == expected.records

@@ -6,7 +6,7 @@ import pytest
 
 from spark_connector.errors import OptionError
 from spark_connector.options.sink import Partitioner, SendMode, UniqKey, sink_options
-from spark_connector.sink.task import Plan
+from spark_connector.sink.task import SinkPlan
 
 REQUIRED = {"nameServer": "127.0.0.1:9876"}
 BODY = ("body", "binary")
@@ -70,10 +70,10 @@ def test_options_and_frame_have_to_fit(
     given: dict[str, str], fields: list[tuple[str, str]], words: str
 ) -> None:
     with pytest.raises(OptionError, match=words):
-        Plan.of(sink_options({**REQUIRED, **given}), fields)
+        SinkPlan.of(sink_options({**REQUIRED, **given}), fields)
 
 
 def test_the_column_gives_the_unique_keys_if_it_is_there() -> None:
     options = sink_options({**REQUIRED, "topic": "t"})
-    assert Plan.of(options, [BODY, ("uniqKey", "string")]).uniq_key is UniqKey.COLUMN
-    assert Plan.of(options, [BODY]).uniq_key is UniqKey.POSITION
+    assert SinkPlan.of(options, [BODY, ("uniqKey", "string")]).uniq_key is UniqKey.COLUMN
+    assert SinkPlan.of(options, [BODY]).uniq_key is UniqKey.POSITION

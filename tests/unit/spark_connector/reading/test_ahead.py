@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.reading.ahead import Part, ReadAhead, Window
+from spark_connector.reading.ahead import PullPart, PullWindow, ReadAhead
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.ahead = ReadAhead(self.start, self.end, width=self.width, depth=self.depth)
         self.asked: list[tuple[int, int]] = []
-        self.in_flight: list[Window] = []
+        self.in_flight: list[PullWindow] = []
 
     def brought(self, start: int, count: int) -> int:
         """Where the answer to a pull ends."""
@@ -65,7 +65,7 @@ class Simulation:
         most = window.end - window.start
         self.ahead.answered(window, self.brought(window.start, min(most, self.width)))
 
-    def run(self) -> list[Part]:
+    def run(self) -> list[PullPart]:
         parts = []
         turns = 0
         while not self.ahead.done:
@@ -84,7 +84,7 @@ class Simulation:
         return parts
 
 
-def covered(parts: list[Part], end: int) -> list[tuple[int, int]]:
+def covered(parts: list[PullPart], end: int) -> list[tuple[int, int]]:
     return [(part.first, min(part.next_offset, end)) for part in parts]
 
 
@@ -96,11 +96,11 @@ def test_nothing_is_guessed_before_the_first_answer() -> None:
     ahead.sent(first, 0)
     assert ahead.next_pull() is None
     ahead.answered(first, 1024)
-    assert ahead.next_part() == Part(0, 1024, None, is_lost=False)
+    assert ahead.next_part() == PullPart(0, 1024, None, is_lost=False)
     assert sum(1 for _ in iter(lambda: _send(ahead), None)) == 4
 
 
-def _send(ahead: ReadAhead) -> Window | None:
+def _send(ahead: ReadAhead) -> PullWindow | None:
     window = ahead.next_pull()
     if window is not None:
         ahead.sent(window, window.start)
@@ -156,13 +156,13 @@ def test_what_other_answers_brought_is_not_asked_for_again() -> None:
     first = _send(ahead)
     assert first is not None
     ahead.answered(first, 5)
-    assert ahead.next_part() == Part(0, 5, None, is_lost=False)
+    assert ahead.next_part() == PullPart(0, 5, None, is_lost=False)
     rest, later = _send(ahead), _send(ahead)
     assert rest is not None
     assert later is not None
     assert (rest.start, rest.end, later.start, later.end) == (5, 10, 10, 15)
     ahead.answered(rest, 40)
-    assert ahead.next_part() == Part(5, 40, None, is_lost=False)
+    assert ahead.next_part() == PullPart(5, 40, None, is_lost=False)
     following = _send(ahead)
     assert following is not None
     assert following.start == 40
@@ -182,7 +182,7 @@ def test_a_remainder_that_another_answer_brought_is_not_asked_for() -> None:
     assert later is not None
     ahead.answered(later, 25)
     ahead.answered(head, 60)
-    assert ahead.next_part() == Part(10, 60, None, is_lost=False)
+    assert ahead.next_part() == PullPart(10, 60, None, is_lost=False)
     assert ahead.next_part() is None
     after = _send(ahead)
     assert after is not None
@@ -194,7 +194,7 @@ def test_what_is_lost_says_nothing_about_the_broker() -> None:
     window = _send(ahead)
     assert window is not None
     ahead.answered(window, 5_000, is_lost=True)
-    assert ahead.next_part() == Part(0, 5_000, None, is_lost=True)
+    assert ahead.next_part() == PullPart(0, 5_000, None, is_lost=True)
     assert ahead.width == 100
     after = _send(ahead)
     assert after is not None

@@ -6,7 +6,15 @@ import pytest
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
-from spark_connector.reading.answers import Covered, Ends, Gone, Meaning, NoTopic, Refused, meaning
+from spark_connector.reading.answers import (
+    Covered,
+    Ends,
+    Gone,
+    Meaning,
+    NoTopic,
+    PullRefused,
+    meaning,
+)
 from tests.unit.spark_connector.reading.broker import answer, record, wire
 
 FOUND, NONE, RETRY, MOVED = (
@@ -50,15 +58,17 @@ def test_nothing_found_is_a_loss_unless_a_filter_looked() -> None:
 
 def test_an_answer_that_leads_nowhere_is_refused_not_repeated_for_ever() -> None:
     for code in (FOUND, RETRY):
-        assert said(answer(code, 100)) == Refused("it says that after 100 comes 100")
-    assert isinstance(said(Command(FOUND)), Refused)
+        assert said(answer(code, 100)) == PullRefused("it says that after 100 comes 100")
+    assert isinstance(said(Command(FOUND)), PullRefused)
 
 
 def test_refusals_say_why_and_what_to_do() -> None:
     refusal = said(Command(ResponseCode.NO_PERMISSION, remark="forbidden"))
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, PullRefused)
     assert refusal.reason == "code 16 (NO_PERMISSION): forbidden"
     assert refusal.hint
     assert not refusal.is_busy
-    assert said(Command(2, remark="later")) == Refused("code 2 (SYSTEM_BUSY): later", is_busy=True)
-    assert said(Command(9999)) == Refused("code 9999: no reason given")
+    assert said(Command(2, remark="later")) == PullRefused(
+        "code 2 (SYSTEM_BUSY): later", is_busy=True
+    )
+    assert said(Command(9999)) == PullRefused("code 9999: no reason given")

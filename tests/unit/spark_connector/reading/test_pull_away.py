@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remoting.errors import ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from spark_connector.errors import BrokerError
@@ -71,7 +71,7 @@ def test_pauses_grow_and_progress_makes_them_short_again(clock: Clock) -> None:
 
 def test_the_next_address_is_tried(clock: Clock) -> None:
     broker = FakeBroker()
-    broker.special = times(1, lambda: RequestTimeout(ADDRESS, 11, 10.0))
+    broker.special = times(1, lambda: AnswerTimeout(ADDRESS, 11, 10.0))
     assert len(offsets(reader(broker, partition(0, 500, ADDRESS, SLAVE), clock))) == 500
     assert broker.leases == [ADDRESS, SLAVE]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
@@ -154,7 +154,7 @@ class Line:
             raise ConnectionLost(self._address, "gone")
         if outcome == SILENT:
             self._world.now += timeout
-            raise RequestTimeout(self._address, command.code, timeout)
+            raise AnswerTimeout(self._address, command.code, timeout)
         if outcome in {ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT}:
             self._store(command)
         return command.reply(int(outcome), "as scripted")

@@ -13,7 +13,7 @@ from spark_connector.encode.encoder import Parcel
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.limits import MAX_IN_FLIGHT_REQUESTS
 from spark_connector.options.sink import SinkOptions, sink_options
-from spark_connector.sink.dispatcher import Dispatcher
+from spark_connector.sink.dispatcher import ParcelDispatcher
 from spark_connector.sink.routes import WriteRoutes
 from tests.unit.spark_connector.sink.brokers import DOWN, NAME_SERVER, SILENT, World
 
@@ -22,11 +22,11 @@ def options(**more: str) -> SinkOptions:
     return sink_options({"nameServer": NAME_SERVER, "topic": "flights", **more})
 
 
-def dispatcher(world: World, **more: str) -> Dispatcher:
+def dispatcher(world: World, **more: str) -> ParcelDispatcher:
     chosen = options(**more)
     times: Any = {"clock": world.clock, "sleep": world.sleep}
     routes = WriteRoutes(chosen.connection, world.lease, chosen.default_queues, **times)
-    return Dispatcher(chosen, routes, world.lease, now_ms=lambda: 1_000_000, **times)
+    return ParcelDispatcher(chosen, routes, world.lease, now_ms=lambda: 1_000_000, **times)
 
 
 def parcel(body: bytes, queue: int | None = None, broker: str = "a", **more: Any) -> Parcel:
@@ -34,7 +34,7 @@ def parcel(body: bytes, queue: int | None = None, broker: str = "a", **more: Any
     return Parcel("flights", target, body, 1, 0, **more)
 
 
-def run(made: Dispatcher, *parcels: Parcel) -> None:
+def run(made: ParcelDispatcher, *parcels: Parcel) -> None:
     for each in parcels:
         made.send(each)
     made.flush()

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from spark_connector.store.options import Bounds, Scan, StoreOptions, narrowed
+from spark_connector.store.options import Bounds, ScanMode, StoreOptions, narrowed
 
 OPTIONS = StoreOptions(path="/store", broker_name="broker-a")
 
@@ -78,7 +78,7 @@ def test_what_can_never_hold_reads_nothing() -> None:
 
 
 def test_a_scan_of_the_log_looks_for_topics_in_the_records() -> None:
-    options = StoreOptions(path="/store", topics=("A", "B"), scan=Scan.LOG)
+    options = StoreOptions(path="/store", topics=("A", "B"), scan=ScanMode.LOG)
     found, bounds = narrowed(options, [In(("topic",), ("B", "C"))])
     assert found.topics == ("B",)
     assert bounds.topics == frozenset({"B"})

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.storetools.view import EntryRun, StoreView
+from broker.storetools.view import StoreView, ViewedRun
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from spark_connector.store import gathering
-from spark_connector.store.gathering import Entries, Gatherer
+from spark_connector.store.gathering import Gatherer, QueueEntries
 from tests.unit.spark_connector.store.directories import made_store, places
 
 COUNT = 250
@@ -29,13 +29,13 @@ def positions(root: Path) -> list[int]:
     return places(root)
 
 
-def entries_of(view: StoreView, positions: list[int]) -> Entries:
+def entries_of(view: StoreView, positions: list[int]) -> QueueEntries:
     packed = b""
     for position in positions:
         record = view.log.record_at(position)
         assert record is not None
         packed += ENTRY.pack(position, record.size, 7)
-    return Entries.of(EntryRun(3, memoryview(packed)), 0)
+    return QueueEntries.of(ViewedRun(3, memoryview(packed)), 0)
 
 
 def test_entries_become_columns(root: Path, positions: list[int]) -> None:
@@ -48,14 +48,14 @@ def test_entries_become_columns(root: Path, positions: list[int]) -> None:
 
 def test_entries_of_several_queues_come_in_the_order_of_the_log() -> None:
     runs = [
-        EntryRun(5, memoryview(ENTRY.pack(300, 100, 0) + ENTRY.pack(500, 100, 0))),
-        EntryRun(7, memoryview(ENTRY.pack(100, 100, 0) + ENTRY.pack(400, 100, 0))),
+        ViewedRun(5, memoryview(ENTRY.pack(300, 100, 0) + ENTRY.pack(500, 100, 0))),
+        ViewedRun(7, memoryview(ENTRY.pack(100, 100, 0) + ENTRY.pack(400, 100, 0))),
     ]
-    merged = Entries.merged([Entries.of(run, number) for number, run in enumerate(runs)])
+    merged = QueueEntries.merged([QueueEntries.of(run, number) for number, run in enumerate(runs)])
     assert merged.positions.tolist() == [100, 300, 400, 500]
     assert merged.queues.tolist() == [1, 0, 1, 0]
     assert merged.offsets.tolist() == [7, 5, 8, 6]
-    alone = Entries.merged([Entries.of(run, 0) for run in runs])
+    alone = QueueEntries.merged([QueueEntries.of(run, 0) for run in runs])
     assert alone.positions.tolist() == [300, 500, 100, 400]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from spark_connector.errors import OptionError
 from spark_connector.planning.ranges import OnDecodeError
-from spark_connector.store.options import Scan, StoreOptions, store_options
+from spark_connector.store.options import ScanMode, StoreOptions, store_options
 
 
 def test_a_path_is_enough() -> None:
@@ -37,7 +37,7 @@ def test_every_option_has_its_effect() -> None:
         commit_log_path="/disk1,/disk2",
         topics=("A", "B"),
         broker_name="broker-a",
-        scan=Scan.LOG,
+        scan=ScanMode.LOG,
         verify_crc=True,
         decompress=False,
         on_decode_error=OnDecodeError.RAW,

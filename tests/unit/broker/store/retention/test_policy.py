@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from broker.store.os_files import DiskUse
-from broker.store.retention import (
+from broker.store.retention_policy import (
+    DiskMoment,
+    DiskUsage,
     LogFile,
-    Moment,
-    Place,
-    Plan,
     RetentionConfig,
+    RetentionPlan,
     decide,
 )
 
@@ -29,9 +29,9 @@ def percent(used: float, total: int = 1000) -> DiskUse:
     return DiskUse(int(used * total / 100), total - int(used * total / 100))
 
 
-def moment(used: float = 10, *, hour: int = 12, **changes: Any) -> Moment:
-    values: dict[str, Any] = {"places": (Place(LOG, percent(used)),), "now_ms": NOW}
-    return Moment(**(values | {"hour": hour} | changes))
+def moment(used: float = 10, *, hour: int = 12, **changes: Any) -> DiskMoment:
+    values: dict[str, Any] = {"places": (DiskUsage(LOG, percent(used)),), "now_ms": NOW}
+    return DiskMoment(**(values | {"hour": hour} | changes))
 
 
 def hours_old(*ages: float, size: int = 100) -> list[LogFile]:
@@ -41,7 +41,7 @@ def hours_old(*ages: float, size: int = 100) -> list[LogFile]:
 OLD_AND_YOUNG = hours_old(100, 80, 72, 71, 1)
 
 
-def plan_of(config: RetentionConfig, at: Moment, files: list[LogFile]) -> tuple[int, int]:
+def plan_of(config: RetentionConfig, at: DiskMoment, files: list[LogFile]) -> tuple[int, int]:
     plan = decide(config, at, files)
     return plan.files, plan.young
 
@@ -96,7 +96,7 @@ def test_young_files_stay_when_that_was_said_however_full_the_disk_is() -> None:
 
 
 def test_the_fuller_of_two_disks_decides() -> None:
-    places = (Place(LOG, percent(10)), Place(QUEUES, percent(95)))
+    places = (DiskUsage(LOG, percent(10)), DiskUsage(QUEUES, percent(95)))
     plan = decide(CONFIG, moment(places=places), hours_old(2, 1))
     assert plan.files == 1
     assert plan.full is not None
@@ -116,8 +116,10 @@ def test_nothing_is_stored_beyond_the_last_bound_and_the_sentence_says_why() -> 
 def test_free_bytes_take_the_place_of_percents() -> None:
     config = RetentionConfig(forced_free_bytes=100, full_free_bytes=50)
     # 95 % of a large disk are in use, which is no trouble.
-    large = (Place(LOG, percent(95, 100_000)),)
-    assert decide(config, moment(places=large), OLD_AND_YOUNG[3:]) == Plan(0, 0, None, False)
+    large = (DiskUsage(LOG, percent(95, 100_000)),)
+    assert decide(config, moment(places=large), OLD_AND_YOUNG[3:]) == RetentionPlan(
+        0, 0, None, False
+    )
     assert plan_of(config, moment(89), hours_old(2, 1)) == (0, 0)
     assert plan_of(config, moment(91), hours_old(2, 1)) == (1, 1)
     assert decide(config, moment(95), []).full is None
@@ -147,5 +149,5 @@ def test_no_more_files_are_looked_at_than_needed() -> None:
 
 @pytest.mark.parametrize("total", [0, 1])
 def test_a_disk_without_a_size_is_no_reason_to_delete(total: int) -> None:
-    places = (Place(LOG, DiskUse(0, total)),)
-    assert decide(CONFIG, moment(places=places), OLD_AND_YOUNG) == Plan(0, 0, None, False)
+    places = (DiskUsage(LOG, DiskUse(0, total)),)
+    assert decide(CONFIG, moment(places=places), OLD_AND_YOUNG) == RetentionPlan(0, 0, None, False)

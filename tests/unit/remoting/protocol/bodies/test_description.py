@@ -6,7 +6,7 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import (
     BlockedQueue,
     FindingKind,
-    GroupDescription,
+    GroupDescriptionBody,
     GroupFinding,
     GroupMemberInfo,
     GroupQueueInfo,
@@ -21,12 +21,12 @@ def test_own_codes_lie_in_the_range_that_is_kept_for_them() -> None:
 
 def test_a_description_survives_the_wire() -> None:
     blocked = BlockedQueue(group="g", topic="t", queue_id=1, offset=7, msg_id="m", error="e")
-    description = GroupDescription(
+    description = GroupDescriptionBody(
         members=[GroupMemberInfo(client_id="c", ours=True)],
         conflicts=[GroupFinding(kind=FindingKind.CLIENT_ID, text="two", members=["c", "c"])],
         queues=[GroupQueueInfo(topic="t", queue_id=1, blocked_since=5, blocked=blocked)],
     )
-    assert decode(GroupDescription, encode(description)) == description
+    assert decode(GroupDescriptionBody, encode(description)) == description
 
 
 def test_names_on_the_wire_are_camel_case() -> None:
@@ -37,4 +37,6 @@ def test_names_on_the_wire_are_camel_case() -> None:
 
 def test_a_kind_from_a_newer_broker_is_understood() -> None:
     body = b'{"conflicts":[{"kind":"moonPhase","text":"full","novel":1}]}'
-    assert decode(GroupDescription, body).conflicts == [GroupFinding(kind="moonPhase", text="full")]
+    assert decode(GroupDescriptionBody, body).conflicts == [
+        GroupFinding(kind="moonPhase", text="full")
+    ]

@@ -15,7 +15,7 @@ from remoting.protocol.message import record as sys_flag
 from remoting.protocol.message.record import (
     Blank,
     End,
-    Found,
+    FoundRecord,
     Invalid,
     encode_record,
     examine,
@@ -142,7 +142,7 @@ def test_every_field_comes_back(fields: dict[str, Any]) -> None:
         name: fields[name] for name in plain_fields
     }
     assert view.check_crc()
-    assert examine(raw, 0) == Found(len(raw))
+    assert examine(raw, 0) == FoundRecord(len(raw))
 
 
 @given(records, st.data())
@@ -177,11 +177,11 @@ def read_everything(view: RecordView) -> None:
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_nothing_but_a_record_error(data: bytes) -> None:
     scan = examine(data, 0)
-    assert isinstance(scan, Found | Blank | End | Invalid)
+    assert isinstance(scan, FoundRecord | Blank | End | Invalid)
     try:
         view = RecordView(data)
     except RecordError:
-        assert not isinstance(scan, Found)
+        assert not isinstance(scan, FoundRecord)
     else:
         read_everything(view)
 
@@ -195,11 +195,11 @@ def test_a_record_with_changed_bytes_is_refused_or_readable(
         at = data.draw(st.integers(0, len(raw) - 1))
         raw[at] = data.draw(st.integers(0, 255))
     scan = examine(raw, 0)
-    assert isinstance(scan, Found | Blank | End | Invalid)
+    assert isinstance(scan, FoundRecord | Blank | End | Invalid)
     try:
         view = RecordView(raw)
     except RecordError:
-        assert not isinstance(scan, Found)
+        assert not isinstance(scan, FoundRecord)
     else:
         assert view.size == len(raw)
         read_everything(view)
@@ -295,7 +295,7 @@ def test_examine_tells_why_a_record_is_invalid() -> None:
     scan = examine(torn, 0)
     assert isinstance(scan, Invalid)
     assert "has CRC" in scan.reason
-    assert examine(torn, 0, check_crc=False) == Found(len(raw))
+    assert examine(torn, 0, check_crc=False) == FoundRecord(len(raw))
     assert examine(raw, 0, limit=len(raw) - 1) == Invalid(
         "the bytes at 0 are no whole record: it says 111 bytes, 110 are left"
     )
@@ -333,7 +333,7 @@ def test_records_are_read_from_any_kind_of_buffer() -> None:
     raw = plain()
     with mmap.mmap(-1, mmap.PAGESIZE) as mapped:
         mapped[10 : 10 + len(raw)] = raw
-        assert examine(mapped, 10) == Found(len(raw))
+        assert examine(mapped, 10) == FoundRecord(len(raw))
         view = RecordView(mapped, 10)
         assert (view.topic, view.body, view.born_host) == ("TopicTest", b"hello", V4_HOST)
         del view
