@@ -2,7 +2,7 @@
 
     python -m benchmarks.push_lane concurrent|orderly NAMESERVER GROUP BATCH \
         WARM_TOPIC WARM_MESSAGES TOPIC MESSAGES
-    python -m benchmarks.push_lane deliver NAMESERVER GROUP TOPIC SIZE RATE SECONDS WARM_SECONDS
+    python -m benchmarks.push_lane deliver NAMESERVER GROUP TOPIC SIZE RATE SECONDS RESIDENT_SECONDS
 
 Prints one line of key=value. CPU time is this process's own, from the first handled message to the
 last. Everything is at its default but the batch size, as in the twin.

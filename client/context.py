@@ -219,9 +219,9 @@ class ClientContext:
         """
         return await self.heartbeats.connect(address, timeout)
 
-    def doubt(self, address: str) -> None:
+    def probe(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
-        self.heartbeats.doubt(address)
+        self.heartbeats.probe(address)
 
     # What peers ask of us
 

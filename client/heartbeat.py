@@ -318,11 +318,11 @@ class Heartbeats:
         if self.connected(address) is not None:
             await self.now(address)
 
-    def doubt(self, address: str) -> None:
+    def probe(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
         if self.connected(address) is not None and address not in self._doubted:
             self._doubted.add(address)
-            task = self._tasks.spawn(self._beat_one(address, address), f"doubt {address}")
+            task = self._tasks.spawn(self._beat_one(address, address), f"probe {address}")
             task.add_done_callback(lambda _: self._doubted.discard(address))
 
     # Rounds

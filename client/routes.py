@@ -323,7 +323,7 @@ class RouteKeeper:
             )
         return route
 
-    def suspect(self, topic: str) -> None:
+    def invalidate(self, topic: str) -> None:
         """Something the route says doesn't hold: ask again soon, but not all the time."""
         now = self._clock.monotonic()
         if self.table.age(topic, now) >= ROUTE_RETRY_PERIOD and topic not in self._fetching:

@@ -152,7 +152,7 @@ class Deliverer:
             wait=False,
         )
         if result.status is GetStatus.COLD:
-            result = await self._store.get_patiently(
+            result = await self._store.get_async(
                 self,
                 SCHEDULE_TOPIC,
                 queue_id,

@@ -27,8 +27,8 @@ from broker.limits import (
 from broker.processors.errors import FAQ, NO_SQL, RequestRefused, is_tag_type
 from broker.processors.offsets import OffsetProcessor
 from broker.state import BrokerState
+from broker.store.record_validator import TagsCodes
 from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
-from broker.store.soundness import TagsCodes
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import OffsetMovedEvent
@@ -131,7 +131,7 @@ class PullProcessor:
 
     async def _pull_patiently(self, held: HeldPull, want: PullTarget) -> Command | None:
         try:
-            result = await self._state.store.get_patiently(held.connection, **want)
+            result = await self._state.store.get_async(held.connection, **want)
         except StoreBusy as busy:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         suspend = not (self._state.stopping or held.connection.closed)

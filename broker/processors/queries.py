@@ -100,7 +100,7 @@ class QueryProcessor:
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView | None:
         """A sound message, in SYNC mode one that a crash can't take back any more."""
         store = self._state.store
-        found = await store.record_patiently(connection, physical_offset)
+        found = await store.record_async(connection, physical_offset)
         if found is None:
             return None
         record = RecordView(found)

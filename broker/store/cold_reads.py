@@ -24,18 +24,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import (
+    BLOCK_BYTES,
     COLD_READERS,
-    GRANULE_BYTES,
     HOT_QUEUE_ENTRIES,
     MAX_COLD_READS,
     MAX_FETCH_GAP_BYTES,
     READ_AHEAD_BYTES,
 )
+from broker.store.page_cache import PageCacheTracker
 from broker.store.reader import StoreReader
+from broker.store.record_validator import TagsCodes
 from broker.store.restore import Restorer, find_entries
 from broker.store.results import FileRange, GetResult, GetStatus, StoreBusy, StoreError, StoreStats
-from broker.store.soundness import TagsCodes
-from broker.store.warmth import Warmth
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
@@ -57,11 +57,11 @@ class ColdReads:
     """The cold reads of one store."""
 
     def __init__(
-        self, reader: StoreReader, restorer: Restorer, warmth: Warmth, stats: StoreStats
+        self, reader: StoreReader, restorer: Restorer, warmth: PageCacheTracker, stats: StoreStats
     ) -> None:
         self._reader = reader
         self._restorer = restorer
-        self._warmth = warmth
+        self._page_cache = warmth
         self._stats = stats
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[Hashable, deque[Job]] = {}
@@ -88,7 +88,7 @@ class ColdReads:
         max_bytes: int,
         codes: TagsCodes | None,
     ) -> GetResult:
-        """See ``MessageStore.get_patiently``."""
+        """See ``MessageStore.get_async``."""
         self._stats.cold_gets += 1
         wait = False
         while True:
@@ -137,7 +137,7 @@ class ColdReads:
             return _NO_ENTRIES
         if offset < max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
             cold = queue.range_of(offset, longest)
-            if cold is not None and not self._warmth.is_warm(*cold):
+            if cold is not None and not self._page_cache.is_resident(*cold):
                 await self._fetch(rounded((cold,)), owner)
                 if offset < queue.min_offset:
                     # They have been deleted meanwhile.
@@ -150,7 +150,7 @@ class ColdReads:
         return entries
 
     async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
-        """See ``MessageStore.record_patiently``."""
+        """See ``MessageStore.record_async``."""
         length = FIXED_BYTES_V4
         while True:
             cold = self._reader.cold_at(physical_offset, length)
@@ -206,7 +206,7 @@ class ColdReads:
         """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""
         fetched = await self._run(partial(fetch_all, ranges), owner)
         self._stats.cold_bytes += fetched
-        self._warmth.fetched(ranges)
+        self._page_cache.fetched(ranges)
 
     async def _run(self, work: Callable[[], T], owner: Hashable) -> T:
         """Have something done in a thread. Raises ``StoreBusy``, ``StoreError``."""
@@ -315,12 +315,12 @@ def joined(ranges: Sequence[FileRange]) -> list[FileRange]:
 
 
 def rounded(ranges: Sequence[FileRange]) -> list[FileRange]:
-    """The same in whole granules, so that they are known to be there afterwards."""
+    """The same in whole blocks, so that they are known to be there afterwards."""
     return [
         FileRange(
             file,
-            start // GRANULE_BYTES * GRANULE_BYTES,
-            min(-(-end // GRANULE_BYTES) * GRANULE_BYTES, file.size),
+            start // BLOCK_BYTES * BLOCK_BYTES,
+            min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size),
         )
         for file, start, end in ranges
     ]

@@ -10,7 +10,7 @@ Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken
 ``flushed_offset``   behind the last entry that is on the disk
 ``opened_offset``    behind the last entry when the store was opened
 ``checked``          the messages whose records were found sound, and when:
-                     epoch, first one, behind the last one; see ``soundness``
+                     generation, first one, behind the last one; see ``record_validator``
 ===================  ==========================================================
 
 Only the loop's thread uses a queue. A put first makes room (``prepare``, which may find the disk

@@ -111,17 +111,17 @@ be as it was appended, unless something of it turned out to have."""
 HOT_QUEUE_ENTRIES: Final = 4096
 """Likewise the last entries of a queue: 80 KiB."""
 
-GRANULE_BYTES: Final = 64 * 1024
+BLOCK_BYTES: Final = 64 * 1024
 """In such steps it is known what is in the page cache: some 5 us to ask."""
 
 ASKED_AHEAD_BYTES: Final = 1024 * 1024
 """Asked about at once of a file that is read on and on: 2 us, or 18 if nobody looked at it yet."""
 
-MAX_WARM_GRANULES: Final = 16_384
+MAX_RESIDENT_BLOCKS: Final = 16_384
 """Granules known to be in the page cache: 1 GiB, in some 3 MiB of objects."""
 
-WARM_SECONDS: Final = 1.0
-"""How long a granule that was found in the page cache is taken to stay there."""
+RESIDENT_SECONDS: Final = 1.0
+"""How long a block that was found in the page cache is taken to stay there."""
 
 MAX_PROBES: Final = 64
 """Questions to the page cache that one get asks: 0.3 ms. Beyond them it counts as cold."""

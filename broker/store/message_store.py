@@ -1,7 +1,7 @@
 """The store as the broker sees it: messages in, messages out, and what is on the disk when.
 
 One thread, the loop's, puts and gets (``reads``); nothing here blocks it but the pages of the maps.
-Others work for it: one allocates ahead (``run_ahead``), one syncs the commit log, one the queues
+Others work for it: one allocates ahead (``preallocate``), one syncs the commit log, one the queues
 (``flush``), one indexes (``index``), one deletes what is old (``retention``). What they have to say
 comes back to the loop by ``call_soon_threadsafe``. Without a loop (tests, tools) the store works as
 well: ``flush`` then does at once what the syncing threads would.
@@ -27,11 +27,12 @@ from broker.store.limits import (
     MAX_PULL_BYTES,
     NO_SPACE_RETRY_SECONDS,
 )
-from broker.store.opening import Parts, join_parts, open_store
+from broker.store.opening import Engine, build_engine, open_store
 from broker.store.os_files import DiskUse, Files, OsFiles
 from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
 from broker.store.reader import EntryWindow
+from broker.store.record_validator import TagsCodes
 from broker.store.results import (
     BatchPutResult,
     FileRange,
@@ -45,7 +46,6 @@ from broker.store.results import (
     StoreStats,
 )
 from broker.store.retention import Retention
-from broker.store.soundness import TagsCodes
 from broker.store.sync import Callback, GroupCommit
 from remoting.clock import Clock, SystemClock
 
@@ -90,7 +90,7 @@ class MessageStore:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._disk = DiskState(self._files, self._clock)
         self._dispatcher = EntryDispatcher()
-        self._parts: Parts | None = None
+        self._parts: Engine | None = None
         self.progress = OpeningProgress()
         self.recovery = RecoveryReport()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +110,7 @@ class MessageStore:
         opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
         self.recovery = opened.report
         self._disk = DiskState(self._files, self._clock)
-        self._parts = join_parts(
+        self._parts = build_engine(
             opened,
             config=self.config,
             paths=self.paths,
@@ -167,7 +167,7 @@ class MessageStore:
                 parts.index.finish()
                 parts.queue_flusher.write_checkpoint()
                 parts.log.remove_prepared()
-                self._leave_word(parts)
+                self._write_shutdown_marker(parts)
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:
@@ -184,7 +184,7 @@ class MessageStore:
             parts.queues.close()
             parts.lock.release()
 
-    def _leave_word(self, parts: Parts) -> None:
+    def _write_shutdown_marker(self, parts: Engine) -> None:
         """Write the marker that lets the next start skip recovery. Best effort."""
         if len(self._dispatcher):
             return
@@ -199,7 +199,7 @@ class MessageStore:
                 last_store_ms=parts.writer.last_store_ms,
             )
 
-    def _opened(self) -> Parts:
+    def _opened(self) -> Engine:
         if self._parts is None:
             raise StoreError(self._not_open)
         return self._parts
@@ -332,7 +332,7 @@ class MessageStore:
             max_bytes: of records at most, but at least one record.
             codes: tags codes of the messages wanted; None for all.
             wait: whether the thread may wait for the disk. If not, the status may be COLD, and
-                ``get_patiently`` gets the messages.
+                ``get_async`` gets the messages.
 
         Raises:
             StoreBusy: damaged entries can't be restored now.
@@ -359,7 +359,7 @@ class MessageStore:
         """So many messages have been taken from windows; for the counters."""
         self._opened().reader.took(gets, messages, size)
 
-    async def get_patiently(
+    async def get_async(
         self,
         owner: Hashable,
         topic: str,
@@ -404,7 +404,7 @@ class MessageStore:
         The disk is waited for in a thread.
 
         Args:
-            owner: as for ``get_patiently``.
+            owner: as for ``get_async``.
             topic: of the queue.
             queue_id: of the queue.
             offset: number of the first message asked about.
@@ -437,15 +437,15 @@ class MessageStore:
             reader.memory_only = False
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Have ranges in memory, read in a thread. Raises as ``get_patiently``."""
+        """Have ranges in memory, read in a thread. Raises as ``get_async``."""
         await self._opened().cold_reads.fetch(owner, ranges)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""
         return self._opened().reader.record_at(physical_offset)
 
-    async def record_patiently(self, owner: Hashable, physical_offset: int) -> memoryview | None:
-        """The same, with what is not in memory read in a thread. Raises as ``get_patiently``."""
+    async def record_async(self, owner: Hashable, physical_offset: int) -> memoryview | None:
+        """The same, with what is not in memory read in a thread. Raises as ``get_async``."""
         return await self._opened().cold_reads.record_at(owner, physical_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -18,18 +18,18 @@ from broker.store.index.message_index import IndexPlaces, MessageIndex
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.os_files import Files, Lock
+from broker.store.page_cache import PageCacheTracker
+from broker.store.preallocate import Preallocator
 from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
 from broker.store.reader import StoreReader
+from broker.store.record_validator import RecordValidator
 from broker.store.recovery import Recovery
 from broker.store.restore import Restorer
 from broker.store.results import RecoveryReport, StoreError, StoreStats
 from broker.store.retention import Retention
-from broker.store.run_ahead import RunAhead
 from broker.store.safe_point import Marker, SafePointFile
-from broker.store.soundness import Soundness
 from broker.store.sync import LogFlusher, QueueFlusher
-from broker.store.warmth import Warmth
 from remoting.clock import Clock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
@@ -39,7 +39,7 @@ _FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
 
 
 @dataclass(slots=True)
-class Opened:
+class RecoveredStore:
     """The parts of an open store."""
 
     lock: Lock
@@ -54,7 +54,7 @@ class Opened:
 
 def open_store(
     config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: OpeningProgress
-) -> Opened:
+) -> RecoveredStore:
     """Lock and recover a store, and mark it as open.
 
     Raises:
@@ -87,7 +87,7 @@ def open_store(
 
 def _recover(
     config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: OpeningProgress
-) -> Opened:
+) -> RecoveredStore:
     maps = MappedFiles(open_maps(config.max_open_files))
     space = QueueSpace(files, maps, config.queue_file_bytes)
     queues = QueueTable(space, paths.consume_queues)
@@ -118,7 +118,7 @@ def _recover(
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
-    return Opened(
+    return RecoveredStore(
         lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, safe, report
     )
 
@@ -141,7 +141,7 @@ def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
 
 
 @dataclass(slots=True)
-class Parts:
+class Engine:
     """What an open store is made of."""
 
     lock: Lock
@@ -153,13 +153,13 @@ class Parts:
     cold_reads: ColdReads
     log_flusher: LogFlusher
     queue_flusher: QueueFlusher
-    run_ahead: RunAhead
+    run_ahead: Preallocator
     index: MessageIndex
     retention: Retention
 
 
-def join_parts(
-    opened: Opened,
+def build_engine(
+    opened: RecoveredStore,
     *,
     config: StoreConfig,
     paths: StorePaths,
@@ -168,7 +168,7 @@ def join_parts(
     disk: DiskState,
     dispatcher: EntryDispatcher,
     stats: StoreStats,
-) -> Parts:
+) -> Engine:
     """Join what opening a store found with what works on it."""
     log, queues = opened.log, opened.queues
     writer = MessageWriter(
@@ -228,11 +228,11 @@ def join_parts(
         safe_end=queue_flusher.safe.safe_end,
     )
     retention.followers.append(index.drop_before)
-    warmth = Warmth(clock.monotonic)
-    soundness = Soundness(log, warmth, stats)
+    warmth = PageCacheTracker(clock.monotonic)
+    soundness = RecordValidator(log, warmth, stats)
     reader = StoreReader(log, queues, stats, warmth, soundness)
     restorer = Restorer(log, queues, soundness, stats, config.delay_levels_ms)
-    return Parts(
+    return Engine(
         lock=opened.lock,
         log=log,
         queues=queues,
@@ -249,7 +249,7 @@ def join_parts(
         cold_reads=ColdReads(reader, restorer, warmth, stats),
         log_flusher=log_flusher,
         queue_flusher=queue_flusher,
-        run_ahead=RunAhead(log, files, disk),
+        run_ahead=Preallocator(log, files, disk),
         index=index,
         retention=retention,
     )

@@ -1,10 +1,9 @@
 """What a store knows of its messages without pulling them: positions, times, single records.
 
 Queries about a queue decode no record. What was appended recently is taken to be in memory and
-unchanged; everything else is looked up in the page cache (``warmth``) and checked (``soundness``).
-Everything here only reads, on the loop's thread; what has to wait for the disk is read in a thread
-(``cold_reads``).
-"""
+unchanged; everything else is looked up in the page cache (``page_cache``) and checked
+(``record_validator``). Everything here only reads, on the loop's thread; what has to wait for the
+disk is read in a thread (``cold_reads``)."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from broker.store.limits import (
     READ_IN_MEMORY_RATIO,
     TRUSTED_MEMORY_RATIO,
 )
+from broker.store.page_cache import PageCacheTracker
 from broker.store.queue_table import QueueTable
+from broker.store.record_validator import RecordValidator, Run
 from broker.store.results import FileRange, StoreStats
-from broker.store.soundness import Run, Soundness
-from broker.store.warmth import Warmth
 from remoting.process_limits import memory_bytes
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
@@ -46,7 +45,7 @@ class NotInMemory(Exception):
         self.ranges = ranges
 
 
-class Lookups:
+class Queries:
     """Answers about the messages of a store; only the loop's thread comes here.
 
     Attributes:
@@ -58,14 +57,14 @@ class Lookups:
         log: CommitLog,
         queues: QueueTable,
         stats: StoreStats,
-        warmth: Warmth,
-        soundness: Soundness,
+        warmth: PageCacheTracker,
+        soundness: RecordValidator,
     ) -> None:
         self._log = log
         self._queues = queues
         self._stats = stats
-        self._warmth = warmth
-        self._soundness = soundness
+        self._page_cache = warmth
+        self._validator = soundness
         self._opened_end = log.end
         self._cold_end = 0
         self.memory_only = False
@@ -95,7 +94,7 @@ class Lookups:
             file = self._log.file_at(start)
             if file is not None:
                 ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
-        if self._warmth.are_warm(ranges):
+        if self._page_cache.are_resident(ranges):
             return []
         # What is older left memory before it.
         self._cold_end = max(self._cold_end, runs[-1][1])
@@ -106,7 +105,7 @@ class Lookups:
         if offset >= max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
             return []
         cold = queue.range_of(offset, longest)
-        return [] if cold is None or self._warmth.is_warm(*cold) else [cold]
+        return [] if cold is None or self._page_cache.is_resident(*cold) else [cold]
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does, or a damaged one."""
@@ -120,7 +119,7 @@ class Lookups:
         if self.memory_only and (cold := self.cold_at(physical_offset, longest)):
             raise NotInMemory(cold)
         record = self._log.slice(physical_offset, size)
-        return record if self._soundness.is_sound(record, head, physical_offset) else None
+        return record if self._validator.is_sound(record, head, physical_offset) else None
 
     def cold_at(self, physical_offset: int, length: int) -> list[FileRange]:
         """Where bytes of the log lie that may not be in memory; nothing if they are."""

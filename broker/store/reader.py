@@ -3,7 +3,7 @@
 A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
 the log; adjacent records come as one. No record is decoded, and an entry that points outside the
 valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage. Old
-records are checked, and left out if they are damaged (``soundness``).
+records are checked, and left out if they are damaged (``record_validator``).
 
 A get that must not wait for the disk returns COLD instead, once for entries and once for records
 that are not known to be in the page cache. What was appended recently is not looked up. Any get
@@ -22,16 +22,16 @@ from typing import Final, NamedTuple
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
 from broker.store.limits import (
-    GRANULE_BYTES,
+    BLOCK_BYTES,
     MAX_PROBES,
     MAX_PULL_BYTES,
     MAX_PULL_MESSAGES,
     MAX_SPAN_BYTES,
     MIN_SCAN_BYTES,
 )
-from broker.store.queries import Lookups
+from broker.store.queries import Queries
+from broker.store.record_validator import Run, TagsCodes
 from broker.store.results import FileRange, GetResult, GetStatus
-from broker.store.soundness import Run, TagsCodes
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
@@ -56,7 +56,7 @@ class Span(NamedTuple):
 def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> list[Span]:
     """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
 
-    Messages are near when no granule lies between them that neither has a part in.
+    Messages are near when no block lies between them that neither has a part in.
 
     Args:
         log: what they lie in.
@@ -68,7 +68,7 @@ def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> lis
     low = begin = end = limit = base = 0
     for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         behind = start + size
-        if end <= start <= end + GRANULE_BYTES and behind <= limit:
+        if end <= start <= end + BLOCK_BYTES and behind <= limit:
             end = behind
             continue
         if file is not None:
@@ -150,7 +150,7 @@ class EntryWindow(NamedTuple):
     is_old: bool
 
 
-class StoreReader(Lookups):
+class StoreReader(Queries):
     """Reads a store; only the loop's thread comes here."""
 
     def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
@@ -191,13 +191,15 @@ class StoreReader(Lookups):
             begin, end: all their records lie between these physical offsets.
         """
         # A filter takes a few of many: those that it leaves out only have to be in memory as well.
-        if end - begin > MAX_PROBES * GRANULE_BYTES:
+        if end - begin > MAX_PROBES * BLOCK_BYTES:
             return False
         file = self._log.file_at(begin)
-        if file is None or not self._warmth.is_warm(file, begin - file.start, end - file.start):
+        if file is None or not self._page_cache.is_resident(
+            file, begin - file.start, end - file.start
+        ):
             return False
         queue, offset = window.queue, window.offset
-        return not self._is_doubtful(queue, offset, begin) or self._soundness.is_known(
+        return not self._is_doubtful(queue, offset, begin) or self._validator.is_known(
             queue, offset, offset + scanned
         )
 
@@ -284,7 +286,7 @@ class StoreReader(Lookups):
             if records is None:
                 return None
         else:
-            if asks and not self._warmth.is_warm(file, first - base, end - base):
+            if asks and not self._page_cache.is_resident(file, first - base, end - base):
                 return None
             try:
                 view = file.view
@@ -293,7 +295,7 @@ class StoreReader(Lookups):
             if (
                 is_old
                 and self._is_doubtful(queue, offset, first)
-                and not self._soundness.are_sound(queue, offset, starts, sizes, view, base)
+                and not self._validator.are_sound(queue, offset, starts, sizes, view, base)
             ):
                 return None
             if end - first == total:
@@ -323,7 +325,9 @@ class StoreReader(Lookups):
     ) -> list[memoryview] | None:
         """The records of messages that lie in several places or files; None as ``_take_all``."""
         spans = spans_of(self._log, starts, sizes)
-        if not spans or (asks and not self._warmth.are_warm([span.place for span in spans])):
+        if not spans or (
+            asks and not self._page_cache.are_resident([span.place for span in spans])
+        ):
             return None
         views = {}
         try:
@@ -332,11 +336,11 @@ class StoreReader(Lookups):
                     views[file] = file.view
         except OSError:
             return None
-        if self._is_doubtful(queue, offset, starts[0]) and not self._soundness.is_known(
+        if self._is_doubtful(queue, offset, starts[0]) and not self._validator.is_known(
             queue, offset, offset + len(starts)
         ):
             for (file, _, _), low, high in spans:
-                if not self._soundness.are_sound(
+                if not self._validator.are_sound(
                     queue, offset + low, starts[low:high], sizes[low:high], views[file], file.start
                 ):
                     return None
@@ -396,11 +400,13 @@ class StoreReader(Lookups):
         if runs and (runs[0][0] < self._hot_from or offset < queue.opened_offset):
             if not wait and (cold := self._cold(runs)):
                 return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
-            if self._is_doubtful(queue, offset, runs[0][0]) and not self._soundness.is_known(
+            if self._is_doubtful(queue, offset, runs[0][0]) and not self._validator.is_known(
                 queue, offset, offset + scanned
             ):
                 looked_at = entries[: scanned * ENTRY_BYTES]
-                runs, damaged, broken = self._soundness.sift(queue, offset, looked_at, codes)
+                runs, damaged, broken = self._validator.filter_valid(
+                    queue, offset, looked_at, codes
+                )
                 if broken:
                     return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
         records, found = self._slices(runs)

@@ -30,9 +30,9 @@ from broker.store.limits import (
     RESTORE_CHUNK_BYTES,
 )
 from broker.store.queue_table import QueueTable
+from broker.store.record_validator import LIGHT_PREFIX, RecordValidator
 from broker.store.redispatch import row_of
 from broker.store.results import StoreBusy, StoreError, StoreStats
-from broker.store.soundness import LIGHT_PREFIX, Soundness
 from broker.storetools.view_files import FileRow
 from broker.storetools.view_log import Damage, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
@@ -77,14 +77,14 @@ class Restorer:
         self,
         log: CommitLog,
         queues: QueueTable,
-        soundness: Soundness,
+        soundness: RecordValidator,
         stats: StoreStats,
         levels_ms: tuple[int, ...],
     ) -> None:
         """``levels_ms`` are the store's delay levels."""
         self._commit_log = log
         self._queues = queues
-        self._soundness = soundness
+        self._validator = soundness
         self._stats = stats
         self._levels_ms = levels_ms
         self._named: set[tuple[str, int]] = set()
@@ -157,15 +157,15 @@ class Restorer:
             self._count(queue, number)
         elif entry is not None:
             # What was wrong with the record is so no more, or else is not the entry's fault.
-            self._soundness.give_up(place)
+            self._validator.give_up(place)
         elif size < FIXED_BYTES_V4 or place < 0 or place + size > log.end:
             queue.repair(number, FILLER)
-            self._soundness.lost(queue, number, place, size)
+            self._validator.lost(queue, number, place, size)
         elif place < log.start:
             # It was deleted for its age.
             queue.repair(number, FILLER)
         else:
-            self._soundness.give_up(place)
+            self._validator.give_up(place)
 
     def _count(self, queue: ConsumeQueue, number: int) -> None:
         """Count a restored entry, and name the first one of its queue."""

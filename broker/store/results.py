@@ -88,7 +88,7 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MESSAGE_IN_QUEUE = auto()
     COLD = auto()
-    """The disk would have to be waited for, or entries be restored; see ``get_patiently``."""
+    """The disk would have to be waited for, or entries be restored; see ``get_async``."""
 
 
 class FileRange(NamedTuple):

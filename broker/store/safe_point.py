@@ -64,7 +64,7 @@ class Mark(NamedTuple):
     tail: int
     head: str
     end: int
-    epoch: int
+    generation: int
     numbers: dict[ConsumeQueue, int]
 
 
@@ -72,7 +72,7 @@ class Marker:
     """Takes marks; only the thread that appends does.
 
     Attributes:
-        epoch: of the marks; none of an earlier one becomes a safe point.
+        generation: of the marks; none of an earlier one becomes a safe point.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Marker:
         self._first_waiting = first_waiting
         self._tail = log.opened_tail
         self._numbers: dict[ConsumeQueue, int] = {}
-        self.epoch = 0
+        self.generation = 0
 
     @property
     def log_end(self) -> int:
@@ -102,7 +102,7 @@ class Marker:
                 self._tail = entry[0]
         self._numbers = numbers
         head = head_at(self._log, self._tail, end)
-        return Mark(self._tail, head, end, self.epoch, numbers)
+        return Mark(self._tail, head, end, self.generation, numbers)
 
 
 def head_at(log: CommitLog, position: int, end: int) -> str:

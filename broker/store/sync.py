@@ -440,7 +440,7 @@ class QueueFlusher:
         point = point_of(mark, self._log_flusher.flushed)
         with self._guard:
             # A topic that was deleted meanwhile would look like one that was lost.
-            if mark.epoch == self._marker.epoch and point != self.safe.point:
+            if mark.generation == self._marker.generation and point != self.safe.point:
                 self._write_point(point)
         self._next_at = self._clock.monotonic() + pause
 
@@ -463,7 +463,7 @@ class QueueFlusher:
     def forget(self, topic: str) -> None:
         """A topic is about to be deleted, in the thread that appends. Raises ``OSError``."""
         with self._guard:
-            self._marker.epoch += 1
+            self._marker.generation += 1
             self._mark = None
             self.safe.forget(topic)
 

@@ -307,7 +307,7 @@ class LogView:
             reason = f"the record at {position} says that it lies at {physical}"
             return _NOTHING, Invalid(reason)
         record = self._row.read(position, size)
-        return record, _soundness(record, position, check_crc=check_crc)
+        return record, _validator(record, position, check_crc=check_crc)
 
     def _is_sound(self, file: ViewFile, position: int) -> bool:
         return isinstance(self._look(file, position, check_crc=True)[1], FoundRecord)
@@ -367,7 +367,7 @@ def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
     return starts, at
 
 
-def _soundness(record: memoryview, position: int, *, check_crc: bool) -> Scan:
+def _validator(record: memoryview, position: int, *, check_crc: bool) -> Scan:
     if isinstance(examine(record, 0, check_crc=check_crc), FoundRecord):
         return FoundRecord(len(record))
     if check_crc and isinstance(examine(record, 0, check_crc=False), FoundRecord):

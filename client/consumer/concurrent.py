@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Container, Coroutine, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from client.consumer.crew import AsyncHandler, Crew
-from client.consumer.intake import Held, Intake
+from client.consumer.crew import AsyncHandler, HandlerPool
+from client.consumer.intake import AssignedQueue, AssignedQueues
 from client.consumer.options import PushOptions
 from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, outcome_of
 from client.consumer.process_queue import Run
@@ -32,7 +32,7 @@ ALL_DONE: Final = object()
 """The handler returned for every message of a run, and none settled itself otherwise."""
 
 
-class Concurrent(Generic[T]):
+class ConcurrentDispatcher(Generic[T]):
     """The concurrent way of one consumer.
 
     Args:
@@ -44,7 +44,7 @@ class Concurrent(Generic[T]):
 
     def __init__(
         self,
-        intake: Intake[T],
+        intake: AssignedQueues[T],
         options: PushOptions,
         tasks: Supervisor,
         group: str,
@@ -62,7 +62,7 @@ class Concurrent(Generic[T]):
         self._batches = options.batch_size > 1
         self._most = options.batch_size if self._batches else RUN_MESSAGES
         self._loop = asyncio.get_running_loop()
-        self.crew: Crew[T] = Crew(
+        self.crew: HandlerPool[T] = HandlerPool(
             intake,
             tasks,
             group,
@@ -73,13 +73,13 @@ class Concurrent(Generic[T]):
             give_up=self.give_up,
         )
 
-    def gained(self, held: Held[T]) -> None:
+    def gained(self, held: AssignedQueue[T]) -> None:
         """A queue has come: nothing has to be known of it."""
 
-    def lost(self, held: Held[T]) -> None:
+    def lost(self, held: AssignedQueue[T]) -> None:
         """A queue has gone."""
 
-    def take(self, held: Held[T]) -> Run[ReceivedMessage[T]]:
+    def take(self, held: AssignedQueue[T]) -> Run[ReceivedMessage[T]]:
         """A message for iteration; others may take the next."""
         run = held.queue.take(1)
         self._intake.put_back(held)
@@ -87,7 +87,7 @@ class Concurrent(Generic[T]):
 
     # Turns of workers
 
-    async def _each(self, held: Held[T]) -> bool:
+    async def _each(self, held: AssignedQueue[T]) -> bool:
         queue = held.queue
         began = self._loop.time()
         run = queue.take(self._most)
@@ -143,7 +143,7 @@ class Concurrent(Generic[T]):
                 outcomes.pop(message.offset, None)
         return ALL_DONE
 
-    def _isolate(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+    def _isolate(self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         """Make the message at hand a run of its own."""
         queue = held.queue
         if run.at > run.start:
@@ -155,7 +155,7 @@ class Concurrent(Generic[T]):
         if self._intake.ready:
             self.crew.wake()
 
-    async def _batch(self, held: Held[T]) -> bool:
+    async def _batch(self, held: AssignedQueue[T]) -> bool:
         queue, handler = held.queue, self._handler
         assert handler is not None
         began = self._loop.time()
@@ -185,7 +185,7 @@ class Concurrent(Generic[T]):
 
     async def _awaited(
         self,
-        held: Held[T],
+        held: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
         work: Coroutine[Any, Any, object],
         waits_for: object,
@@ -198,13 +198,13 @@ class Concurrent(Generic[T]):
     # Outcomes
 
     async def give_up(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+        self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
         """Carry out an outcome without waiting for who has the run."""
         await self.conclude(held, run, outcome)
 
     async def conclude(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
+        self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
     ) -> None:
         """Carry out what became of a run's messages.
 
@@ -237,7 +237,7 @@ class Concurrent(Generic[T]):
                 self._loop.call_later(self._kept_pause, self._again, held, single)
         self._intake.settled(held)
 
-    def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+    def done(self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         """A message of iteration is done with."""
         self._breaker.worked()
         held.queue.outcomes.pop(run.offset, None)
@@ -263,6 +263,6 @@ class Concurrent(Generic[T]):
             message.offset for (message, _), done in zip(failed, returned, strict=True) if not done
         }
 
-    def _again(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+    def _again(self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         held.queue.give_back(run)
         self._intake.offer(held)

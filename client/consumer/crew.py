@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import coroutine
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from client.consumer.intake import Held, Intake
+from client.consumer.intake import AssignedQueue, AssignedQueues
 from client.consumer.outcome import (
     DONE,
     OPEN,
@@ -49,7 +49,9 @@ AsyncHandler = Callable[[Any], Coroutine[Any, Any, object]]
 
 
 @coroutine
-def carry_on(work: Coroutine[Any, Any, object], waits_for: object) -> Generator[Any, Any, object]:
+def resume_coroutine(
+    work: Coroutine[Any, Any, object], waits_for: object
+) -> Generator[Any, Any, object]:
     """Await a coroutine that was started by hand and has come to wait for ``waits_for``."""
     while True:
         try:
@@ -100,12 +102,12 @@ def _in_thread(handler: Callable[..., object], threads: HandlerThreads) -> Async
 class _Call(NamedTuple, Generic[T]):
     """A handler that waits: since when, in which worker."""
 
-    held: Held[T]
+    held: AssignedQueue[T]
     began: float
     task: asyncio.Task[Any] | None
 
 
-class Crew(Generic[T]):
+class HandlerPool(Generic[T]):
     """The workers of one consumer, and the calls that are waiting.
 
     Args:
@@ -119,7 +121,7 @@ class Crew(Generic[T]):
 
     def __init__(
         self,
-        intake: Intake[T],
+        intake: AssignedQueues[T],
         tasks: Supervisor,
         group: str,
         *,
@@ -127,9 +129,9 @@ class Crew(Generic[T]):
         timeout: float,
         cancels: bool,
         manual: bool = False,
-        turn: Callable[[Held[T]], Awaitable[bool]],
+        turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
         give_up: Callable[
-            [Held[T], Run[ReceivedMessage[T]], MessageOutcome], Coroutine[Any, Any, None]
+            [AssignedQueue[T], Run[ReceivedMessage[T]], MessageOutcome], Coroutine[Any, Any, None]
         ],
     ) -> None:
         self._intake = intake
@@ -225,7 +227,7 @@ class Crew(Generic[T]):
 
     async def finish(
         self,
-        held: Held[T],
+        held: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
         work: Coroutine[Any, Any, object],
         waits_for: object,
@@ -236,7 +238,7 @@ class Crew(Generic[T]):
         self.began(held, run, task)
         outcome: MessageOutcome | None = None
         try:
-            outcome = self.returned(await carry_on(work, waits_for))
+            outcome = self.returned(await resume_coroutine(work, waits_for))
         except asyncio.CancelledError as error:
             # Of the requests to cancel this task one may be ours; any other is to end the worker.
             if task.cancelling() > (run.over and self._cancels):
@@ -254,7 +256,10 @@ class Crew(Generic[T]):
         return None if run.over else outcome
 
     def began(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], task: asyncio.Task[Any] | None = None
+        self,
+        held: AssignedQueue[T],
+        run: Run[ReceivedMessage[T]],
+        task: asyncio.Task[Any] | None = None,
     ) -> None:
         """Somebody has these messages now; their time runs."""
         began = self._loop.time()
@@ -320,7 +325,7 @@ class Crew(Generic[T]):
         if call.task is not None and self._cancels:
             call.task.cancel()
 
-    def abandon(self, held: Held[T]) -> int:
+    def abandon(self, held: AssignedQueue[T]) -> int:
         """The queue is lost: give up its calls. Returns how many there were."""
         mine = [(run, call) for run, call in self._calls.items() if call.held is held]
         for run, call in mine:

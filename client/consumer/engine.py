@@ -1,9 +1,8 @@
 """What works behind a push consumer: its membership, its queues, and the way to its handler.
 
-The member says which queues are its own; the intake reads them; a way (``Concurrent`` or
-``InOrder``) hands messages to the handler, or ``Iteration`` to the application, and carries out
-what became of them.
-"""
+The member says which queues are its own; the intake reads them; a way (``ConcurrentDispatcher`` or
+``OrderlyDispatcher``) hands messages to the handler, or ``Iteration`` to the application, and
+carries out what became of them."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from client.consumer.concurrent import Concurrent
+from client.consumer.concurrent import ConcurrentDispatcher
 from client.consumer.crew import as_async, is_async
-from client.consumer.intake import Held, Intake
+from client.consumer.intake import AssignedQueue, AssignedQueues
 from client.consumer.iteration import Iteration
 from client.consumer.offset_store import BrokerOffsets, LocalOffsets, Store, default_file
 from client.consumer.options import Handler, PushOptions
-from client.consumer.orderly import InOrder, QueueLanes
+from client.consumer.orderly import OrderlyDispatcher, QueueLanes
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.consumer.threads import HandlerThreads
 from client.context import ClientContext
@@ -77,7 +76,7 @@ class Engine(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._store = self._offset_store()
         self._tasks = Supervisor(f"consumer {group}", on_failure=self._died)
-        self._intake: Intake[T] = Intake(
+        self._intake: AssignedQueues[T] = AssignedQueues(
             context, group, options, serde, self._tasks, self._store, self._tell
         )
         try:
@@ -118,7 +117,7 @@ class Engine(Generic[T]):
         file = self._options.local_offsets
         return LocalOffsets(default_file(self._group) if file is None else Path(file), self._group)
 
-    def _make_way(self) -> Concurrent[T] | InOrder[T]:
+    def _make_way(self) -> ConcurrentDispatcher[T] | OrderlyDispatcher[T]:
         options, order, handler = self._options, self._options.order, self._handler
         call = None
         cancels = True
@@ -130,7 +129,7 @@ class Engine(Generic[T]):
                 handler, self._threads, options.interceptors, batches=options.batch_size > 1
             )
         if order is None:
-            return Concurrent(
+            return ConcurrentDispatcher(
                 self._intake,
                 options,
                 self._tasks,
@@ -140,7 +139,7 @@ class Engine(Generic[T]):
                 cancels=cancels,
             )
         holds_lock = self.member.holds_lock if options.shared else _always
-        return InOrder(
+        return OrderlyDispatcher(
             self._intake,
             options,
             order,
@@ -216,7 +215,7 @@ class Engine(Generic[T]):
             _log.exception("on_event failed", group=self._group)
 
     def _blocked(self) -> list[BlockedQueue]:
-        return self._way.blocked if isinstance(self._way, InOrder) else []
+        return self._way.blocked if isinstance(self._way, OrderlyDispatcher) else []
 
     def _running(self) -> Running:
         options, order = self._options, self._options.order
@@ -290,7 +289,7 @@ class Engine(Generic[T]):
             if not finished:
                 await self._abandon(held)
 
-    async def _abandon(self, held: Held[T]) -> None:
+    async def _abandon(self, held: AssignedQueue[T]) -> None:
         """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""
         _log.warning(
             "handlers didn't finish in time, their messages come again",
@@ -302,7 +301,7 @@ class Engine(Generic[T]):
         if self.ordered and self._handler and not await held.until(lambda: not held.handling, soon):
             raise TimeoutError
 
-    def _quiet(self, held: Held[T]) -> bool:
+    def _quiet(self, held: AssignedQueue[T]) -> bool:
         if self._handler is None and self._closing:
             return not held.in_hand
         return not held.handling
@@ -310,7 +309,7 @@ class Engine(Generic[T]):
     def locked(self, queue: MessageQueue, held: bool) -> None:
         """Its member has lost or regained a queue's lock: see ``Assignee``."""
         mine = self._intake.find(queue)
-        if mine is not None and isinstance(self._way, InOrder):
+        if mine is not None and isinstance(self._way, OrderlyDispatcher):
             self._way.locked(mine, held)
 
 

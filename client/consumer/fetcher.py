@@ -260,9 +260,9 @@ class Fetcher(Generic[T, S]):
             return await connection.request(request, timeout=timeout), address
         except RemotingError as error:
             self._broker_id = 0
-            self._context.routes.suspect(self._queue.topic)
+            self._context.routes.invalidate(self._queue.topic)
             if isinstance(error, AnswerTimeout):
-                self._context.doubt(address)
+                self._context.probe(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
         finally:
             self._landed.set()

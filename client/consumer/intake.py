@@ -39,12 +39,12 @@ T = TypeVar("T")
 _log = Log("client")
 
 
-class Held(Generic[T]):
+class AssignedQueue(Generic[T]):
     """One queue at its consumer; also where its messages' outcomes go (``Settler``).
 
     Attributes:
         shut: nothing of it may be handed out now (orderly: it rests, or has no lock).
-        in_row: it stands in the row.
+        is_ready: it stands in the row.
         handling: runs that somebody has, or whose outcomes are being carried out.
         in_hand: offsets of messages in a ``with`` block.
         on_outcome: told of each outcome at once, where no handler's end brings it.
@@ -56,10 +56,10 @@ class Held(Generic[T]):
     def __init__(self, queue: ProcessQueue[ReceivedMessage[T]], group: str) -> None:
         self.queue = queue
         self.shut = False
-        self.in_row = False
+        self.is_ready = False
         self.handling: set[Run[ReceivedMessage[T]]] = set()
         self.in_hand: set[int] = set()
-        self.on_outcome: Callable[[Held[T], Run[ReceivedMessage[T]]], None] | None = None
+        self.on_outcome: Callable[[AssignedQueue[T], Run[ReceivedMessage[T]]], None] | None = None
         self.committing = True
         self.told: int | None = None
         self.commits = asyncio.Lock()
@@ -139,7 +139,7 @@ class Held(Generic[T]):
         return True
 
 
-class Intake(Generic[T]):
+class AssignedQueues(Generic[T]):
     """All queues of one consumer.
 
     Args:
@@ -174,19 +174,21 @@ class Intake(Generic[T]):
         self.on_forgotten: Callable[[str], Awaitable[None]]
         self.suspended = False
         self.breaker = Breaker(group, options.breaker, self._tripped)
-        self._held: dict[MessageQueue, Held[T]] = {}
-        self._row: deque[Held[T]] = deque()
+        self._held: dict[MessageQueue, AssignedQueue[T]] = {}
+        self._row: deque[AssignedQueue[T]] = deque()
 
-    def __iter__(self) -> Iterator[Held[T]]:
+    def __iter__(self) -> Iterator[AssignedQueue[T]]:
         return iter(list(self._held.values()))
 
-    def find(self, queue: MessageQueue) -> Held[T] | None:
+    def find(self, queue: MessageQueue) -> AssignedQueue[T] | None:
         """The held queue, if it is held."""
         return self._held.get(queue)
 
     # Queues come and go
 
-    def gain(self, queue: MessageQueue, start: Start, expression: TagExpression) -> Held[T]:
+    def gain(
+        self, queue: MessageQueue, start: Start, expression: TagExpression
+    ) -> AssignedQueue[T]:
         """Begin to read a queue; messages come after this returned."""
         options = self._options
         process_queue: ProcessQueue[ReceivedMessage[T]] = ProcessQueue(
@@ -197,13 +199,13 @@ class Intake(Generic[T]):
         )
         process_queue.start(start.offset)
         process_queue.paused = self.suspended
-        held: Held[T] = Held(process_queue, self._group)
+        held: AssignedQueue[T] = AssignedQueue(process_queue, self._group)
         held.told = start.offset if start.reason in {"stored", "reset"} else None
         self._held[queue] = held
         self._fetch(held, expression)
         return held
 
-    def _fetch(self, held: Held[T], expression: TagExpression) -> None:
+    def _fetch(self, held: AssignedQueue[T], expression: TagExpression) -> None:
         held.fetcher = Fetcher(
             self._context,
             self._group,
@@ -226,20 +228,20 @@ class Intake(Generic[T]):
                 held.fetching.cancel()
                 self._fetch(held, expression)
 
-    def restart(self, held: Held[T], offset: int) -> None:
+    def restart(self, held: AssignedQueue[T], offset: int) -> None:
         """Go on with a queue at another place; what was read ahead is forgotten."""
         held.fetching.cancel()
         held.queue.start(offset)
         held.told = None
         self._fetch(held, held.fetcher.expression)
 
-    def stop(self, held: Held[T]) -> None:
+    def stop(self, held: AssignedQueue[T]) -> None:
         """Pull no more of a queue and hand out no more; what is being handled may end."""
         held.queue.drop()
         if not held.fetcher.carrying:
             held.fetching.cancel()
 
-    def forget(self, held: Held[T]) -> None:
+    def forget(self, held: AssignedQueue[T]) -> None:
         """The queue is another's: whatever is still being handled no longer counts."""
         held.queue.active.clear()
         if self._held.get(held.queue.queue) is held:
@@ -266,12 +268,12 @@ class Intake(Generic[T]):
 
     # Messages
 
-    def next(self) -> Held[T] | None:
+    def next(self) -> AssignedQueue[T] | None:
         """The queue whose turn it is; ``offer`` puts it back into the row."""
         row = self._row
         while row:
             held = row.popleft()
-            held.in_row = False
+            held.is_ready = False
             if not held.shut and held.queue.ready:
                 return held
         return None
@@ -281,28 +283,28 @@ class Intake(Generic[T]):
         """Whether the row has anything, as far as is known."""
         return bool(self._row)
 
-    def offer(self, held: Held[T]) -> None:
+    def offer(self, held: AssignedQueue[T]) -> None:
         """Put a queue into the row if something of it may be handed out."""
-        if not held.in_row and not held.shut and held.queue.ready:
-            held.in_row = True
+        if not held.is_ready and not held.shut and held.queue.ready:
+            held.is_ready = True
             self._row.append(held)
             self.on_ready()
 
-    def put_back(self, held: Held[T]) -> None:
+    def put_back(self, held: AssignedQueue[T]) -> None:
         """The same from who has just taken from it and sees to the rest himself."""
-        if not held.in_row and not held.shut and held.queue.ready:
-            held.in_row = True
+        if not held.is_ready and not held.shut and held.queue.ready:
+            held.is_ready = True
             self._row.append(held)
 
     @staticmethod
-    def settled(held: Held[T]) -> None:
+    def settled(held: AssignedQueue[T]) -> None:
         """Messages of a queue were settled: there may be room again."""
         if held.fetcher.stalled and not held.queue.full:
             held.fetcher.wake()
 
     # Offsets
 
-    def _progress(self, held: Held[T]) -> int | None:
+    def _progress(self, held: AssignedQueue[T]) -> int | None:
         """What to commit with a pull: a new commit point, but not a queue's first one, which has
         to wait for those of other queues (see ``Offsets.commit``)."""
         if not held.committing or held.told is None:
@@ -310,7 +312,7 @@ class Intake(Generic[T]):
         point = held.queue.commit_point
         return point if point and point != held.told else None
 
-    async def commit(self, queues: Iterable[Held[T]]) -> None:
+    async def commit(self, queues: Iterable[AssignedQueue[T]]) -> None:
         """Store how far these have come. What fails is logged, and tried again next time."""
         await asyncio.gather(*(self._commit(held) for held in queues))
         await self._store.save()
@@ -319,7 +321,7 @@ class Intake(Generic[T]):
         """The same for every queue."""
         await self.commit(list(self._held.values()))
 
-    async def _commit(self, held: Held[T]) -> None:
+    async def _commit(self, held: AssignedQueue[T]) -> None:
         try:
             async with held.commits:
                 await self._commit_with(held, self._store.commit)
@@ -331,7 +333,7 @@ class Intake(Generic[T]):
                 error=str(error),
             )
 
-    async def commit_last(self, held: Held[T]) -> None:
+    async def commit_last(self, held: AssignedQueue[T]) -> None:
         """Store how far a queue has come that was stopped; a broker that is away gets some time.
 
         Raises:
@@ -346,7 +348,7 @@ class Intake(Generic[T]):
         await self._store.save()
 
     async def _commit_with(
-        self, held: Held[T], commit: Callable[[MessageQueue, int], Awaitable[None]]
+        self, held: AssignedQueue[T], commit: Callable[[MessageQueue, int], Awaitable[None]]
     ) -> None:
         point = held.queue.commit_point
         if point is not None and point != held.told and held.committing:

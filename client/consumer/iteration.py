@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Generic, TypeVar
 
-from client.consumer.concurrent import Concurrent
-from client.consumer.intake import Held, Intake
-from client.consumer.orderly import InOrder
+from client.consumer.concurrent import ConcurrentDispatcher
+from client.consumer.intake import AssignedQueue, AssignedQueues
+from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.outcome import DONE, OutcomeKind
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
@@ -24,7 +24,10 @@ class Iteration(Generic[T]):
     """
 
     def __init__(
-        self, intake: Intake[T], way: Concurrent[T] | InOrder[T], tasks: Supervisor
+        self,
+        intake: AssignedQueues[T],
+        way: ConcurrentDispatcher[T] | OrderlyDispatcher[T],
+        tasks: Supervisor,
     ) -> None:
         self._intake = intake
         self._way = way
@@ -58,7 +61,7 @@ class Iteration(Generic[T]):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _settled(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+    def _settled(self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         if run not in held.queue.active:
             return
         self._way.crew.ended(run)

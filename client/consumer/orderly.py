@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from client.consumer.concurrent import ALL_DONE, FAILURES
-from client.consumer.crew import AsyncHandler, Crew
-from client.consumer.intake import Held, Intake
+from client.consumer.crew import AsyncHandler, HandlerPool
+from client.consumer.intake import AssignedQueue, AssignedQueues
 from client.consumer.offset_store import Store
 from client.consumer.options import Orderly, PushOptions
 from client.consumer.outcome import (
@@ -82,7 +82,7 @@ class QueueLanes(Generic[T]):
 
     def __init__(
         self,
-        intake: Intake[T],
+        intake: AssignedQueues[T],
         tasks: Supervisor,
         store: Store,
         holds_lock: Callable[[MessageQueue], bool],
@@ -91,27 +91,27 @@ class QueueLanes(Generic[T]):
         self._tasks = tasks
         self._store = store
         self._holds_lock = holds_lock
-        self._lanes: dict[Held[T], QueueLane[T]] = {}
+        self._lanes: dict[AssignedQueue[T], QueueLane[T]] = {}
         self._loop = asyncio.get_running_loop()
 
     def __iter__(self) -> Iterator[QueueLane[T]]:
         return iter(self._lanes.values())
 
-    def gained(self, held: Held[T]) -> None:
+    def gained(self, held: AssignedQueue[T]) -> None:
         """A queue has come, with its lock."""
         self._lanes[held] = QueueLane()
 
-    def lost(self, held: Held[T]) -> None:
+    def lost(self, held: AssignedQueue[T]) -> None:
         """A queue has gone."""
         self._lanes.pop(held, None)
 
-    def find(self, held: Held[T]) -> QueueLane[T] | None:
+    def find(self, held: AssignedQueue[T]) -> QueueLane[T] | None:
         """The lane of a queue that is still here."""
         return self._lanes.get(held)
 
     # Turns and rests
 
-    def take(self, held: Held[T]) -> QueueLane[T] | None:
+    def take(self, held: AssignedQueue[T]) -> QueueLane[T] | None:
         """Have the queue to oneself until ``release``; None: it may not be handled now."""
         lane = self._lanes.get(held)
         if lane is None or lane.taken or lane.resting or not self.may_start(held, lane):
@@ -120,31 +120,31 @@ class QueueLanes(Generic[T]):
         held.shut = True
         return lane
 
-    def release(self, held: Held[T]) -> None:
+    def release(self, held: AssignedQueue[T]) -> None:
         """Let the queue's next message be taken."""
         lane = self._lanes.get(held)
         if lane is not None:
             lane.taken = False
             self._refresh(held, lane)
 
-    def rest(self, held: Held[T], lane: QueueLane[T], seconds: float) -> None:
+    def rest(self, held: AssignedQueue[T], lane: QueueLane[T], seconds: float) -> None:
         """Hand out nothing of the queue for so long."""
         lane.resting = True
         self._refresh(held, lane)
         self._loop.call_later(seconds, self._rested, held, lane)
 
-    def _rested(self, held: Held[T], lane: QueueLane[T]) -> None:
+    def _rested(self, held: AssignedQueue[T], lane: QueueLane[T]) -> None:
         lane.resting = False
         if self._lanes.get(held) is lane:
             self._refresh(held, lane)
 
-    def _refresh(self, held: Held[T], lane: QueueLane[T]) -> None:
+    def _refresh(self, held: AssignedQueue[T], lane: QueueLane[T]) -> None:
         held.shut = lane.taken or lane.resting or not lane.locked
         self._intake.offer(held)
 
     # Locks
 
-    def may_start(self, held: Held[T], lane: QueueLane[T]) -> bool:
+    def may_start(self, held: AssignedQueue[T], lane: QueueLane[T]) -> bool:
         """Whether a handler may start: the queue is still here, and its lock held."""
         if held.queue.dropped:
             return False
@@ -152,7 +152,7 @@ class QueueLanes(Generic[T]):
             self._unlocked(held, lane)
         return lane.locked
 
-    def locked(self, held: Held[T], holds: bool) -> None:
+    def locked(self, held: AssignedQueue[T], holds: bool) -> None:
         """The lock of a queue was lost, or got again."""
         lane = self._lanes.get(held)
         if lane is None:
@@ -163,14 +163,14 @@ class QueueLanes(Generic[T]):
             lane.regaining = True
             self._tasks.spawn(self._regain(held, lane), f"going on with {held.queue.queue}")
 
-    def _unlocked(self, held: Held[T], lane: QueueLane[T]) -> None:
+    def _unlocked(self, held: AssignedQueue[T], lane: QueueLane[T]) -> None:
         if lane.locked:
             lane.locked = False
             held.committing = False
             self._refresh(held, lane)
             self._loop.call_later(LOCK_RETRY, self._look, held, lane)
 
-    def _look(self, held: Held[T], lane: QueueLane[T]) -> None:
+    def _look(self, held: AssignedQueue[T], lane: QueueLane[T]) -> None:
         if lane.locked or self._lanes.get(held) is not lane:
             return
         if self._holds_lock(held.queue.queue):
@@ -178,7 +178,7 @@ class QueueLanes(Generic[T]):
         else:
             self._loop.call_later(LOCK_RETRY, self._look, held, lane)
 
-    async def _regain(self, held: Held[T], lane: QueueLane[T]) -> None:
+    async def _regain(self, held: AssignedQueue[T], lane: QueueLane[T]) -> None:
         queue = held.queue.queue
         stored: int | None = None
         try:
@@ -208,7 +208,7 @@ MAX_TOLD_ERROR: Final = 500
 """Characters of an error that heartbeats tell."""
 
 
-class InOrder(Generic[T]):
+class OrderlyDispatcher(Generic[T]):
     """The orderly way of one consumer.
 
     Args:
@@ -223,7 +223,7 @@ class InOrder(Generic[T]):
 
     def __init__(
         self,
-        intake: Intake[T],
+        intake: AssignedQueues[T],
         options: PushOptions,
         order: Orderly,
         tasks: Supervisor,
@@ -251,7 +251,7 @@ class InOrder(Generic[T]):
         self._batches = options.batch_size > 1
         alone = self._batches or not order.auto_commit
         self._most = options.batch_size if alone else RUN_MESSAGES
-        self.crew: Crew[T] = Crew(
+        self.crew: HandlerPool[T] = HandlerPool(
             intake,
             tasks,
             group,
@@ -263,31 +263,31 @@ class InOrder(Generic[T]):
             give_up=self.give_up if handler is None else self._wait_for_handler,
         )
 
-    def gained(self, held: Held[T]) -> None:
+    def gained(self, held: AssignedQueue[T]) -> None:
         """A queue has come, with its lock."""
         self._lanes.gained(held)
 
-    def lost(self, held: Held[T]) -> None:
+    def lost(self, held: AssignedQueue[T]) -> None:
         """A queue has gone."""
         self._lanes.lost(held)
 
-    def locked(self, held: Held[T], holds: bool) -> None:
+    def locked(self, held: AssignedQueue[T], holds: bool) -> None:
         """The lock of a queue was lost, or got again."""
         self._lanes.locked(held, holds)
 
-    def take(self, held: Held[T]) -> Run[ReceivedMessage[T]] | None:
+    def take(self, held: AssignedQueue[T]) -> Run[ReceivedMessage[T]] | None:
         """A message for iteration; None: not now. The next has to wait for its outcome."""
         return held.queue.take(1) if self._lanes.take(held) is not None else None
 
     async def give_up(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+        self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
         """Carry out an outcome in iteration, and go on with the queue."""
         await self.conclude(held, run, outcome)
         self._lanes.release(held)
 
     async def _wait_for_handler(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+        self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
         """A handler's time is over: its messages may not come again before it has ended."""
 
@@ -309,7 +309,7 @@ class InOrder(Generic[T]):
             if lane.blocked is not None
         ]
 
-    def done(self, held: Held[T], run: Run[ReceivedMessage[T]]) -> None:
+    def done(self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         """A message of iteration is done with."""
         self._breaker.worked()
         lane = self._lanes.find(held)
@@ -323,7 +323,7 @@ class InOrder(Generic[T]):
 
     # Turns of workers
 
-    async def _each(self, held: Held[T]) -> bool:
+    async def _each(self, held: AssignedQueue[T]) -> bool:
         lane = self._lanes.take(held)
         if lane is None:
             return False
@@ -332,7 +332,7 @@ class InOrder(Generic[T]):
         return waited
 
     async def _one_by_one(
-        self, held: Held[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]]
+        self, held: AssignedQueue[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]]
     ) -> bool:
         queue, waited = held.queue, False
         outcomes, failures = queue.outcomes, queue.failures
@@ -413,7 +413,7 @@ class InOrder(Generic[T]):
         return ALL_DONE
 
     def _goes_on(
-        self, held: Held[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]], began: float
+        self, held: AssignedQueue[T], lane: QueueLane[T], run: Run[ReceivedMessage[T]], began: float
     ) -> bool:
         return (
             run in held.queue.active
@@ -422,14 +422,16 @@ class InOrder(Generic[T]):
             and self._loop.time() - began < MAX_TURN
         )
 
-    def _recovered(self, held: Held[T], lane: QueueLane[T], message: ReceivedMessage[T]) -> None:
+    def _recovered(
+        self, held: AssignedQueue[T], lane: QueueLane[T], message: ReceivedMessage[T]
+    ) -> None:
         """A message is done, which may have failed before."""
         held.queue.outcomes.pop(message.offset, None)
         if held.queue.failures.pop(message.offset, 0) and lane.blocked is not None:
             _log.info("queue goes on", queue=str(message.queue), offset=message.offset)
             lane.blocked = None
 
-    async def _whole(self, held: Held[T]) -> bool:
+    async def _whole(self, held: AssignedQueue[T]) -> bool:
         """One call for the run as it is: batches, and handlers that commit by themselves."""
         lane, handler, queue = self._lanes.take(held), self._handler, held.queue
         assert handler is not None
@@ -460,7 +462,7 @@ class InOrder(Generic[T]):
 
     async def _decided(
         self,
-        held: Held[T],
+        held: AssignedQueue[T],
         lane: QueueLane[T],
         run: Run[ReceivedMessage[T]],
         outcome: MessageOutcome,
@@ -495,7 +497,7 @@ class InOrder(Generic[T]):
     # Outcomes
 
     async def conclude(
-        self, held: Held[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
+        self, held: AssignedQueue[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
     ) -> None:
         """Carry out what became of a run's messages.
 
@@ -525,7 +527,7 @@ class InOrder(Generic[T]):
 
     async def _carried_out(
         self,
-        held: Held[T],
+        held: AssignedQueue[T],
         lane: QueueLane[T],
         run: Run[ReceivedMessage[T]],
         shared: MessageOutcome,
@@ -551,7 +553,7 @@ class InOrder(Generic[T]):
 
     async def _failed(
         self,
-        held: Held[T],
+        held: AssignedQueue[T],
         lane: QueueLane[T],
         message: ReceivedMessage[T],
         outcome: MessageOutcome,

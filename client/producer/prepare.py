@@ -164,7 +164,9 @@ class Preparer(Generic[T]):
     def _tail(self, message: Message[T]) -> str:
         """All properties but the unique id. Raises UsageError."""
         topic = message.topic
-        tail = tail_text(topic, tag=message.tag, keys=message.keys, own=message.properties)
+        tail = properties_after_id(
+            topic, tag=message.tag, keys=message.keys, own=message.properties
+        )
         if message.delay_level:
             level = _checked_level(topic, message.delay_level, self._options.max_delay_level)
             tail += f"\x02DELAY\x01{level}"
@@ -263,7 +265,7 @@ def check_body(topic: str, body: object) -> bytes:
     return body
 
 
-def tail_text(
+def properties_after_id(
     topic: str, *, tag: str | None, keys: Iterable[str], own: Mapping[str, str] | None
 ) -> str:
     """The text of the properties an application gives, of any length. Raises UsageError."""

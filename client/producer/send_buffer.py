@@ -28,7 +28,7 @@ from client.limits import WAITING_PER_IN_FLIGHT
 from client.message import Receipt
 from client.producer.columns import ELEMENT_BYTES, ID_NAME, MessageColumns, SendLanes
 from client.producer.delivery import OwnTime
-from client.producer.prepare import SHORT_PROPERTIES, check_topic, tail_text
+from client.producer.prepare import SHORT_PROPERTIES, check_topic, properties_after_id
 from client.producer.queue_selector import by_sharding_key
 from client.producer.sender import Sender
 from client.routes import Route
@@ -138,7 +138,7 @@ class SendBuffer:
             # An iterator can be read once only, and preparing may have to read it again.
             if isinstance(keys, Iterator):
                 return None
-            tail = tail_text(topic, tag=tag, keys=keys, own=properties)
+            tail = properties_after_id(topic, tag=tag, keys=keys, own=properties)
             if len(tail) >= SHORT_PROPERTIES:
                 return None
             size += len(tail) if tail.isascii() else len(tail.encode())

@@ -324,7 +324,7 @@ class Sender:
     def _address(self, route: Route, queue: MessageQueue) -> str:
         address = route.master(queue.broker_name)
         if address is None:
-            self._context.routes.suspect(route.topic)
+            self._context.routes.invalidate(route.topic)
             raise NoRoute(
                 "the queue's broker is not in the route",
                 queue=queue,
@@ -346,7 +346,7 @@ class Sender:
         else:
             delivery.failed_broker = queue.broker_name
             if answer.code not in BUSY:
-                self._context.routes.suspect(queue.topic)
+                self._context.routes.invalidate(queue.topic)
         return verdict
 
     def _lost(
@@ -356,9 +356,9 @@ class Sender:
         assert queue is not None
         delivery.failed_broker = queue.broker_name
         self._faults.failed(queue.broker_name, self._loop.time())
-        self._context.routes.suspect(queue.topic)
+        self._context.routes.invalidate(queue.topic)
         if isinstance(failure, AnswerTimeout):
-            self._context.doubt(address)
+            self._context.probe(address)
         return delivery.lost(failure, self._group, address, written=written)
 
     def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:

@@ -18,7 +18,7 @@ from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
 from client.rebalance.queue_lock import LockKeeper
-from client.rebalance.starts import Starts
+from client.rebalance.starts import StartOffsets
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
@@ -26,7 +26,7 @@ from remoting.tasks import Supervisor
 _log = Log("client")
 
 
-class Assignee(Protocol):
+class AssignmentListener(Protocol):
     """The consumer itself: what reads the queues that its member gains."""
 
     @property
@@ -52,7 +52,7 @@ class Assignee(Protocol):
         ...
 
 
-class HandOver:
+class AssignmentManager:
     """Takes and gives up queues for one member.
 
     Args:
@@ -67,9 +67,9 @@ class HandOver:
         self,
         context: ClientContext,
         group: str,
-        assignee: Assignee,
+        assignee: AssignmentListener,
         tasks: Supervisor,
-        starts: Starts,
+        starts: StartOffsets,
         *,
         shared: bool,
         handover_timeout: float,
@@ -109,7 +109,7 @@ class HandOver:
 
     def connected(self, address: str) -> None:
         """There is a new connection to a broker."""
-        self._locks.doubt(address)
+        self._locks.probe(address)
 
     def change(self, wanted: Collection[MessageQueue]) -> None:
         """Come to own these queues, and no others."""

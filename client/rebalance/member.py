@@ -20,10 +20,10 @@ from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.positions import Position
 from client.rebalance.conflicts import GroupProblemReporter, Policy, join
 from client.rebalance.group_view import GroupView, Subscribed, from_where
-from client.rebalance.hand_over import Assignee, HandOver
+from client.rebalance.hand_over import AssignmentListener, AssignmentManager
 from client.rebalance.rebalancer import Rebalancer, View
 from client.rebalance.reports import Reports, Running, consumer_status, running_info
-from client.rebalance.starts import OffsetStore, Starts
+from client.rebalance.starts import OffsetStore, StartOffsets
 from client.rebalance.strategies import Sticky, Strategy, strategy_named
 from client.routes import Route
 from remoting.log import Log
@@ -38,7 +38,7 @@ from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
-__all__ = ["Assignee", "GroupMember", "Model", "OffsetStore", "Policy", "Start"]
+__all__ = ["AssignmentListener", "GroupMember", "Model", "OffsetStore", "Policy", "Start"]
 
 
 _log = Log("client")
@@ -74,7 +74,7 @@ class GroupMember:
         self,
         context: ClientContext,
         group: str,
-        assignee: Assignee,
+        assignee: AssignmentListener,
         *,
         subscriptions: Mapping[str, TagExpression],
         strategy: str | Strategy,
@@ -107,10 +107,10 @@ class GroupMember:
             group, subscriptions, context.clock.now_ms, retry=retry and self._shared
         )
         self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
-        starts = Starts(
+        starts = StartOffsets(
             context, group, offsets, start_from=start_from, exact=exact, shared=self._shared
         )
-        self._hand_over = HandOver(
+        self._hand_over = AssignmentManager(
             context,
             group,
             assignee,

@@ -89,7 +89,7 @@ class Leases:
             if lease.due <= now or (renew and lease.held)
         ]
 
-    def doubt(self, now: float) -> None:
+    def probe(self, now: float) -> None:
         """The broker may have forgotten: everything is asked for now."""
         for lease in self._leases.values():
             lease.due = now
@@ -278,13 +278,13 @@ class LockKeeper:
             broker.leases.drop(queue)
             broker.wake.set()
 
-    def doubt(self, address: str) -> None:
+    def probe(self, address: str) -> None:
         """A broker may have restarted: take its locks again before others do."""
         table = self._context.routes.table.brokers()
         for name, broker in self._brokers.items():
             if len(broker.leases) and address in table.get(name, {}).values():
                 broker.disturbed_at = self._loop.time()
-                broker.leases.doubt(self._loop.time())
+                broker.leases.probe(self._loop.time())
                 broker.wake.set()
 
     def _run(self, name: str, broker: _Broker) -> None:

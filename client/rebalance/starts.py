@@ -44,7 +44,7 @@ class OffsetStore(Protocol):
         ...
 
 
-class Starts:
+class StartOffsets:
     """Finds where a group's queues begin.
 
     Args:

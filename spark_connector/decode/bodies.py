@@ -19,7 +19,7 @@ from remoting.protocol.message import compression
 from remoting.protocol.message.record import COMPRESSED
 from spark_connector.decode import layout as texts
 from spark_connector.decode.layout import Layout
-from spark_connector.decode.model import MAX_BATCH_INFLATED_BYTES, UnusualError
+from spark_connector.decode.model import MAX_BATCH_INFLATED_BYTES, NeedsFallback
 from spark_connector.decode.plain import too_large
 
 _CRC_BITS: Final = 0x7FFFFFFF
@@ -36,7 +36,7 @@ def bodies(layout: Layout, *, decompress: bool) -> Bodies:
     """The bodies of all records.
 
     Raises:
-        UnusualError: one does not inflate.
+        NeedsFallback: one does not inflate.
         BatchTooLargeError: the compressed ones inflate to too much.
     """
     if decompress and layout.sys_flags(COMPRESSED).any():
@@ -55,7 +55,7 @@ def _inflated(layout: Layout) -> Bodies:
             try:
                 body = compression.decompress(body, flags)
             except BodyError as error:
-                raise UnusualError from error
+                raise NeedsFallback from error
             inflated_bytes += len(body)
             if inflated_bytes > MAX_BATCH_INFLATED_BYTES:
                 raise too_large()

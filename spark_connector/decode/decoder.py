@@ -19,9 +19,9 @@ from spark_connector.decode.model import (
     BatchTooLargeError,
     DecodedBatch,
     DecodeSettings,
+    NeedsFallback,
     Selection,
     Starts,
-    UnusualError,
 )
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.schema import Column
@@ -141,7 +141,7 @@ class Decoder:
     def _decode(self, buffer: Buffer, starts: Starts, selection: Selection) -> DecodedBatch:
         try:
             return fast.decode(buffer, starts, self._settings, selection)
-        except UnusualError:
+        except NeedsFallback:
             if len(starts) <= MAX_PLAIN_RECORDS:
                 return plain.decode(buffer, starts, self._settings, selection)
         half = len(starts) // 2

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from spark_connector.decode import layout as texts
 from spark_connector.decode.layout import Layout, require
-from spark_connector.decode.model import UnusualError
+from spark_connector.decode.model import NeedsFallback
 
 _NAME_END: Final = 1
 _ENTRY_END: Final = 2
@@ -82,7 +82,7 @@ def take_apart(layout: Layout) -> PropertyEntries:
     """The entries of records.
 
     Raises:
-        UnusualError: a text is odd, or not UTF-8.
+        NeedsFallback: a text is odd, or not UTF-8.
     """
     joined = texts.pieces(layout.buffer, *_bounds(layout))
     separators, offsets = _separators(texts.block_of(joined), texts.offsets_of(joined))
@@ -121,7 +121,7 @@ def _separators(
     offsets = _first_entries(entry_starts, rows)
     first_entries = offsets[:-1][has_entries]
     if len(at) % 2 or (len(row_starts) and first_entries[-1] >= len(entry_starts)):
-        raise UnusualError
+        raise NeedsFallback
     # A row could begin where a name is to end, for its first byte may be any.
     require(entry_starts[first_entries] == row_starts)
     is_entry_end = block[entry_starts] == _ENTRY_END
@@ -204,4 +204,4 @@ def _require_unique(codes: NDArray[np.int32], offsets: NDArray[np.int32], known:
     of_entry += codes
     of_entry.sort()
     if (np.diff(of_entry) == 0).any():
-        raise UnusualError
+        raise NeedsFallback

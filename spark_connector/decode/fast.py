@@ -2,7 +2,7 @@
 
 Everything is a few steps of numpy and Arrow over whole columns, so a batch costs some hundred
 calls however many records it has, and little per record. It gives what ``plain`` gives, or raises
-``UnusualError``: for damaged records, odd properties texts, bytes that are not UTF-8, bodies that
+``NeedsFallback``: for damaged records, odd properties texts, bytes that are not UTF-8, bodies that
 can't be decoded, times beyond Spark's.
 """
 
@@ -26,9 +26,9 @@ from spark_connector.decode import layout as texts
 from spark_connector.decode.model import (
     DecodedBatch,
     DecodeSettings,
+    NeedsFallback,
     Selection,
     Starts,
-    UnusualError,
 )
 from spark_connector.decode.plain import FIRST_MS, LAST_MS, host_text
 
@@ -102,7 +102,7 @@ def _long(values: NDArray[Any]) -> Any:
 def _timestamp(milliseconds: NDArray[Any], kind: Any) -> Any:
     native = milliseconds.astype(np.int64)
     if native.min() < FIRST_MS or native.max() > LAST_MS:
-        raise UnusualError
+        raise NeedsFallback
     return pa.array(native * 1000).view(kind)
 
 
@@ -142,7 +142,7 @@ def decode(
     """The rows of the records at ``starts``; see ``Decoder.decode``.
 
     Raises:
-        UnusualError: ``plain`` has to do it.
+        NeedsFallback: ``plain`` has to do it.
         BatchTooLargeError: the compressed bodies are too large together.
     """
     next_offset = selection.first_offset or 0
@@ -158,7 +158,7 @@ def decode(
     if not len(rows.layout):
         return _batch(None, settings, len(starts), next_offset)
     if settings.verify_crc and not rows.crc_ok.all():
-        raise UnusualError
+        raise NeedsFallback
     return _batch(rows, settings, len(starts), next_offset)
 
 

@@ -38,7 +38,7 @@ from remoting.protocol.message.record import (
     Buffer,
     host_of,
 )
-from spark_connector.decode.model import Starts, UnusualError
+from spark_connector.decode.model import NeedsFallback, Starts
 from spark_connector.decode.plain import host_text
 
 _FIRST: Final = np.dtype(
@@ -125,11 +125,11 @@ def locate(buffer: Buffer, starts: Starts) -> Layout:
     """Find the parts of the records that begin at ``starts``, which must be at least one.
 
     Raises:
-        UnusualError: one is no whole record, or they are not in the order of the buffer.
+        NeedsFallback: one is no whole record, or they are not in the order of the buffer.
     """
     limit = len(buffer)
     if limit > _LARGEST_BUFFER or limit < FIXED_BYTES_V4:
-        raise UnusualError
+        raise NeedsFallback
     require(starts >= 0, starts <= limit - FIXED_BYTES_V4)
     first = _gather(buffer, starts, _FIRST)
     ends = starts + first["size"]
@@ -149,11 +149,11 @@ def locate(buffer: Buffer, starts: Starts) -> Layout:
 
 
 def require(*conditions: NDArray[np.bool_]) -> None:
-    """Raise ``UnusualError`` unless every element of all arrays is true."""
+    """Raise ``NeedsFallback`` unless every element of all arrays is true."""
     # Counting is the cheapest way to ask numpy whether all are true.
     for condition in conditions:
         if np.count_nonzero(condition) < len(condition):
-            raise UnusualError
+            raise NeedsFallback
 
 
 def _gather(buffer: Buffer, positions: Starts, kind: np.dtype[Any]) -> NDArray[Any]:
@@ -291,7 +291,7 @@ def as_text(array: Any) -> Any:
     """A binary array as an array of strings.
 
     Raises:
-        UnusualError: a value is not UTF-8.
+        NeedsFallback: a value is not UTF-8.
     """
     block = block_of(array)
     if not block.size or block.max() < _ASCII_END:
@@ -299,7 +299,7 @@ def as_text(array: Any) -> Any:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise UnusualError from error
+        raise NeedsFallback from error
 
 
 def hosts_v4(hosts: NDArray[np.uint64]) -> Any:

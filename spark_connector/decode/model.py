@@ -31,7 +31,7 @@ MAX_PLAIN_RECORDS: Final = 64
 """Records that are read one by one because one of them is unusual; of more, halves are tried."""
 
 
-class UnusualError(Exception):
+class NeedsFallback(Exception):
     """Records hold something that only the plain way understands: a signal, not a failure."""
 
 

@@ -160,7 +160,7 @@ def pull_request(partition: RangePartition, options: ReadOptions, offset: int, e
     return Command.request(RequestCode.PULL_MESSAGE, header)
 
 
-class Trouble:
+class RetryState:
     """A row of failures without progress in between.
 
     Args:

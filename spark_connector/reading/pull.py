@@ -41,7 +41,7 @@ from spark_connector.reading.answers import (
     Gone,
     NoTopic,
     PullRefused,
-    Trouble,
+    RetryState,
     meaning,
     pull_request,
 )
@@ -207,7 +207,7 @@ class RangeReader:
             depth=options.pull_pipeline,
         )
         self._gather = Gather(_GATHER_BYTES)
-        self._trouble = Trouble(choose or random.Random())  # noqa: S311 - spreads load
+        self._trouble = RetryState(choose or random.Random())  # noqa: S311 - spreads load
         self._address = 0
 
     def batches(self) -> Iterator[Any]:

@@ -329,7 +329,7 @@ class ParcelDispatcher:
         if answer.code in BUSY:
             self.counts.busy += 1
         else:
-            self._routes.suspect(queue.topic)
+            self._routes.invalidate(queue.topic)
         self._retry(delivery, verdict)
 
     def _stored(self, delivery: ParcelDelivery) -> None:
@@ -345,14 +345,14 @@ class ParcelDispatcher:
         for delivery in channel.close(failure):
             assert delivery.queue is not None
             self._faults.failed(delivery.queue.broker_name, self._clock())
-            self._routes.suspect(delivery.parcel.topic)
+            self._routes.invalidate(delivery.parcel.topic)
             self._retry(delivery, delivery.lost(str(failure)))
 
     def _unreachable(self, delivery: ParcelDelivery, why: str) -> None:
         """Nothing could be sent, which costs no attempt: only the deadline ends this."""
         assert delivery.queue is not None
         self._faults.failed(delivery.queue.broker_name, self._clock())
-        self._routes.suspect(delivery.parcel.topic)
+        self._routes.invalidate(delivery.parcel.topic)
         delivery.why = why
         self._pause(delivery)
 

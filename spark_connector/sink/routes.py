@@ -80,7 +80,7 @@ class WriteRoutes:
         self.queues(queue.topic)
         return self._routes[queue.topic][1].master(queue.broker_name)
 
-    def suspect(self, topic: str) -> None:
+    def invalidate(self, topic: str) -> None:
         """Something the route says doesn't hold: ask again, but not all the time."""
         known = self._routes.get(topic)
         if known is None or self._clock() - known[0] < ROUTE_PERIOD:

@@ -26,7 +26,7 @@ from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import IndexFiles, IndexPlace, IndexScan, load_index
 from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
-from broker.storetools.verify.queue_checker import Judge, Situation
+from broker.storetools.verify.queue_checker import Evidence, QueueChecker
 from broker.storetools.verify.queue_walk import QueueReader, QueueWalk
 from broker.storetools.view import LogEnd, StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
@@ -163,7 +163,7 @@ class Check:
         index.judge(root, keys, unindexed, findings, clean=clean)
         # Of what retention took meanwhile the queues need not know any more.
         now = StoreView(root, commit_log=self._options.commit_log) if running else view
-        situation = Situation(
+        situation = Evidence(
             log_start=now.log.start,
             log_end=end.position,
             settled=end.position if clean or running else (told.end if told is not None else 0),
@@ -173,7 +173,9 @@ class Check:
             numbers=None if told is None else told.numbers,
             told_end=0 if told is None else told.end,
         )
-        judge = Judge(view, root / "consumequeue", situation, self._damaged, findings, _pause)
+        judge = QueueChecker(
+            view, root / "consumequeue", situation, self._damaged, findings, _pause
+        )
         judge.run(queues.states)
         last_ms = max((result.last_ms for result in results), default=0)
         if not lost_until:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.index_scan import Claims, IndexPart, IndexPlace, blocks
+from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace, blocks
 from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 
 _Block = tuple[int, int, bytearray]
@@ -60,7 +60,7 @@ class IndexMatch:
         parts: Sequence[IndexPart],
         begin: IndexPlace,
         end: IndexPlace | None,
-        claims: Claims,
+        claims: IndexEntries,
         findings: Findings,
         fast: Fast | None,
     ) -> None:

@@ -320,11 +320,11 @@ class IndexFiles:
         self.shape: Shape | None = shapes[0][0] if shapes else None
 
     @property
-    def claims(self) -> Claims:
+    def claims(self) -> IndexEntries:
         """What of the log they know."""
         if not self.parts:
-            return Claims(1, 0)
-        return Claims(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
+            return IndexEntries(1, 0)
+        return IndexEntries(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
 
     def check_headers(self, view: StoreView, log_end: int, findings: Findings) -> None:
         """Whether headers go with the entries and the log. Raises ``StoreError``."""
@@ -435,7 +435,7 @@ def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]
     return kept
 
 
-class Claims(NamedTuple):
+class IndexEntries(NamedTuple):
     """What of the log the index knows.
 
     Attributes:

@@ -22,7 +22,7 @@ from broker.storetools.verify import compiled
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
-from broker.storetools.verify.index_scan import Claims, IndexPart, IndexPlace
+from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace
 from broker.storetools.verify.queue_walk import QueueReader, QueueWalk, WalkedQueue
 from broker.storetools.view import StoreView
 from broker.storetools.view_log import chain
@@ -81,7 +81,7 @@ class PartPlan(NamedTuple):
     index_parts: tuple[IndexPart, ...]
     index_begin: IndexPlace
     index_end: IndexPlace | None
-    claims: Claims
+    claims: IndexEntries
     plain: bool = False
 
 

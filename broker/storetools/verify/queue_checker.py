@@ -39,7 +39,7 @@ _SENTENCES: Final = {
 }
 
 
-class Situation(NamedTuple):
+class Evidence(NamedTuple):
     """What has to be known of the store to judge its queues.
 
     Attributes:
@@ -63,7 +63,7 @@ class Situation(NamedTuple):
     told_end: int
 
 
-class Judge:
+class QueueChecker:
     """Looks at one queue after the other.
 
     Attributes:
@@ -75,7 +75,7 @@ class Judge:
         self,
         view: StoreView,
         directory: Path,
-        situation: Situation,
+        situation: Evidence,
         damaged: Ranges,
         findings: Findings,
         wait: Callable[[], None],

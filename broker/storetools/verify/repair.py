@@ -25,7 +25,7 @@ from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import (
     INDEX_NOTE,
     NAME_DIGITS,
-    Claims,
+    IndexEntries,
     IndexPlace,
     load_index,
 )
@@ -192,7 +192,7 @@ class _Work:
             index_parts=(),
             index_begin=IndexPlace(0, 1),
             index_end=None,
-            claims=Claims(1, 0),
+            claims=IndexEntries(1, 0),
             plain=self._options.plain,
         )
 
@@ -251,7 +251,7 @@ class IndexBuild(IndexMatch):
     """Takes keys from the log into new index files."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
-        super().__init__((), IndexPlace(0, 1), None, Claims(1, 0), Findings(), None)
+        super().__init__((), IndexPlace(0, 1), None, IndexEntries(1, 0), Findings(), None)
         self.directory = directory
         self.row = IndexFileSet(OsFiles(), directory, shape, SystemClock())
 

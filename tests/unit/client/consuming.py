@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from client import serde
-from client.consumer.concurrent import Concurrent
+from client.consumer.concurrent import ConcurrentDispatcher
 from client.consumer.crew import as_async, is_async
-from client.consumer.intake import Held, Intake
+from client.consumer.intake import AssignedQueue, AssignedQueues
 from client.consumer.options import PushOptions
-from client.consumer.orderly import InOrder, QueueLanes
+from client.consumer.orderly import OrderlyDispatcher, QueueLanes
 from client.consumer.outcome import MessageOutcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.consumer.threads import HandlerThreads
@@ -95,17 +95,17 @@ class Stub:
         self.woken += 1
 
 
-class HandFed(Intake[bytes]):
+class HandFed(AssignedQueues[bytes]):
     """An intake whose messages a test puts in."""
 
-    def _fetch(self, held: Held[bytes], expression: TagExpression) -> None:
+    def _fetch(self, held: AssignedQueue[bytes], expression: TagExpression) -> None:
         stub: Any = Stub()
         held.fetcher = stub
         held.fetching = self._tasks.spawn(asyncio.sleep(3600), "no fetching")
 
 
 class Works:
-    """Intake, way and workers of one consumer.
+    """AssignedQueues, way and workers of one consumer.
 
     Args:
         handler: None: messages are taken by the test.
@@ -139,14 +139,14 @@ class Works:
         self.threads = threads
         common = (self.options, self.tasks, "g", call, self.shelf)
         if self.options.order is None:
-            self.way: Concurrent[bytes] | InOrder[bytes] = Concurrent(
+            self.way: ConcurrentDispatcher[bytes] | OrderlyDispatcher[bytes] = ConcurrentDispatcher(
                 self.intake, *common, cancels=cancels, kept_pause=kept_pause
             )
         else:
             lanes: QueueLanes[bytes] = QueueLanes(
                 self.intake, self.tasks, self.shelf, lambda queue: self.locks.get(queue, True)
             )
-            self.way = InOrder(
+            self.way = OrderlyDispatcher(
                 self.intake,
                 self.options,
                 self.options.order,
@@ -159,12 +159,14 @@ class Works:
             )
         self.intake.on_ready = self.way.crew.wake
 
-    def gain(self, queue: MessageQueue = QUEUE, start: int = 0) -> Held[bytes]:
+    def gain(self, queue: MessageQueue = QUEUE, start: int = 0) -> AssignedQueue[bytes]:
         held = self.intake.gain(queue, Start(start, "stored", ""), ALL)
         self.way.gained(held)
         return held
 
-    def put(self, held: Held[bytes], *offsets: int, times: int = 0) -> list[ReceivedMessage[bytes]]:
+    def put(
+        self, held: AssignedQueue[bytes], *offsets: int, times: int = 0
+    ) -> list[ReceivedMessage[bytes]]:
         """An answer with these messages comes."""
         queue = held.queue.queue
         body = b"".join(record(offset, queue, times=times) for offset in offsets)

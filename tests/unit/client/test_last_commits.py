@@ -12,7 +12,7 @@ import pytest
 from client import serde
 from client.consumer.commits import OffsetCommits
 from client.consumer.fetcher import Fetcher
-from client.consumer.intake import Intake
+from client.consumer.intake import AssignedQueues
 from client.consumer.offset_store import commit_last
 from client.consumer.options import PushOptions
 from client.consumer.process_queue import ProcessQueue
@@ -99,7 +99,7 @@ async def test_a_broker_that_stays_away_is_given_up() -> None:
 @virtual
 async def test_commits_of_a_queue_are_made_one_after_the_other() -> None:
     tasks, store = Supervisor("test"), Slow()
-    intake: Intake[bytes] = HandFed(
+    intake: AssignedQueues[bytes] = HandFed(
         None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
     )
     held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="stored"), ALL)
@@ -260,7 +260,7 @@ async def test_the_last_commit_comes_after_an_automatic_one_on_its_way() -> None
 @virtual
 async def test_no_pull_carries_a_queues_first_commit() -> None:
     tasks, store = Supervisor("test"), Shelf()
-    intake: Intake[bytes] = HandFed(
+    intake: AssignedQueues[bytes] = HandFed(
         None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
     )
     held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="end"), ALL)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.consumer.options import Orderly
-from client.consumer.orderly import InOrder
+from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.outcome import COMMIT, ROLLBACK, OutcomeKind
 from client.errors import ConsumerStopped, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, QueueBlocked
@@ -50,7 +50,7 @@ def failing(at: int, times: int, got: list[Any], *, waits: bool = False) -> Any:
 
 
 def blocked(works: Works) -> list[Any]:
-    assert isinstance(works.way, InOrder)
+    assert isinstance(works.way, OrderlyDispatcher)
     return works.way.blocked
 
 
@@ -188,7 +188,7 @@ async def test_retry_later_says_how_long_the_queue_rests(
             raise RetryLater(7)
 
     works = make(handle, Orderly())
-    assert isinstance(works.way, InOrder)
+    assert isinstance(works.way, OrderlyDispatcher)
     monkeypatch.setattr(works.way._lanes, "rest", lambda held, lane, seconds: rests.append(seconds))
     held = works.gain()
     works.put(held, 0)
@@ -230,7 +230,7 @@ async def test_a_lock_lost_in_mid_handling_stops_the_next_message(make: Make):
         await release.wait()
 
     works = make(handle, Orderly())
-    assert isinstance(works.way, InOrder)
+    assert isinstance(works.way, OrderlyDispatcher)
     held = works.gain()
     works.put(held, 0, 1, 2)
     await started.wait()
@@ -252,7 +252,7 @@ async def test_a_lock_lost_in_mid_handling_stops_the_next_message(make: Make):
 async def test_with_its_lock_back_it_goes_on_where_another_member_has_come_to(make: Make):
     got: list[int] = []
     works = make(recorder(got), Orderly())
-    assert isinstance(works.way, InOrder)
+    assert isinstance(works.way, OrderlyDispatcher)
     held = works.gain()
     works.locks[QUEUE] = False
     works.way.locked(held, False)
@@ -278,7 +278,7 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_a
     held = works.gain()
     works.put(held, 0, 1)
     # The rest after a time-out is that of a retry asked for; here nobody waits ten seconds.
-    assert isinstance(works.way, InOrder)
+    assert isinstance(works.way, OrderlyDispatcher)
     lanes = works.way._lanes
     rest = lanes.rest
     lanes.rest = lambda held, lane, _: rest(held, lane, 0.0)  # type: ignore[method-assign] # see above

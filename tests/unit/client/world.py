@@ -241,7 +241,7 @@ class _Routes:
         self.table.put(route, 0.0)
         return route
 
-    def suspect(self, topic: str) -> None:
+    def invalidate(self, topic: str) -> None:
         """Nothing is cached here."""
 
 

@@ -108,7 +108,9 @@ async def test_a_disk_that_forgets_what_it_read_is_waited_for_in_the_end(
     bench: Bench, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "MAX_READS", 3)
-    monkeypatch.setattr("broker.store.warmth.Warmth.fetched", lambda *_: disk.fetched.clear())
+    monkeypatch.setattr(
+        "broker.store.page_cache.PageCacheTracker.fetched", lambda *_: disk.fetched.clear()
+    )
     assert found(await answer_of(bench, search(bench, 63))) == 63
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from broker.store import cold_reads, warmth
+from broker.store import cold_reads
+from broker.store import page_cache as warmth
 from broker.store import queries as lookups
-from broker.store.limits import COLD_READERS, GRANULE_BYTES, WARM_SECONDS
+from broker.store.limits import BLOCK_BYTES, COLD_READERS, RESIDENT_SECONDS
 from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.os_files import OsFiles, Region
 from broker.store.results import FileRange, StoreBusy
@@ -178,7 +179,7 @@ def test_what_is_in_memory_is_asked_about_once_a_second(
     asked = disk.probes
     assert numbers(unhurried(store, 10)) == expected(0, 10, 10)
     assert disk.probes == asked
-    clock.advance(WARM_SECONDS)
+    clock.advance(RESIDENT_SECONDS)
     assert numbers(unhurried(store)) == expected(0, 0, 10)
     assert disk.probes > asked
 
@@ -195,7 +196,7 @@ def test_what_is_known_is_bounded(
     store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.cold = False
-    monkeypatch.setattr(warmth, "MAX_WARM_GRANULES", 1)
+    monkeypatch.setattr(warmth, "MAX_RESIDENT_BLOCKS", 1)
     for offset in (0, 10, 0):
         assert numbers(unhurried(store, offset)) == expected(0, offset, 10)
 
@@ -204,7 +205,7 @@ def test_what_is_known_is_bounded(
 
 
 async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
-    result = await store.get_patiently("me", *QUEUE, 0, 10)
+    result = await store.get_async("me", *QUEUE, 0, 10)
     assert numbers(result) == expected(0, 0, 10)
     assert disk.threads
     assert all(name.startswith("store-cold-read") for name in disk.threads)
@@ -214,7 +215,7 @@ async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: Slo
 
 async def test_the_loop_turns_while_a_thread_reads(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
-    reading = asyncio.ensure_future(store.get_patiently("me", *QUEUE, 0, 10))
+    reading = asyncio.ensure_future(store.get_async("me", *QUEUE, 0, 10))
     for number in range(100):
         await asyncio.sleep(0)
         assert store.put(message(b"%d" % number, topic="Other")).queue_offset == number
@@ -228,19 +229,19 @@ async def test_a_disk_that_can_not_tell_is_read_in_a_thread_too(
 ) -> None:
     disk.can_tell = False
     assert unhurried(store).status is GetStatus.COLD
-    result = await store.get_patiently("me", *QUEUE, 0, 10)
+    result = await store.get_async("me", *QUEUE, 0, 10)
     assert numbers(result) == expected(0, 0, 10)
-    # The queue's file is known now; the records are, granule by granule, when they are many.
+    # The queue's file is known now; the records are, block by block, when they are many.
     assert unhurried(store).cold[0].file.path.parent.name == "commitlog"
 
 
 async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
-    result = await store.get_patiently("me", *QUEUE, 0, 10, codes=frozenset({1}))
+    result = await store.get_async("me", *QUEUE, 0, 10, codes=frozenset({1}))
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
 
 
 async def test_a_replay_has_the_system_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
-    await store.get_patiently("me", *QUEUE, 0, 10)
+    await store.get_async("me", *QUEUE, 0, 10)
     path, position, length = disk.ahead[-1]
     assert path.parent.name == "commitlog"
     assert position == 0
@@ -252,9 +253,9 @@ async def test_a_disk_that_can_not_be_read_is_an_error_of_this_get_alone(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(StoreError, match="messages can't be read"):
-        await store.get_patiently("me", *QUEUE, 0, 10)
+        await store.get_async("me", *QUEUE, 0, 10)
     disk.error = None
-    assert numbers(await store.get_patiently("me", *QUEUE, 0, 10)) == expected(0, 0, 10)
+    assert numbers(await store.get_async("me", *QUEUE, 0, 10)) == expected(0, 0, 10)
 
 
 # --- bounds
@@ -264,9 +265,7 @@ async def test_no_more_threads_than_allowed_read_at_a_time(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.let.clear()
-    gets = [
-        asyncio.ensure_future(store.get_patiently(owner, *QUEUE, owner, 1)) for owner in range(30)
-    ]
+    gets = [asyncio.ensure_future(store.get_async(owner, *QUEUE, owner, 1)) for owner in range(30)]
     await asyncio.sleep(0)
     disk.let.set()
     results = await asyncio.wait_for(asyncio.gather(*gets), 10)
@@ -281,7 +280,7 @@ async def test_one_that_asks_much_does_not_keep_another_from_its_turn(
     order: list[str] = []
 
     async def get(owner: str, queue_id: int, offset: int) -> None:
-        await store.get_patiently(owner, "TopicTest", queue_id, offset, 1)
+        await store.get_async(owner, "TopicTest", queue_id, offset, 1)
         order.append(owner)
 
     greedy = [asyncio.ensure_future(get("greedy", 0, number)) for number in range(36)]
@@ -299,12 +298,12 @@ async def test_too_many_that_wait_are_refused(
     monkeypatch.setattr(cold_reads, "MAX_COLD_READS", 2)
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
         for number in range(COLD_READERS + 2)
     ]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy, match="try again"):
-        await store.get_patiently("me", *QUEUE, 0, 1)
+        await store.get_async("me", *QUEUE, 0, 1)
     disk.let.set()
     await asyncio.wait_for(asyncio.gather(*gets), 10)
 
@@ -314,10 +313,10 @@ async def test_one_who_no_longer_wants_it_costs_no_read(
 ) -> None:
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
         for number in range(COLD_READERS)
     ]
-    gone = asyncio.ensure_future(store.get_patiently("gone", "TopicTest", 1, 0, 1))
+    gone = asyncio.ensure_future(store.get_async("gone", "TopicTest", 1, 0, 1))
     await asyncio.sleep(0)
     gone.cancel()
     disk.let.set()
@@ -330,7 +329,7 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
 ) -> None:
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_patiently("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
         for number in range(COLD_READERS + 3)
     ]
     await asyncio.sleep(0)
@@ -343,12 +342,12 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
 
 
 def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Path) -> None:
-    region = OsFiles().open_mapped(tmp_path / "file", 3 * GRANULE_BYTES, create=True)
-    region.write(0, bytes(3 * GRANULE_BYTES))
-    assert region.is_cached(100, 2 * GRANULE_BYTES) in {True, None}
-    region.read_ahead(0, 10 * GRANULE_BYTES)
-    region.fetch(0, 3 * GRANULE_BYTES)
-    assert region.is_cached(0, 3 * GRANULE_BYTES) in {True, None}
+    region = OsFiles().open_mapped(tmp_path / "file", 3 * BLOCK_BYTES, create=True)
+    region.write(0, bytes(3 * BLOCK_BYTES))
+    assert region.is_cached(100, 2 * BLOCK_BYTES) in {True, None}
+    region.read_ahead(0, 10 * BLOCK_BYTES)
+    region.fetch(0, 3 * BLOCK_BYTES)
+    assert region.is_cached(0, 3 * BLOCK_BYTES) in {True, None}
 
 
 def test_ranges_near_to_each_other_are_fetched_together(store: MessageStore) -> None:

@@ -50,7 +50,7 @@ async def test_a_cold_record_is_read_in_a_thread(
     store: MessageStore, disk: SlowFiles, places: list[int]
 ) -> None:
     for place, body in zip(places, BODIES, strict=True):
-        found = await store.record_patiently("me", place)
+        found = await store.record_async("me", place)
         assert found is not None
         assert RecordView(found).body == body
     assert disk.threads
@@ -59,7 +59,7 @@ async def test_a_cold_record_is_read_in_a_thread(
 
 async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk: SlowFiles) -> None:
     place = store.put(message(b"new")).physical_offset
-    found = await store.record_patiently("me", place)
+    found = await store.record_async("me", place)
     assert found is not None
     assert RecordView(found).body == b"new"
     assert disk.threads == set()
@@ -67,7 +67,7 @@ async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk:
 
 @pytest.mark.parametrize("wrong", [-1, 1, 10**9])
 async def test_no_record_there(store: MessageStore, wrong: int) -> None:
-    assert await store.record_patiently("me", wrong) is None
+    assert await store.record_async("me", wrong) is None
 
 
 async def test_what_entries_carry_is_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
@@ -87,6 +87,6 @@ async def test_a_disk_that_can_not_be_read_is_an_error(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(StoreError, match="Input/output error"):
-        await store.record_patiently("me", places[0])
+        await store.record_async("me", places[0])
     with pytest.raises(StoreError, match="Input/output error"):
         await store.tags_codes("me", TOPIC, 0, 0, 1)

@@ -180,7 +180,7 @@ async def test_the_loop_does_not_search_the_log(
     result = store.get(TOPIC, 0, 0, COUNT, wait=False)
     assert (result.status, result.broken, result.records) == (GetStatus.COLD, [3, 4, 20], ())
     # Who asks for them meanwhile waits for the same search.
-    pulls = [store.get_patiently(who, TOPIC, 0, 0, COUNT) for who in ("me", "you", "them")]
+    pulls = [store.get_async(who, TOPIC, 0, 0, COUNT) for who in ("me", "you", "them")]
     assert [result.count for result in await asyncio.gather(*pulls)] == [COUNT] * 3
     assert len(threads) == 1
     assert threads[0].startswith("store-cold-read")
@@ -203,9 +203,9 @@ async def test_a_search_whose_owner_has_gone_is_done_by_the_next_one(
     monkeypatch.setattr(cold_reads, "find_entries", slow)
     fill(store, COUNT)
     zero(store, 3)
-    first = asyncio.ensure_future(store.get_patiently("me", TOPIC, 0, 0, COUNT))
+    first = asyncio.ensure_future(store.get_async("me", TOPIC, 0, 0, COUNT))
     await asyncio.to_thread(begun.wait, 30)
-    second = asyncio.ensure_future(store.get_patiently("you", TOPIC, 0, 0, COUNT))
+    second = asyncio.ensure_future(store.get_async("you", TOPIC, 0, 0, COUNT))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -231,7 +231,7 @@ async def test_a_store_that_closes_gives_up_its_search(
     store = opened(tmp_path / "store")
     fill(store, COUNT, others=True)
     zero(store, 3)
-    pull = asyncio.ensure_future(store.get_patiently("me", TOPIC, 0, 0, COUNT))
+    pull = asyncio.ensure_future(store.get_async("me", TOPIC, 0, 0, COUNT))
     await asyncio.to_thread(begun.wait, 30)
     store.close()
     with pytest.raises(StoreError):

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from broker.store import os_files as page_cache
-from broker.store.limits import GRANULE_BYTES
+from broker.store.limits import BLOCK_BYTES
 from broker.store.os_files import address_of, fetch_range, is_range_cached
 
-SIZE = 4 * GRANULE_BYTES
+SIZE = 4 * BLOCK_BYTES
 PAGE = mmap.PAGESIZE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -51,8 +51,8 @@ def test_what_left_memory_is_not_there_until_somebody_reads_it(
     descriptor: int, address: int
 ) -> None:
     assert is_range_cached(address, 0, SIZE) is False
-    fetch_range(descriptor, GRANULE_BYTES, GRANULE_BYTES)
-    assert is_range_cached(address, GRANULE_BYTES, GRANULE_BYTES) is True
+    fetch_range(descriptor, BLOCK_BYTES, BLOCK_BYTES)
+    assert is_range_cached(address, BLOCK_BYTES, BLOCK_BYTES) is True
     assert is_range_cached(address, 0, SIZE) is False
     fetch_range(descriptor, 0, SIZE)
     assert is_range_cached(address, 0, SIZE) is True
@@ -68,8 +68,8 @@ def test_all_pages_that_a_range_touches_count(descriptor: int, address: int) -> 
 
 
 def test_what_was_written_is_there(descriptor: int, address: int) -> None:
-    os.pwrite(descriptor, bytes(GRANULE_BYTES), 2 * GRANULE_BYTES)
-    assert is_range_cached(address, 2 * GRANULE_BYTES, GRANULE_BYTES) is True
+    os.pwrite(descriptor, bytes(BLOCK_BYTES), 2 * BLOCK_BYTES)
+    assert is_range_cached(address, 2 * BLOCK_BYTES, BLOCK_BYTES) is True
 
 
 def test_of_what_is_not_mapped_nobody_knows(address: int) -> None:

@@ -36,7 +36,7 @@ async def test_a_single_damaged_record_is_not_found(store: MessageStore, part: s
     flip(store, places[3] + PARTS[part])
     with capture_logs() as logs:
         assert store.record_at(places[3]) is None
-        assert await store.record_patiently("me", places[3]) is None
+        assert await store.record_async("me", places[3]) is None
     assert [(log["offset"], log["place"]) for log in logs] == [(3, places[3])]
     assert store.stats.damaged_messages == 1
     assert bodies(store) == all_but(3)

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store import queries as lookups
-from broker.store import soundness
+from broker.store import record_validator as soundness
 from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
@@ -45,14 +45,14 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of the messages that were checked."""
     checked: list[int] = []
-    usual = soundness.usual
+    original = soundness.validate_run
 
     def counting(*args: Any) -> int:
         starts, number = args[2], args[5]
         checked.extend(range(number, number + len(starts)))
-        return usual(*args)
+        return original(*args)
 
-    monkeypatch.setattr(soundness, "usual", counting)
+    monkeypatch.setattr(soundness, "validate_run", counting)
     return checked
 
 
@@ -356,7 +356,7 @@ async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
     places = fill(store, COUNT, others=True)
     flip(store, places[3] + PARTS["body"])
     disk.cold = True
-    result = await store.get_patiently("me", TOPIC, 0, 0, 20)
+    result = await store.get_async("me", TOPIC, 0, 0, 20)
     assert (result.count, result.next_offset) == (19, 20)
     assert disk.fetched
     store.close()

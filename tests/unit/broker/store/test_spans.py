@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageSt
 
     They are in memory, whatever the system's page cache has let go.
     """
-    monkeypatch.setattr(spans, "GRANULE_BYTES", NEAR)
+    monkeypatch.setattr(spans, "BLOCK_BYTES", NEAR)
     monkeypatch.setattr(reader, "MAX_SPAN_BYTES", NEAR)
     monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
     store = opened(tmp_path, files=SlowFiles())
@@ -80,7 +80,7 @@ def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(
     queue = store._opened().queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
-    monkeypatch.setattr(spans, "GRANULE_BYTES", 5 * max(sizes))
+    monkeypatch.setattr(spans, "BLOCK_BYTES", 5 * max(sizes))
     result = store.get(TOPIC, 0, 3, 7, wait=False)
     assert [len(record) for record in result.records] == [sum(sizes[:3]), sum(sizes[3:])]
 

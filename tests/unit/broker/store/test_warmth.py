@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from broker.store.limits import ASKED_AHEAD_BYTES, GRANULE_BYTES, WARM_SECONDS
+from broker.store.limits import ASKED_AHEAD_BYTES, BLOCK_BYTES, RESIDENT_SECONDS
 from broker.store.mapped_file import MappedFile
+from broker.store.page_cache import PageCacheTracker
 from broker.store.results import FileRange
-from broker.store.warmth import Warmth
 from remoting.clock import ManualClock
 
 SIZE = 4 * ASKED_AHEAD_BYTES + 100
@@ -36,13 +36,13 @@ class Reader:
 
     def __init__(self, file: File) -> None:
         self.clock = ManualClock()
-        self.warmth = Warmth(self.clock.monotonic)
+        self.warmth = PageCacheTracker(self.clock.monotonic)
         self.file = file
         self.at = 0
 
     def read(self, length: int = 10_000) -> bool:
         start, self.at = self.at, min(self.at + length, SIZE)
-        return self.warmth.is_warm(cast(MappedFile, self.file), start, self.at)
+        return self.warmth.is_resident(cast(MappedFile, self.file), start, self.at)
 
 
 def test_one_who_reads_on_is_asked_for_ahead() -> None:
@@ -50,7 +50,7 @@ def test_one_who_reads_on_is_asked_for_ahead() -> None:
     while reader.at < SIZE:
         assert reader.read()
     lengths = [length for _, length in reader.file.asked]
-    assert lengths[:-1] == [GRANULE_BYTES, *[ASKED_AHEAD_BYTES] * 3]
+    assert lengths[:-1] == [BLOCK_BYTES, *[ASKED_AHEAD_BYTES] * 3]
     assert sum(lengths) == SIZE
     reader.at = 0
     assert reader.read(SIZE)
@@ -60,14 +60,14 @@ def test_one_who_reads_on_is_asked_for_ahead() -> None:
 def test_after_a_while_all_is_asked_for_again() -> None:
     reader = Reader(File())
     assert reader.read()
-    assert reader.read(GRANULE_BYTES)
-    reader.clock.advance(WARM_SECONDS)
+    assert reader.read(BLOCK_BYTES)
+    reader.clock.advance(RESIDENT_SECONDS)
     reader.at = 0
     reader.file.warm_bytes = 0
     assert not reader.read()
 
 
-@pytest.mark.parametrize("warm_bytes", [3 * GRANULE_BYTES, 3 * GRANULE_BYTES + 20_000])
+@pytest.mark.parametrize("warm_bytes", [3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 20_000])
 def test_up_to_where_the_file_is_in_memory_everything_is_warm(warm_bytes: int) -> None:
     reader = Reader(File(warm_bytes))
     while reader.at + 10_000 <= warm_bytes:
@@ -77,8 +77,8 @@ def test_up_to_where_the_file_is_in_memory_everything_is_warm(warm_bytes: int) -
 
 def test_a_file_that_is_read_here_and_there_is_asked_for_by_granules() -> None:
     file = File()
-    warmth = Warmth(ManualClock().monotonic)
-    places = range(0, SIZE - GRANULE_BYTES, 3 * GRANULE_BYTES)
+    warmth = PageCacheTracker(ManualClock().monotonic)
+    places = range(0, SIZE - BLOCK_BYTES, 3 * BLOCK_BYTES)
     ranges = [FileRange(cast(MappedFile, file), at, at + 10) for at in places]
-    assert warmth.are_warm(ranges)
-    assert file.asked == [(at, GRANULE_BYTES) for at in places]
+    assert warmth.are_resident(ranges)
+    assert file.asked == [(at, BLOCK_BYTES) for at in places]

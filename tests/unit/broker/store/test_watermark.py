@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import run_ahead
+from broker.store import preallocate as run_ahead
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
 from broker.store.disk_state import DiskState
 from broker.store.limits import WRITTEN_FROM_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import OsFiles, OsRegion
+from broker.store.preallocate import Preallocator
 from broker.store.results import PutStatus
-from broker.store.run_ahead import RunAhead
 from remoting.clock import SystemClock
 from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
 
@@ -186,7 +186,7 @@ def test_an_idle_store_is_allocated_only_a_little_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = new_log(tmp_path, 1024 * 1024 * 1024)
-    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     steps = 0
     while ahead.step():
         steps += 1
@@ -204,7 +204,7 @@ def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
     monkeypatch.setattr(run_ahead, "RUN_AHEAD_BYTES", 40 * 1024)
     log = new_log(tmp_path, 1024 * 1024)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
-    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     append(log, b"x")
 
     def distance() -> int:
@@ -223,7 +223,7 @@ def test_a_disk_that_is_nearly_full_is_not_allocated_ahead(tmp_path: Path) -> No
     files = FailingFiles()
     log = new_log(tmp_path)
     append(log, b"x")
-    ahead = RunAhead(log, files, DiskState(files, SystemClock()))
+    ahead = Preallocator(log, files, DiskState(files, SystemClock()))
     assert ahead.try_step() is False
     assert log.ahead()[1] is None
     files.free = 10**12
@@ -234,7 +234,7 @@ def test_a_disk_that_is_nearly_full_is_not_allocated_ahead(tmp_path: Path) -> No
 def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, b"x" * 100)
-    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     while ahead.step():
         pass
     assert [allocated_bytes(path) for path in sorted(tmp_path.iterdir())] == [FILE, FILE]
@@ -276,7 +276,7 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
     size = 4096
     log = new_log(tmp_path, size)
     log.writes_all = writes_all
-    ahead = RunAhead(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     stop = threading.Event()
     failures: list[Exception] = []
 

@@ -12,7 +12,7 @@ import pytest
 
 from client.errors import PocketMQError, RemoteError, UsageError
 from client.positions import Place, Position
-from client.rebalance.starts import Starts
+from client.rebalance.starts import StartOffsets
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
 from tests.unit.client.world import SimulatedBroker, World
@@ -32,8 +32,8 @@ async def one_queue(root: Path, messages: int = 5) -> AsyncIterator[Any]:
 
         def starts(
             start_from: Position = Place.END, *, exact: bool = False, shared: bool = True
-        ) -> Starts:
-            return Starts(
+        ) -> StartOffsets:
+            return StartOffsets(
                 consumer.client,  # type: ignore[arg-type] # what it needs of an instance
                 "g",
                 consumer,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import DecodedBatch, Decoder, fast, plain
 from spark_connector.decode import layout as walk
-from spark_connector.decode.model import DecodeSettings, Selection, UnusualError
+from spark_connector.decode.model import DecodeSettings, NeedsFallback, Selection
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS, Column
@@ -107,7 +107,7 @@ def test_odd_records_are_read_alike_or_left_to_the_plain_way(
     settings = DecodeSettings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
     try:
         fast_way = fast_decode(buffer, settings, Selection())
-    except UnusualError:
+    except NeedsFallback:
         outcome(plain_decode, buffer, settings, Selection())
         return
     agree(fast_way, plain_decode(buffer, settings, Selection()))
@@ -120,7 +120,7 @@ def test_properties_texts_are_read_alike_or_left_to_the_plain_way(texts: list[by
     settings = DecodeSettings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
     try:
         fast_way = fast_decode(buffer, settings, Selection())
-    except UnusualError:
+    except NeedsFallback:
         return
     agree(fast_way, plain_decode(buffer, settings, Selection()))
 
@@ -138,7 +138,7 @@ def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObje
         return
     try:
         fast_way = fast.decode(damaged, starts, settings, Selection())
-    except UnusualError:
+    except NeedsFallback:
         return
     agree(fast_way, plain_decode(damaged, settings, Selection()))
 
@@ -158,7 +158,7 @@ def test_starts_that_lead_nowhere_are_no_rows(
         assert found.rows == 0
         assert found.skipped == len(starts)
     if starts:
-        with pytest.raises(UnusualError):
+        with pytest.raises(NeedsFallback):
             fast.decode(buffer, places, settings, Selection())
 
 

@@ -35,12 +35,12 @@ def test_a_route_in_doubt_is_asked_for_again_but_not_all_the_time() -> None:
     known = routes(world)
     known.queues("flights")
     world.topics["flights"] = 3
-    known.suspect("flights")
+    known.invalidate("flights")
     assert len(known.queues("flights")) == 2
     world.now += 2
-    known.suspect("flights")
+    known.invalidate("flights")
     assert len(known.queues("flights")) == 3
-    known.suspect("unknown")
+    known.invalidate("unknown")
     assert "unknown" not in world.asked
 
 
@@ -50,7 +50,7 @@ def test_a_known_route_stays_in_use_while_no_name_server_answers() -> None:
     known.queues("flights")
     world.unreachable.add(NAME_SERVER)
     world.now += 2
-    known.suspect("flights")
+    known.invalidate("flights")
     assert len(known.queues("flights")) == 2
 
 

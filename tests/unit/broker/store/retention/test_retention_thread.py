@@ -27,10 +27,10 @@ async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning
     store._opened().queues.close()
     monkeypatch.setattr(module, "PRESSED_SECONDS", 0.0)
     reader = store._opened().reader
-    monkeypatch.setattr(reader._warmth, "are_warm", lambda ranges: False)
+    monkeypatch.setattr(reader._page_cache, "are_resident", lambda ranges: False)
     cold = store.get("TopicTest", 0, 0, 10, wait=False)
     assert cold.status is GetStatus.COLD
-    reading = asyncio.ensure_future(store.get_patiently("me", "TopicTest", 0, 0, 10))
+    reading = asyncio.ensure_future(store.get_async("me", "TopicTest", 0, 0, 10))
     codes = asyncio.ensure_future(store.tags_codes("me", "TopicTest", 0, 0, 10))
     await asyncio.sleep(0)
     store.retention.step()

@@ -26,7 +26,7 @@ from broker.store.os_files import Files
 from broker.store.sync import StoreThread
 
 
-class RunAhead:
+class Preallocator:
     """The thread that allocates."""
 
     def __init__(self, log: CommitLog, files: Files, disk: DiskState) -> None:

@@ -1,12 +1,13 @@
 """What is taken to be in the page cache, so that the loop may touch it through the maps.
 
 A fault in a map stops the thread it happens in, and with it, the GIL being held, all others. So
-before a get touches records from long ago, the page cache is asked (``page_cache``), granule by
-granule, and what it said holds for a second. A get that would ask too much, and a file system that
+before a get touches records from long ago, the page cache is asked (``page_cache``), block by
+block, and what it said holds for a second. A get that would ask too much, and a file system that
 can't be asked, count as cold: then a thread fetches what is wanted (``cold_reads``) and tells here.
 
 What left memory may come back from the disk as something else. So whenever something turns out not
-to be there, and each minute, a new **epoch** begins, in which what was read before is not known.
+to be there, and each minute, a new **generation** begins, in which what was read before is not
+known.
 
 Only the loop's thread comes here.
 """
@@ -18,21 +19,21 @@ from typing import Final
 
 from broker.store.limits import (
     ASKED_AHEAD_BYTES,
+    BLOCK_BYTES,
     CHECKED_SECONDS,
-    GRANULE_BYTES,
     MAX_PROBES,
-    MAX_WARM_GRANULES,
-    WARM_SECONDS,
+    MAX_RESIDENT_BLOCKS,
+    RESIDENT_SECONDS,
 )
 from broker.store.mapped_file import MappedFile
 from broker.store.results import FileRange
 
-_MOST_GRANULES: Final = 2**24
+_MOST_BLOCKS: Final = 2**24
 """Of one file, which has 1 TiB at most (``mappedFileSizeCommitLog`` is 1 GiB unless changed)."""
 
 
-class Warmth:
-    """The granules of files that are known to be in memory."""
+class PageCacheTracker:
+    """The blocks of files that are known to be in memory."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         """``monotonic`` tells the time in seconds."""
@@ -43,8 +44,8 @@ class Warmth:
         self._epoch_ends = monotonic() + CHECKED_SECONDS
 
     @property
-    def epoch(self) -> int:
-        """The number of this epoch; above 0."""
+    def generation(self) -> int:
+        """The number of this generation; above 0."""
         now = self._monotonic()
         if now >= self._epoch_ends:
             self._begin_epoch(now)
@@ -54,42 +55,42 @@ class Warmth:
         self._epoch += 1
         self._epoch_ends = now + CHECKED_SECONDS
 
-    def are_warm(self, ranges: Iterable[FileRange]) -> bool:
+    def are_resident(self, ranges: Iterable[FileRange]) -> bool:
         """Whether all of the ranges can be touched without waiting for the disk."""
         now = self._monotonic()
         until = self._until
         probes = 0
         for file, start, end in ranges:
-            first = file.number * _MOST_GRANULES
-            for granule in range(start // GRANULE_BYTES, -(-end // GRANULE_BYTES)):
-                if until.get(first + granule, now) > now:
+            first = file.number * _MOST_BLOCKS
+            for block in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+                if until.get(first + block, now) > now:
                     continue
                 probes += 1
-                if probes > MAX_PROBES or not self._ask(file, granule, start, end, now):
+                if probes > MAX_PROBES or not self._ask(file, block, start, end, now):
                     self._begin_epoch(now)
                     return False
         return True
 
-    def is_warm(self, file: MappedFile, start: int, end: int) -> bool:
+    def is_resident(self, file: MappedFile, start: int, end: int) -> bool:
         """Likewise of one range, which most often is known to be."""
         now = self._monotonic()
         until = self._until
-        first = file.number * _MOST_GRANULES
-        for granule in range(start // GRANULE_BYTES, -(-end // GRANULE_BYTES)):
-            if until.get(first + granule, now) <= now:
-                return self.are_warm((FileRange(file, start, end),))
+        first = file.number * _MOST_BLOCKS
+        for block in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+            if until.get(first + block, now) <= now:
+                return self.are_resident((FileRange(file, start, end),))
         return True
 
-    def _ask(self, file: MappedFile, granule: int, start: int, end: int, now: float) -> bool:
-        """Ask for the whole granule and those ahead, or else for what is wanted of it."""
-        first = granule * GRANULE_BYTES
-        behind = min(first + GRANULE_BYTES, file.size)
+    def _ask(self, file: MappedFile, block: int, start: int, end: int, now: float) -> bool:
+        """Ask for the whole block and those ahead, or else for what is wanted of it."""
+        first = block * BLOCK_BYTES
+        behind = min(first + BLOCK_BYTES, file.size)
         try:
-            if self._ask_ahead(file, granule, now):
+            if self._ask_ahead(file, block, now):
                 return True
             cached = file.is_cached(first, behind - first)
             if cached:
-                self._know(file, granule, now)
+                self._know(file, block, now)
                 return True
             start, end = max(start, first), min(end, behind)
             return cached is False and file.is_cached(start, end - start) is True
@@ -97,32 +98,32 @@ class Warmth:
             # The get finds out that it can't be read, and says so.
             return True
 
-    def _ask_ahead(self, file: MappedFile, granule: int, now: float) -> bool:
-        """Ask for much, if the granule before is known: somebody reads on and on.
+    def _ask_ahead(self, file: MappedFile, block: int, now: float) -> bool:
+        """Ask for much, if the block before is known: somebody reads on and on.
 
         Raises:
             OSError: it can't be mapped.
         """
-        if self._until.get(file.number * _MOST_GRANULES + granule - 1, now) <= now:
+        if self._until.get(file.number * _MOST_BLOCKS + block - 1, now) <= now:
             return False
-        first = granule * GRANULE_BYTES
+        first = block * BLOCK_BYTES
         behind = min(first + ASKED_AHEAD_BYTES, file.size)
         if not file.is_cached(first, behind - first):
             return False
-        for known in range(granule, -(-behind // GRANULE_BYTES)):
+        for known in range(block, -(-behind // BLOCK_BYTES)):
             self._know(file, known, now)
         return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:
-        """The ranges were read just now; granules that lie in one whole are known to be there."""
+        """The ranges were read just now; blocks that lie in one whole are known to be there."""
         now = self._monotonic()
         for file, start, end in ranges:
-            behind = file.size // GRANULE_BYTES + 1 if end == file.size else end // GRANULE_BYTES
-            for granule in range(-(-start // GRANULE_BYTES), behind):
-                self._know(file, granule, now)
+            behind = file.size // BLOCK_BYTES + 1 if end == file.size else end // BLOCK_BYTES
+            for block in range(-(-start // BLOCK_BYTES), behind):
+                self._know(file, block, now)
 
-    def _know(self, file: MappedFile, granule: int, now: float) -> None:
-        if len(self._until) >= MAX_WARM_GRANULES:
+    def _know(self, file: MappedFile, block: int, now: float) -> None:
+        if len(self._until) >= MAX_RESIDENT_BLOCKS:
             # All will be asked anew, which takes less than to find the oldest each time.
             self._until.clear()
-        self._until[file.number * _MOST_GRANULES + granule] = now + WARM_SECONDS
+        self._until[file.number * _MOST_BLOCKS + block] = now + RESIDENT_SECONDS

@@ -1,16 +1,17 @@
-"""Whether records are what was stored, before they leave the store.
+"""Checks that records are what was stored, before they leave the store.
 
-What this process appended and what has not left memory since, for all that is known, is trusted
-(``Reader._is_doubtful``). All else may have come from a disk: it is
-compared with what its queue says of it (place, size, number, queue, topic) and with its own CRC
-when it is read. Properties, hosts and times are covered by nothing that a record has.
+Records that this process appended, and that have not left memory since as far as it knows, are
+trusted (``StoreReader._is_doubtful``). All others may have come from a disk: when they are read
+they are compared with their queue entry (position, size, number, queue, topic) and with their own
+CRC. Nothing in a record covers its properties, hosts and times.
 
-What was found sound in memory need not be looked at again as long as it stays there, which nobody
-tells. So each queue remembers one run of messages that were, and the **epoch** in which they were
-(``warmth``); a new one begins when something else turned out to have left memory, and each minute.
+A record found sound need not be checked again while it stays in memory, but the system doesn't tell
+when it leaves. So each queue remembers one run of checked messages and the **generation** of that
+check (``page_cache``); a new generation begins when any other page turns out to have left memory,
+and each minute.
 
-A damaged record is left out, counted and named once; those behind it are served. But it may be the
-queue's entry that is damaged: first the log is searched for the message (``restore``).
+A damaged record is left out, counted and named once; those behind it are served. But the queue's
+entry may be damaged instead: first the log is searched for the message (``restore``).
 
 Only the loop's thread comes here.
 """
@@ -27,8 +28,8 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import MAX_NAMED_DAMAGE
+from broker.store.page_cache import PageCacheTracker
 from broker.store.results import StoreStats
-from broker.store.warmth import Warmth
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import (
@@ -62,12 +63,12 @@ LIGHT_PREFIX: Final = "%LMQ%"
 _log = structlog.get_logger("store")
 
 
-class Soundness:
+class RecordValidator:
     """Tells sound records from damaged ones, for one store."""
 
-    def __init__(self, log: CommitLog, warmth: Warmth, stats: StoreStats) -> None:
+    def __init__(self, log: CommitLog, warmth: PageCacheTracker, stats: StoreStats) -> None:
         self._log = log
-        self._warmth = warmth
+        self._page_cache = warmth
         self._stats = stats
         self._named: set[Hashable] = set()
         # Places of records that are damaged, or else their entries are: the log has no others.
@@ -92,23 +93,23 @@ class Soundness:
             view: a file that holds all of them.
             base: the file's first physical offset.
         """
-        epoch, low, high = queue.checked
-        if epoch != (now := self._warmth.epoch) or not low <= offset <= high:
-            epoch, low, high = now, offset, offset
+        generation, low, high = queue.checked
+        if generation != (now := self._page_cache.generation) or not low <= offset <= high:
+            generation, low, high = now, offset, offset
         known, end = high - offset, offset + len(starts)
         if known:
             starts, sizes = starts[known:], sizes[known:]
         if high < end:
-            high += usual(view, base, starts, sizes, queue, high)
-            queue.checked = (epoch, low, high)
+            high += validate_run(view, base, starts, sizes, queue, high)
+            queue.checked = (generation, low, high)
         return high >= end
 
     def is_known(self, queue: ConsumeQueue, offset: int, end: int) -> bool:
         """Whether all messages in ``[offset, end)`` were found sound not long ago."""
-        epoch, low, high = queue.checked
-        return low <= offset and end <= high and epoch == self._warmth.epoch
+        generation, low, high = queue.checked
+        return low <= offset and end <= high and generation == self._page_cache.generation
 
-    def sift(  # noqa: PLR0912 - one pass over entries
+    def filter_valid(  # noqa: PLR0912 - one pass over entries
         self, queue: ConsumeQueue, offset: int, entries: memoryview, codes: TagsCodes | None
     ) -> tuple[list[Run], int, list[int]]:
         """The records that entries point to, but for the damaged ones.
@@ -120,9 +121,9 @@ class Soundness:
             may be damaged instead.
         """
         before = queue.checked
-        epoch, low, high = before
-        if epoch != (now := self._warmth.epoch):
-            epoch, low, high = now, offset, offset
+        generation, low, high = before
+        if generation != (now := self._page_cache.generation):
+            generation, low, high = now, offset, offset
         runs: list[Run] = []
         broken: list[int] = []
         view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
@@ -139,7 +140,7 @@ class Soundness:
                 else:
                     continue
             if not flaw and not low <= number < high:
-                flaw = flaw_of(view, start - base, size, start, queue, number)
+                flaw = validate_record(view, start - base, size, start, queue, number)
                 if not flaw:
                     low, high = (low if number == high else number), number + 1
             if flaw and self._was_searched(start):
@@ -156,8 +157,8 @@ class Soundness:
                 runs.append((start, start + size, 1))
             run_end = start + size
         # The few messages of a filter must not replace what is known of all.
-        if codes is None or before[0] != epoch or before[1] == low:
-            queue.checked = (epoch, low, high)
+        if codes is None or before[0] != generation or before[1] == low:
+            queue.checked = (generation, low, high)
         return runs, damaged, broken
 
     def _was_searched(self, place: int) -> bool:
@@ -256,7 +257,7 @@ class Soundness:
             _log.error("more damaged messages are counted, but not named", named=len(named))
 
 
-def flaw_of(
+def validate_record(
     view: Buffer,
     at: int,
     size: int,
@@ -274,12 +275,12 @@ def flaw_of(
         queue: the one that it belongs to.
         number: its own there.
     """
-    if usual(view, place - at, (place,), (size,), queue, number):
+    if validate_run(view, place - at, (place,), (size,), queue, number):
         return ""
     return _look_closer(view, at, size, place, queue, number)
 
 
-def usual(
+def validate_run(
     view: Buffer,
     base: int,
     starts: Sequence[int],
