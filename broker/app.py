@@ -181,8 +181,19 @@ class Broker:
         self.config = self._tables.config
         self.state = self._make_state()
         self._processors = Processors.of(self.state, self._rates)
-        self._open_delays()
-        self._check_offsets()
+        saved = self._tables.delay_offsets
+        directory = self.store.paths.root / CONFIG_DIRECTORY
+        self._delays = Delays(self.config, self.store, self._clock, self.state.counters)
+        self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
+        self.state.delay_offsets = self._delays.offsets
+        if self._tables.lost_offsets and self.store.end_offset > 0:
+            self.state.offsets_lost = True
+            _log.error(
+                "the store has messages but no consumer offsets: config/consumerOffset.json is "
+                "missing, so every group starts over by the rule for new groups; if that is not "
+                "intended, stop this broker and put the file back",
+                store=str(self.config.store_path_root_dir),
+            )
         self._check_name()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
@@ -193,7 +204,9 @@ class Broker:
         self._tables.save_all()
         self._spawn_tasks()
         await self._register()
-        self._log_ready()
+        if self.config.ignored_keys:
+            _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
+        _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
     def _make_server(self, port: int) -> Server:
         return Server(
@@ -252,23 +265,6 @@ class Broker:
             named_before=tables.named_before,
             room=self._room,
         )
-
-    def _open_delays(self) -> None:
-        saved = self._tables.delay_offsets
-        directory = self.store.paths.root / CONFIG_DIRECTORY
-        self._delays = Delays(self.config, self.store, self._clock, self.state.counters)
-        self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
-        self.state.delay_offsets = self._delays.offsets
-
-    def _check_offsets(self) -> None:
-        if self._tables.lost_offsets and self.store.end_offset > 0:
-            self.state.offsets_lost = True
-            _log.error(
-                "the store has messages but no consumer offsets: config/consumerOffset.json is "
-                "missing, so every group starts over by the rule for new groups; if that is not "
-                "intended, stop this broker and put the file back",
-                store=str(self.config.store_path_root_dir),
-            )
 
     def _check_name(self) -> None:
         if self._tables.named_before is not None:
@@ -329,11 +325,6 @@ class Broker:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             await spread.refresh()
-
-    def _log_ready(self) -> None:
-        if self.config.ignored_keys:
-            _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
-        _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
     # what happens while it serves
 

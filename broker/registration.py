@@ -99,7 +99,12 @@ class Announcement:
     def register(self, wrapper: TopicConfigSerializeWrapper) -> Command:
         """REGISTER_BROKER with these topics."""
         if self.permission & _READ_WRITE != _READ_WRITE:
-            wrapper = _with_permission(wrapper, self.permission)
+            # All topics with the broker's own permission, when it lacks reading or writing.
+            table: dict[str, TopicConfig] = {
+                name: structs.replace(topic, perm=self.permission)
+                for name, topic in wrapper.topic_config_table.items()
+            }
+            wrapper = TopicConfigSerializeWrapper(table, wrapper.data_version)
         content = RegisterBrokerBody(wrapper)
         body = b"" if self.compressed else encode(content)
         compressed = self.compressed or len(body) > LARGE_BODY_BYTES
@@ -135,17 +140,6 @@ class Announcement:
             broker_id=self.broker_id,
         )
         return Command.request(RequestCode.UNREGISTER_BROKER, header)
-
-
-def _with_permission(
-    wrapper: TopicConfigSerializeWrapper, permission: int
-) -> TopicConfigSerializeWrapper:
-    """All topics with the broker's own permission, when it lacks reading or writing."""
-    table: dict[str, TopicConfig] = {
-        name: structs.replace(topic, perm=permission)
-        for name, topic in wrapper.topic_config_table.items()
-    }
-    return TopicConfigSerializeWrapper(table, wrapper.data_version)
 
 
 RETRY_FIRST_SECONDS: Final = 0.1
@@ -346,7 +340,12 @@ class _Link:
     async def run(self) -> None:
         """Register whenever it is asked for or due, for ever."""
         while True:
-            await self._until_due()
+            loop = asyncio.get_running_loop()
+            while (rest := self._due_at() - loop.time()) > 0:
+                self._wake.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(rest):
+                        await self._wake.wait()
             wanted, self._wanted = self._wanted, _Wanted()
             success = everything = False
             try:
@@ -359,14 +358,6 @@ class _Link:
             self._told_at = asyncio.get_running_loop().time()
             if everything or not success:
                 self._next_at = self._told_at + self._pause()
-
-    async def _until_due(self) -> None:
-        loop = asyncio.get_running_loop()
-        while (rest := self._due_at() - loop.time()) > 0:
-            self._wake.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await self._wake.wait()
 
     def _due_at(self) -> float:
         if self._wanted.urgent:

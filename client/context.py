@@ -101,7 +101,12 @@ class ClientContext:
             self.life.check()
         options = self._options
         ip = options.ip or await _local_ip(self._nameservers[0])
-        self._set_identity(ip)
+        choose = random.SystemRandom()
+        self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
+        try:
+            self.ids = UniqueIdGenerator(ip, os.getpid(), choose.getrandbits(32), self.clock.now_ms)
+        except ValueError as error:
+            raise UsageError(str(error), hint="give ip as a numeric address") from None
         self._tasks = Supervisor(f"client {self.client_id}", on_failure=self._failed)
         self._pool = ConnectionPool(
             self._handle,
@@ -134,14 +139,6 @@ class ClientContext:
         self.life.state = LifecycleState.OPEN
         self._tasks.spawn(self.routes.run(), "routes")
         self._tasks.spawn(self.heartbeats.run(), "heartbeats")
-
-    def _set_identity(self, ip: str) -> None:
-        choose = random.SystemRandom()
-        self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
-        try:
-            self.ids = UniqueIdGenerator(ip, os.getpid(), choose.getrandbits(32), self.clock.now_ms)
-        except ValueError as error:
-            raise UsageError(str(error), hint="give ip as a numeric address") from None
 
     async def close(self) -> None:
         """Close what was made from it, then its connections. May be called twice."""

@@ -341,17 +341,14 @@ class Heartbeats:
                 pass
             self._wake.clear()
             if not self._members.empty:
-                await self._beat_all()
-
-    async def _beat_all(self) -> None:
-        await asyncio.gather(
-            *(
-                self._beat_one(name, address)
-                for name, addresses in self._routes.brokers().items()
-                for broker_id, address in addresses.items()
-                if broker_id == MASTER_ID or self._members.consuming
-            )
-        )
+                await asyncio.gather(
+                    *(
+                        self._beat_one(name, address)
+                        for name, addresses in self._routes.brokers().items()
+                        for broker_id, address in addresses.items()
+                        if broker_id == MASTER_ID or self._members.consuming
+                    )
+                )
 
     async def now(self, address: str) -> None:
         """A heartbeat for one broker at once; those who ask for it meanwhile share it."""

@@ -69,7 +69,12 @@ class KVConfig:
         Raises:
             KVLimitError: a text is too long or empty, or the table is full.
         """
-        _check_texts(namespace, key, value)
+        if not namespace or not key:
+            raise KVLimitError("an entry of the key-value table needs a namespace and a key")
+        if max(len(namespace), len(key), len(value)) > MAX_KV_TEXT_LENGTH:
+            raise KVLimitError(
+                f"namespace, key and value may have {MAX_KV_TEXT_LENGTH} characters each"
+            )
         entries = dict(self._namespaces.get(namespace, {}))
         new = key not in entries
         more = _size(key) + _size(value) if new else _size(value) - _size(entries[key])
@@ -108,15 +113,6 @@ class KVConfig:
 def _size(text: str) -> int:
     """The bytes of a text in the file: a control character takes six."""
     return len(json_dumps(text))
-
-
-def _check_texts(namespace: str, key: str, value: str) -> None:
-    if not namespace or not key:
-        raise KVLimitError("an entry of the key-value table needs a namespace and a key")
-    if max(len(namespace), len(key), len(value)) > MAX_KV_TEXT_LENGTH:
-        raise KVLimitError(
-            f"namespace, key and value may have {MAX_KV_TEXT_LENGTH} characters each"
-        )
 
 
 _log = structlog.get_logger("nameserver")

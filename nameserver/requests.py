@@ -23,7 +23,6 @@ from nameserver.routes import (
     Queues,
     Registered,
     RegisteredBroker,
-    RegisteredRoute,
     Registration,
     RouteLimitError,
     WatchLimitError,
@@ -262,7 +261,14 @@ def get_route(state: NameServerState, request: Command, _: Peer) -> Command:
             f"No topic route info in name server for the topic: {header.topic}\n"
             "No broker has registered it: create it, or check that its brokers run.",
         )
-    body = _route_body(route)
+    body = TopicRouteData(
+        queue_datas=[
+            (QueueData(name, queues.read, queues.write, queues.perm, queues.sys_flag))
+            for name, queues in route.queues.items()
+        ],
+        broker_datas=[_broker_data(broker) for broker in route.brokers],
+        filter_server_table={a: list(servers) for a, servers in route.filter_servers.items()},
+    )
     if state.config.order_message_enable:
         body.order_topic_conf = state.kv.get(ORDER_TOPIC_NAMESPACE, header.topic)
     standard = request.version >= V4_9_4 or bool(header.accept_standard_json_only)
@@ -351,18 +357,6 @@ def _topics_where(
     state: NameServerState, request: Command, condition: Callable[[int], bool]
 ) -> Command:
     return request.reply(body=encode(TopicList(state.routes.topics_where(condition))))
-
-
-def _route_body(route: RegisteredRoute) -> TopicRouteData:
-    return TopicRouteData(
-        queue_datas=[_queue_data(name, queues) for name, queues in route.queues.items()],
-        broker_datas=[_broker_data(broker) for broker in route.brokers],
-        filter_server_table={a: list(servers) for a, servers in route.filter_servers.items()},
-    )
-
-
-def _queue_data(broker_name: str, queues: Queues) -> QueueData:
-    return QueueData(broker_name, queues.read, queues.write, queues.perm, queues.sys_flag)
 
 
 def _broker_data(broker: RegisteredBroker) -> BrokerData:

@@ -157,7 +157,11 @@ class RouteInfoTable:
         known = self._live.get(registration.address)
         is_news = known is None or before is None or known.version != registration.version
         if is_news and registration.topics is not None and registration.broker_id == MASTER_ID:
-            changed |= self._take_topics(broker.name, registration.topics)
+            changed |= {
+                topic
+                for topic, queues in registration.topics.items()
+                if self._set(topic, broker.name, queues)
+            }
         self._set_live(registration, now_ms)
         return Registered(
             Change(frozenset(changed)),
@@ -366,9 +370,6 @@ class RouteInfoTable:
         address = broker.addresses.get(MASTER_ID) if broker_id != MASTER_ID else None
         return (address, self._live[address].ha_address) if address is not None else (None, None)
 
-    def _take_topics(self, broker_name: str, topics: Mapping[str, Queues]) -> set[str]:
-        return {topic for topic, queues in topics.items() if self._set(topic, broker_name, queues)}
-
     def _set_permission(
         self, broker_name: str, permission: Callable[[int], int]
     ) -> tuple[int, Change]:
@@ -429,14 +430,11 @@ class RouteInfoTable:
             broker = self._brokers[live.broker_name]
             del broker.addresses[live.broker_id]
             if not broker.addresses:
-                self._drop_name(broker.name)
+                for topic in tuple(self._topics_of[broker.name]):
+                    self._remove(topic, broker.name)
+                del self._topics_of[broker.name]
+                del self._brokers[broker.name]
         return frozenset(changed)
-
-    def _drop_name(self, broker_name: str) -> None:
-        for topic in tuple(self._topics_of[broker_name]):
-            self._remove(topic, broker_name)
-        del self._topics_of[broker_name]
-        del self._brokers[broker_name]
 
 
 C = TypeVar("C", bound=Hashable)

@@ -81,7 +81,11 @@ def save(file: Path, text: bytes) -> None:
         if file.exists():
             shutil.copyfile(file, _backup_of(file))
         fresh.replace(file)
-        _sync_directory(file.parent)
+        descriptor = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StateFileError(
             f"can't write {file}: {_reason(error)}; see that the disk has room and that the "
@@ -99,14 +103,6 @@ def _read_bounded(file: Path, max_bytes: int) -> bytes:
     if len(text) > max_bytes:
         raise BodyError(f"it has more than {max_bytes} bytes")
     return text
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

@@ -203,7 +203,11 @@ class BlockingConnection:
         """Send a request that nobody answers. Raises as ``submit`` does."""
         self._check_open()
         timeout = self._timeout if timeout is None else timeout
-        command.opaque = self._take_opaque()
+        opaque = self._next_opaque
+        while opaque in self._codes:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        command.opaque = opaque
         try:
             self._socket.settimeout(max(timeout, _SHORTEST_WAIT))
             self._socket.sendall(encode(command))
@@ -309,13 +313,6 @@ class BlockingConnection:
     def _await(self, deadline: float) -> None:
         # A deadline that has passed gets one more try: what has come already counts.
         self._socket.settimeout(max(deadline - time.monotonic(), _SHORTEST_WAIT))
-
-    def _take_opaque(self) -> int:
-        opaque = self._next_opaque
-        while opaque in self._codes:
-            opaque = (opaque + 1) & _OPAQUE_MASK
-        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
-        return opaque
 
     def _check_open(self) -> None:
         if self._close_reason:

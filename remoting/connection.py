@@ -165,7 +165,14 @@ class Connection(asyncio.Protocol):
         self._counters.bytes_held -= self._held
         self._held = 0
         self._drain_waiters.fail(self.remote_text, self.close_reason)
-        self._on_lost()
+        endpoint = self.endpoint
+        self._pending.fail_all(self.remote_text, self.close_reason)
+        if self in endpoint.connections:
+            endpoint.connections.discard(self)
+            if endpoint.room is not None:
+                endpoint.room.taken -= 1
+            self._counters.connections_closed += 1
+            endpoint.notify(endpoint.on_close, self)
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -583,16 +590,6 @@ class Connection(asyncio.Protocol):
         if endpoint.feed_factory is not None:
             self._feed = endpoint.feed_factory(self)
         endpoint.notify(endpoint.on_connect, self)
-
-    def _on_lost(self) -> None:
-        endpoint = self.endpoint
-        self._pending.fail_all(self.remote_text, self.close_reason)
-        if self in endpoint.connections:
-            endpoint.connections.discard(self)
-            if endpoint.room is not None:
-                endpoint.room.taken -= 1
-            self._counters.connections_closed += 1
-            endpoint.notify(endpoint.on_close, self)
 
     def _expire(self, now: float) -> float:
         deadline = self._pending.next_deadline()

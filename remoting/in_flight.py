@@ -97,7 +97,10 @@ class InFlightRequests:
             self._endpoint.counters.requests_refused_busy += 1
             self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, BUSY))
             return
-        _unpin(command)
+        # A small body that has to wait must not keep a large read alive.
+        body = command.body
+        if isinstance(body, memoryview) and _PIN_FACTOR * len(body) < memoryview(body.obj).nbytes:
+            command.body = bytes(body)
         self._count(1, size)
         served = partial(self._served, command, size)
         if asyncio.isfuture(answer):
@@ -158,13 +161,6 @@ class InFlightRequests:
         self.bytes += size
         self._endpoint.counters.requests_in_progress += requests
         self._endpoint.counters.bytes_in_flight += size
-
-
-def _unpin(command: Command) -> None:
-    """A small body that has to wait must not keep a large read alive."""
-    body = command.body
-    if isinstance(body, memoryview) and _PIN_FACTOR * len(body) < memoryview(body.obj).nbytes:
-        command.body = bytes(body)
 
 
 def _discard(answer: Awaitable[Command | None]) -> None:

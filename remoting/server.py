@@ -168,7 +168,12 @@ class Server:
         finally:
             self.endpoint.cut_off(_STOPPED)
         if server is not None:
-            await self._refuse_the_last()
+            # Wait for what was being accepted when the listener closed; it is refused by itself.
+            ends = [asyncio.ensure_future(connection.wait_closed()) for connection in self._made]
+            if ends:
+                _, still_open = await asyncio.wait(ends, timeout=self.endpoint.limits.close_timeout)
+                for end in still_open:
+                    end.cancel()
             await server.wait_closed()
 
     def _backlog(self) -> int:
@@ -179,14 +184,6 @@ class Server:
         connection = Connection(self.endpoint)
         self._made.add(connection)
         return connection
-
-    async def _refuse_the_last(self) -> None:
-        """Wait for what was being accepted when the listener closed; it is refused by itself."""
-        ends = [asyncio.ensure_future(connection.wait_closed()) for connection in self._made]
-        if ends:
-            _, still_open = await asyncio.wait(ends, timeout=self.endpoint.limits.close_timeout)
-            for end in still_open:
-                end.cancel()
 
 
 async def _stop_listening(server: asyncio.Server) -> None:

@@ -85,7 +85,14 @@ class LockTable:
             ):
                 continue
             if entry is None:
-                self._grow(group, now_ms)
+                if self._count >= self._limit:
+                    self.sweep(now_ms)
+                if self._count >= self._limit:
+                    raise LimitReached(
+                        f"the broker keeps at most {self._limit} queue locks; group {group} has"
+                        " to wait until others are given back"
+                    )
+                self._count += 1
             if entry is None or entry[0] != client_id:
                 self.version += 1
             self._groups.setdefault(group, {})[queue] = (client_id, now_ms)
@@ -147,16 +154,6 @@ class LockTable:
                 del self._groups[group]
         self.version += before - self._count
         return before - self._count
-
-    def _grow(self, group: str, now_ms: int) -> None:
-        if self._count >= self._limit:
-            self.sweep(now_ms)
-        if self._count >= self._limit:
-            raise LimitReached(
-                f"the broker keeps at most {self._limit} queue locks; group {group} has to wait "
-                "until others are given back"
-            )
-        self._count += 1
 
 
 def _expired(refreshed_ms: int, now_ms: int) -> bool:

@@ -32,7 +32,6 @@ from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import OffsetMovedEvent
-from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
@@ -147,7 +146,10 @@ class PullProcessor:
                 continue
             woken[held.connection] = None
             try:
-                reply = self._run_again(held)
+                # Answer a parked pull. What woke it came just now, so the disk is not waited for.
+                codes = self.admit(held)
+                result = self._state.store.get(**self.wanted(held.header, codes), wait=False)
+                reply = self.answer(held, codes, result, suspend=False)
             except RequestRefused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
             except Exception:  # noqa: BLE001 - whatever fails is answered
@@ -160,12 +162,6 @@ class PullProcessor:
         # Once for all of a peer's, but not in the loop's next turn: they have waited.
         for connection in woken:
             connection.flush()
-
-    def _run_again(self, held: HeldPull) -> Command | None:
-        """Answer a parked pull. What woke it came just now, so the disk is not waited for."""
-        codes = self.admit(held)
-        result = self._state.store.get(**self.wanted(held.header, codes), wait=False)
-        return self.answer(held, codes, result, suspend=False)
 
     def answer(
         self, held: HeldPull, codes: Codes, result: GetResult, *, suspend: bool
@@ -254,7 +250,11 @@ class PullProcessor:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return _codes_of_subscription(subscription)
+        if not is_tag_type(subscription.expression_type):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        if subscription.sub_string == "*":
+            return None
+        return frozenset(subscription.code_set)
 
     # the store
 
@@ -370,14 +370,6 @@ def _unparsable() -> RequestRefused:
     return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
     )
-
-
-def _codes_of_subscription(subscription: SubscriptionData) -> Codes:
-    if not is_tag_type(subscription.expression_type):
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
-    if subscription.sub_string == "*":
-        return None
-    return frozenset(subscription.code_set)
 
 
 def _code_of(status: GetStatus, offset: int) -> int:

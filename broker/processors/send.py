@@ -296,7 +296,8 @@ class SendProcessor:
                 f"Producer: {connection.remote_text}",
             )
         if header.topic.startswith(names.RETRY_PREFIX) and self._is_dead(command, header):
-            return self._dead_letter_target(header)
+            group = header.topic.removeprefix(names.RETRY_PREFIX)
+            return _Target(dead_letter_topic(self._state, group), 0, dead=True)
         return _Target(topic, self._queue(topic, header.queue_id), dead=False)
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> int:
@@ -347,10 +348,6 @@ class SendProcessor:
         return is_spent(
             settings, header.reconsume_times or 0, header.max_reconsume_times, command.version
         )
-
-    def _dead_letter_target(self, header: SendHeader) -> _Target:
-        group = header.topic.removeprefix(names.RETRY_PREFIX)
-        return _Target(dead_letter_topic(self._state, group), 0, dead=True)
 
     def _check_kind(self, header: SendHeader, text: bytes) -> None:
         if _is_transactional(header, text):

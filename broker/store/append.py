@@ -234,13 +234,10 @@ class MessageWriter:
 
     # --- checks, in the order of DefaultMessageStore.putMessage
 
-    def _check_writable(self) -> None:
-        """Raises ``PutRefused`` when the store takes nothing now."""
+    def _check(self, message: PendingMessage, body_bytes: int) -> None:
+        # Raises PutRefused when the store takes nothing now.
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
-
-    def _check(self, message: PendingMessage, body_bytes: int) -> None:
-        self._check_writable()
         if len(message.topic) > MAX_TOPIC_LENGTH:
             _illegal(
                 f"the topic {message.topic[:40]}... has {len(message.topic)} characters: use at"

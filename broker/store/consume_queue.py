@@ -280,14 +280,11 @@ class ConsumeQueue(QueueFiles):
         assert file is not None
         file.keep_mapped()
         if wanted * ENTRY_BYTES > file.start + file.size:
-            self._keep_mapped(self.next_offset, wanted)
-
-    def _keep_mapped(self, offset: int, end: int) -> None:
-        """Have the files of the entries in ``[offset, end)`` mapped."""
-        step = self._space.file_size // ENTRY_BYTES
-        for first in range(offset, end, step):
-            self._file_of(first).keep_mapped()
-        self._file_of(end - 1).keep_mapped()
+            # Have the files of the entries in [offset, end) mapped.
+            step = self._space.file_size // ENTRY_BYTES
+            for first in range(self.next_offset, wanted, step):
+                self._file_of(first).keep_mapped()
+            self._file_of(wanted - 1).keep_mapped()
 
     def room(self, count: int) -> int:
         """Make room for ``count`` more messages; for how many there is. Raises ``OSError``."""
@@ -476,7 +473,13 @@ class ConsumeQueue(QueueFiles):
             OSError: there is no room for them.
         """
         if self._all and offset * ENTRY_BYTES < self._all[0].start:
-            self._forget_all()
+            # Begin anew: the numbers on the disk do not go with those of the log.
+            for file in self._all:
+                file.remove()
+            self._all = []
+            self._active = None
+            self._ready = self.min_offset = self.max_offset = self.next_offset = 0
+            self.flushed_offset = 0
         count = len(entries) // ENTRY_BYTES
         known = max(0, min(count, self.max_offset - offset))
         written = self._correct(offset, entries[: known * ENTRY_BYTES])
@@ -514,15 +517,6 @@ class ConsumeQueue(QueueFiles):
         """Write an entry that is there already anew. Raises ``OSError``."""
         file = self._file_of(offset)
         file.write(offset * ENTRY_BYTES - file.start, entry)
-
-    def _forget_all(self) -> None:
-        """Begin anew: the numbers on the disk do not go with those of the log."""
-        for file in self._all:
-            file.remove()
-        self._all = []
-        self._active = None
-        self._ready = self.min_offset = self.max_offset = self.next_offset = 0
-        self.flushed_offset = 0
 
     def _fill_to(self, offset: int) -> None:
         """Entries of messages that nobody has any more, up to ``offset``."""

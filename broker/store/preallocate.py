@@ -60,23 +60,19 @@ class Preallocator:
             return False
         try:
             if self._disk.trouble is not None:
-                self._probe()
-            return self._has_space() and self.step()
+                # Allocate a little whether it is needed or not.
+                active, following = self._log.ahead()
+                if active is None or active.watermark == active.size:
+                    active = following or self._log.prepare_next()
+                active.advance(APPENDER_STEP_BYTES)
+                self._disk.healed()
+            return (
+                self._files.free_bytes(self._log.directory) >= RUN_AHEAD_MIN_FREE_BYTES
+            ) and self.step()
         except OSError:
             # Not yet a message's loss: the appender goes on in small steps, and if it finds no
             # space either, it says so.
             return False
-
-    def _has_space(self) -> bool:
-        return self._files.free_bytes(self._log.directory) >= RUN_AHEAD_MIN_FREE_BYTES
-
-    def _probe(self) -> None:
-        """Allocate a little whether it is needed or not. Raises ``OSError``."""
-        active, following = self._log.ahead()
-        if active is None or active.watermark == active.size:
-            active = following or self._log.prepare_next()
-        active.advance(APPENDER_STEP_BYTES)
-        self._disk.healed()
 
     def step(self) -> bool:
         """Allocate one step if too little is; whether there may be more to do.

@@ -143,7 +143,7 @@ class RecordValidator:
                 flaw = validate_record(view, start - base, size, start, queue, number)
                 if not flaw:
                     low, high = (low if number == high else number), number + 1
-            if flaw and self._was_searched(start):
+            if flaw and (start in self._searched or len(self._searched) >= MAX_NAMED_DAMAGE):
                 damaged += 1
                 self._damaged(queue.topic, queue.queue_id, number, start, flaw)
             elif flaw:
@@ -160,10 +160,6 @@ class RecordValidator:
         if codes is None or before[0] != generation or before[1] == low:
             queue.checked = (generation, low, high)
         return runs, damaged, broken
-
-    def _was_searched(self, place: int) -> bool:
-        # Of more the broker would search its log all day.
-        return place in self._searched or len(self._searched) >= MAX_NAMED_DAMAGE
 
     def give_up(self, place: int) -> None:
         """The log has been searched for a message whose entry leads here, and has no other record.

@@ -218,7 +218,13 @@ class Recovery:
             self.synced = safe.synced
         for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
-            self._settle_behind(queue, number)
+            # Of what a queue has behind message number only what was seen in the log stays.
+            first, end = self._seen.get(queue, (number, number))
+            if first > number:
+                queue.replay_gap(number, first)
+            self._report.cut_entries += queue.keep(max(end, number) if first >= number else end)
+            queue.rewrite(number)
+            queue.correct_min(self._mapped[0].start)
 
     def _is_known(self, safe: SafePoint, at: int) -> bool:
         file = self._mapped[(at - self._mapped[0].start) // self._mapped[0].size]
@@ -257,15 +263,6 @@ class Recovery:
             "the log is damaged where it had reached the disk: the queues are built anew from all"
             " of it"
         )
-
-    def _settle_behind(self, queue: ConsumeQueue, number: int) -> None:
-        """Of what a queue has behind message ``number`` only what was seen in the log stays."""
-        first, end = self._seen.get(queue, (number, number))
-        if first > number:
-            queue.replay_gap(number, first)
-        self._report.cut_entries += queue.keep(max(end, number) if first >= number else end)
-        queue.rewrite(number)
-        queue.correct_min(self._mapped[0].start)
 
     # --- after a crash of another broker, or when entries are missing
 

@@ -62,7 +62,9 @@ class Ages:
 
     def of(self, files: Sequence[MappedFile], log_end: int) -> Iterator[LogFile]:
         """The files that may go, all but the last; each is looked at when it is asked for."""
-        self._forget_before(files[0].start if files else 0)
+        start = files[0].start if files else 0
+        for known in [known for known in self._first_ms if known < start]:
+            del self._first_ms[known]
         files = [file for file in files if file.start < log_end]
         for index, file in enumerate(files[:-1]):
             yield LogFile(file.size, self._first_of(files[index + 1 :]))
@@ -78,10 +80,6 @@ class Ages:
                 self._first_ms[file.start] = first_ms
                 return first_ms
         return None
-
-    def _forget_before(self, start: int) -> None:
-        for known in [known for known in self._first_ms if known < start]:
-            del self._first_ms[known]
 
 
 def first_store_ms(file: MappedFile) -> int | None:
@@ -244,7 +242,10 @@ class Retention:
             if plan.files:
                 deleted = self._delete(plan)
             if asked or not self._tidied:
-                self._tidy()
+                # Remove what a crash, between the log's files and the queues', has left.
+                queues = [(queue, queue.min_offset) for queue in self._queues.all()]
+                left = [(queue, begin) for queue, begin in queues if queue.has_files_before(begin)]
+                self.stats.queue_files += self._move_queues(left)
                 self._tidied = True
             # What an earlier run left over too.
             self._removals.work(hurry=plan.pressed)
@@ -292,16 +293,13 @@ class Retention:
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
         self._removals.work(hurry=plan.pressed)
-        self._tell_followers()
-        return len(dropped)
-
-    def _tell_followers(self) -> None:
         for follower in self.followers:
             try:
                 follower(self._log.start)
             except OSError as error:
                 # What is derived from the log may know more than there is.
                 _log.warning("files that follow the log can't be deleted now", reason=str(error))
+        return len(dropped)
 
     def _find_minima(self, position: int) -> list[tuple[ConsumeQueue, int]]:
         """The queues that change when the log begins at ``position``, and where they begin then."""
@@ -315,12 +313,6 @@ class Retention:
                 if begin != queue.min_offset or queue.has_files_before(begin):
                     begins.append((queue, begin))
         return begins
-
-    def _tidy(self) -> None:
-        """Remove what a crash, between the log's files and the queues', has left."""
-        queues = [(queue, queue.min_offset) for queue in self._queues.all()]
-        left = [(queue, begin) for queue, begin in queues if queue.has_files_before(begin)]
-        self.stats.queue_files += self._move_queues(left)
 
     def _move_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
         """Let queues begin elsewhere; how many of their files that makes superfluous."""

@@ -36,11 +36,10 @@ from broker.store.limits import (
     SAFE_POINT_BYTES,
     SAFE_POINT_QUEUE_SECONDS,
 )
-from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files, is_no_space
 from broker.store.queue_table import QueueTable
 from broker.store.results import StoreStats
-from broker.store.safe_point import Mark, Marker, SafePoint, SafePointFile, point_of
+from broker.store.safe_point import Mark, Marker, SafePointFile, point_of
 from remoting.clock import Clock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 
@@ -147,22 +146,20 @@ class LogFlusher:
             end = self._log.end
             if end > self.flushed and not self._sync_files(end):
                 return False
-            self._reached(end, store_ms)
+            if end > self.flushed:
+                # A start does not begin before what another one has walked over.
+                self.tail = max(self.flushed, self.tail)
+            self.flushed = end
+            self.flushed_store_ms = store_ms
+            self._flushed_at = self._clock.monotonic()
             return True
-
-    def _reached(self, end: int, store_ms: int) -> None:
-        if end > self.flushed:
-            # A start does not begin before what another one has walked over.
-            self.tail = max(self.flushed, self.tail)
-        self.flushed = end
-        self.flushed_store_ms = store_ms
-        self._flushed_at = self._clock.monotonic()
 
     def _sync_files(self, end: int) -> bool:
         for file in self._log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
             try:
-                self._write_again(file)
+                # What a start has found behind the last sync before it.
+                file.rewrite(self.flushed - file.start, self._found_end - file.start)
             except OSError as error:
                 if not is_no_space(error):
                     self._disk.sync_failed(file.path, error)
@@ -176,10 +173,6 @@ class LogFlusher:
                 return False
             self._stats.count_sync(self._clock.monotonic() - begun)
         return True
-
-    def _write_again(self, file: MappedFile) -> None:
-        """What a start has found behind the last sync before it. Raises ``OSError``."""
-        file.rewrite(self.flushed - file.start, self._found_end - file.start)
 
     def request(self) -> None:
         """Have the thread sync soon; all requests made during a sync share the next one."""
@@ -441,15 +434,12 @@ class QueueFlusher:
         with self._guard:
             # A topic that was deleted meanwhile would look like one that was lost.
             if mark.generation == self._marker.generation and point != self.safe.point:
-                self._write_point(point)
+                try:
+                    self.safe.write(point)
+                except OSError:
+                    # What the last one says is still true.
+                    self._stats.queue_sync_failures += 1
         self._next_at = self._clock.monotonic() + pause
-
-    def _write_point(self, point: SafePoint) -> None:
-        try:
-            self.safe.write(point)
-        except OSError:
-            # What the last one says is still true.
-            self._stats.queue_sync_failures += 1
 
     def make_safe(self) -> None:
         """Make everything safe, in the thread that appends; the log is on the disk.

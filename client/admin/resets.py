@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from client.admin.descriptions import Member, merged
+from client.admin.descriptions import merged
 from client.admin.groups import MemberAdmin, OffsetAdmin
 from client.errors import NotOnline, UsageError
 from client.positions import Place, Position, check_group, check_topic_name, milliseconds
@@ -220,12 +220,17 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
                     done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
                 else:
                     await self._tell_offsets(masters[name], order, theirs)
+        # Whether a member reads queues of its own choice: only a rebalance listens to brokers.
         return Reset(
             group=order.group,
             topic=order.topic,
             steps=tuple(done),
             online=tuple(member.client_id for member in members),
-            unaware=tuple(member.client_id for member in members if _chooses_itself(member)),
+            unaware=tuple(
+                member.client_id
+                for member in members
+                if (member.consume_type == ConsumeType.CONSUME_ACTIVELY and member.strategy is None)
+            ),
             applied=not dry_run,
         )
 
@@ -260,11 +265,6 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             # They left meanwhile: the committed offsets are all there is.
             return {}
         return self._decode(ResetOffsetBody, answer, code, address).offset_table
-
-
-def _chooses_itself(member: Member) -> bool:
-    """Whether a member reads queues of its own choice: only a rebalance listens to brokers."""
-    return member.consume_type == ConsumeType.CONSUME_ACTIVELY and member.strategy is None
 
 
 def _check_known(queues: Collection[MessageQueue], known: Collection[MessageQueue]) -> None:

@@ -161,7 +161,15 @@ class TopicAdmin(AdminBase):
         if not internal:
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
             names -= set(self._decode(TopicList, await ask(code), code).topic_list)
-            names = {name for name in names if not _is_internal(name)}
+            names = {
+                name
+                for name in names
+                if not (
+                    is_system_topic(name)
+                    or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                    or name.endswith(REPLY_TOPIC_SUFFIX)
+                )
+            }
         return sorted(names)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
@@ -224,14 +232,6 @@ class TopicAdmin(AdminBase):
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
         answer = await self._remote.call(address, code)
         return sorted(self._decode(TopicList, answer, code, address).topic_list)
-
-
-def _is_internal(name: str) -> bool:
-    return (
-        is_system_topic(name)
-        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        or name.endswith(REPLY_TOPIC_SUFFIX)
-    )
 
 
 def _queue_count(topic: str, queues: int) -> int:

@@ -168,7 +168,17 @@ class Preparer(Generic[T]):
             topic, tag=message.tag, keys=message.keys, own=message.properties
         )
         if message.delay_level:
-            level = _checked_level(topic, message.delay_level, self._options.max_delay_level)
+            if (
+                type(message.delay_level) is not int
+                or not 0 < message.delay_level <= self._options.max_delay_level
+            ):
+                raise UsageError(
+                    f"delay_level can't be {message.delay_level!r}",
+                    topic=topic,
+                    hint=f"use 1 to {self._options.max_delay_level}; for brokers with more levels"
+                    " give the producer max_delay_level=",
+                )
+            level = message.delay_level
             tail += f"\x02DELAY\x01{level}"
         if not message.wait:
             tail += "\x02WAIT\x01false"
@@ -297,17 +307,6 @@ def _joined(topic: str, keys: Iterable[str]) -> str:
                 hint="blanks separate keys: use another character",
             )
     return " ".join(words)
-
-
-def _checked_level(topic: str, level: int, highest: int) -> int:
-    if type(level) is not int or not 0 < level <= highest:
-        raise UsageError(
-            f"delay_level can't be {level!r}",
-            topic=topic,
-            hint=f"use 1 to {highest}; for brokers with more levels give the producer"
-            " max_delay_level=",
-        )
-    return level
 
 
 def _own(topic: str, own: Mapping[str, str]) -> str:

@@ -58,15 +58,6 @@ class Reports:
         failed: Mapping[str, PocketMQError],
     ) -> None:
         """A round has come to this."""
-        self._report_failed(failed)
-        self._report_unknown(difference.unknown)
-        known = [view for view in views.values() if view is not None]
-        if self._shared and known:
-            self._report_members(known[0].members)
-            self._report_idle(known, difference)
-        self._report_share(difference)
-
-    def _report_failed(self, failed: Mapping[str, PocketMQError]) -> None:
         for topic, error in failed.items():
             # A group's retry topic comes to be after its first member has come.
             expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
@@ -74,22 +65,23 @@ class Reports:
                 _log.warning("not rebalanced", group=self._group, topic=topic, error=str(error))
                 self._tell(RebalanceFailed(self._group, topic, error))
         self._failing = {topic: str(error) for topic, error in failed.items()}
-
-    def _report_unknown(self, queues: tuple[MessageQueue, ...]) -> None:
-        if queues and queues != self._unknown:
+        if difference.unknown and difference.unknown != self._unknown:
             _log.warning(
                 "the strategy names queues that don't exist",
                 group=self._group,
-                queues=", ".join(map(str, queues)),
+                queues=", ".join(map(str, difference.unknown)),
             )
-            self._tell(QueuesUnknown(self._group, queues))
-        self._unknown = queues
-
-    def _report_members(self, members: tuple[str, ...]) -> None:
-        if members != self.members:
-            _log.info("group changed", group=self._group, members=len(members))
-            self.members = members
-            self._tell(GroupChanged(self._group, members))
+            self._tell(QueuesUnknown(self._group, difference.unknown))
+        self._unknown = difference.unknown
+        known = [view for view in views.values() if view is not None]
+        if self._shared and known:
+            members = known[0].members
+            if members != self.members:
+                _log.info("group changed", group=self._group, members=len(members))
+                self.members = members
+                self._tell(GroupChanged(self._group, members))
+            self._report_idle(known, difference)
+        self._report_share(difference)
 
     def _report_share(self, difference: Difference) -> None:
         for topic in sorted({queue.topic for queue in (*difference.gained, *difference.lost)}):

@@ -88,8 +88,8 @@ def main() -> None:
 def _hides_ours(directory: str) -> bool:
     """Whether modules there would be taken for PocketMQ's own packages."""
     found = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
-    return any(spec is not None and not _is_ours(spec.origin) for spec in found)
-
-
-def _is_ours(file: str | None) -> bool:
-    return file is not None and Path(file).resolve().parent.parent == HOME
+    return any(
+        spec is not None
+        and not (spec.origin is not None and Path(spec.origin).resolve().parent.parent == HOME)
+        for spec in found
+    )

@@ -135,7 +135,12 @@ class Demo:
                 found.append(f"the group is {behind} messages behind after all have left cleanly")
             if found:
                 raise DemoFailed("; ".join(found))
-            singles = await self._send_singly(producer)
+            delays = []
+            for flight in flights(min(SINGLE_SENDS, self._total)):
+                started = time.perf_counter()
+                await producer.send(TOPIC, flight.line, tag=flight.carrier)
+                delays.append(time.perf_counter() - started)
+            singles = delays
         return DemoResult(
             messages=received.count,
             megabytes=received.size / 1e6,
@@ -251,14 +256,6 @@ class Demo:
             with suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), 6 * PATIENCE)
         return time.perf_counter() - started
-
-    async def _send_singly(self, producer: client.Producer[bytes]) -> list[float]:
-        delays = []
-        for flight in flights(min(SINGLE_SENDS, self._total)):
-            started = time.perf_counter()
-            await producer.send(TOPIC, flight.line, tag=flight.carrier)
-            delays.append(time.perf_counter() - started)
-        return delays
 
 
 class _Portion(NamedTuple):

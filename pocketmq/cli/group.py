@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 import client
-from client.admin.descriptions import GroupDescription, Problem
+from client.admin.descriptions import GroupDescription
 from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
@@ -300,7 +300,17 @@ def show(name: str, nameserver: str, as_json: bool) -> None:
 
     description, lag, configs = run(ask())
     facts = _facts(description, lag, next(iter(configs.values())))
-    problems = [_problem_row(problem) for problem in description.problems]
+    problems = [
+        (
+            {
+                "problem": problem.kind,
+                "text": problem.text,
+                "members": list(problem.members),
+                "docs": problem.docs,
+            }
+        )
+        for problem in description.problems
+    ]
     if as_json:
         output.show_json({**facts, "problems": problems})
         return
@@ -336,15 +346,6 @@ def _facts(
         "blocked": blocked,
         "max_retries": config.retry_max_times,
         "may_consume": config.consume_enable,
-    }
-
-
-def _problem_row(problem: Problem) -> dict[str, object]:
-    return {
-        "problem": problem.kind,
-        "text": problem.text,
-        "members": list(problem.members),
-        "docs": problem.docs,
     }
 
 

@@ -116,7 +116,12 @@ def export(
     the exit code is 1 then.
     """
     form = form or ("parquet" if path.suffix == ".parquet" else "jsonl")
-    _check_options(path, store, commit_log, form, body)
+    if form == "parquet" and path == STDOUT:
+        raise click.UsageError("a Parquet file can't be written to stdout: give --out a name")
+    if form == "parquet" and body is not None:
+        raise click.UsageError("in Parquet bodies are bytes: --body is for --format jsonl")
+    if commit_log is not None and store is None:
+        raise click.UsageError("--commit-log is for --store")
     selection = ExportSelection(
         topic=topic, queues=queues, begin=begin, end=end, tags=tags, key=key
     )
@@ -147,17 +152,6 @@ def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -
     if form == "parquet":
         return Parquet(stream, of_store=of_store)
     return JsonLines(stream, body or "auto")
-
-
-def _check_options(
-    path: Path, store: Path | None, commit_log: str | None, form: str, body: str | None
-) -> None:
-    if form == "parquet" and path == STDOUT:
-        raise click.UsageError("a Parquet file can't be written to stdout: give --out a name")
-    if form == "parquet" and body is not None:
-        raise click.UsageError("in Parquet bodies are bytes: --body is for --format jsonl")
-    if commit_log is not None and store is None:
-        raise click.UsageError("--commit-log is for --store")
 
 
 class _Exporting:

@@ -151,7 +151,12 @@ def decode(
     found = layout.locate(buffer, starts)
     offsets = found.first["queue_offset"]
     next_offset = _capped(max(next_offset, int(offsets.max()) + 1), selection)
-    found = _in_range(found, offsets, selection)
+    keep = np.ones(len(found), dtype=np.bool_)
+    if selection.first_offset is not None:
+        keep &= offsets >= selection.first_offset
+    if selection.end_offset is not None:
+        keep &= offsets < selection.end_offset
+    found = found if keep.all() else found.only(keep)
     rows = _Rows(found, settings, selection.file)
     if len(found) and selection.tags is not None and not selection.tags.is_all:
         rows = _tagged(rows, selection.tags.tags)
@@ -165,15 +170,6 @@ def decode(
 def _capped(offset: int, selection: Selection) -> int:
     end = selection.end_offset
     return offset if end is None else min(offset, end)
-
-
-def _in_range(found: layout.Layout, offsets: NDArray[Any], selection: Selection) -> layout.Layout:
-    keep = np.ones(len(found), dtype=np.bool_)
-    if selection.first_offset is not None:
-        keep &= offsets >= selection.first_offset
-    if selection.end_offset is not None:
-        keep &= offsets < selection.end_offset
-    return found if keep.all() else found.only(keep)
 
 
 def _tagged(rows: _Rows, tags: frozenset[str]) -> _Rows:

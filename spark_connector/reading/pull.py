@@ -34,7 +34,7 @@ from spark_connector.limits import (
 from spark_connector.planning.ranges import OnDataLoss, RangePartition, ReadOptions
 from spark_connector.reading import answers as complaints
 from spark_connector.reading import connections
-from spark_connector.reading.ahead import PullPart, PullWindow, ReadAhead
+from spark_connector.reading.ahead import PullPart, ReadAhead
 from spark_connector.reading.answers import (
     Covered,
     Ends,
@@ -263,7 +263,14 @@ class RangeReader:
         self.counts.received_bytes += len(answer.body)
         window = self._ahead.find(answer.opaque)
         assert window is not None, "nothing else is asked on this connection"
-        self._understand(window, answer)
+        said = meaning(answer, window.start, is_filtered=self._tags is not None)
+        if isinstance(said, Covered):
+            body = memoryview(answer.body) if answer.body else None
+            self._ahead.answered(window, said.next_offset, body)
+        elif isinstance(said, Gone):
+            self._ahead.answered(window, said.next_offset, is_lost=True)
+        else:
+            raise _Stopped(said)
         while (part := self._ahead.next_part()) is not None:
             self._trouble.over()
             if part.is_lost:
@@ -276,16 +283,6 @@ class RangeReader:
                 # Before the decoder has its turn, so that the broker doesn't wait for it.
                 self._ask(connection)
                 yield from self._decoded()
-
-    def _understand(self, window: PullWindow, answer: Command) -> None:
-        said = meaning(answer, window.start, is_filtered=self._tags is not None)
-        if isinstance(said, Covered):
-            body = memoryview(answer.body) if answer.body else None
-            self._ahead.answered(window, said.next_offset, body)
-        elif isinstance(said, Gone):
-            self._ahead.answered(window, said.next_offset, is_lost=True)
-        else:
-            raise _Stopped(said)
 
     def _add(self, part: PullPart) -> None:
         body = _NOTHING if part.body is None else part.body

@@ -7,7 +7,6 @@ a pause that doubles. What a broker refuses is an error at once.
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -209,7 +208,9 @@ class Brokers:
         """
         topics = subscription.topics
         if subscription.pattern is not None:
-            topics = tuple(self._matching(subscription.pattern))
+            topics = tuple(
+                [name for name in self._topics() if subscription.pattern.fullmatch(name)]
+            )
         found = {topic: route for topic in topics if (route := self._route(topic)) is not None}
         lacking = [topic for topic in topics if topic not in found]
         if lacking and not gone:
@@ -357,9 +358,6 @@ class Brokers:
             for name in names
             if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
-
-    def _matching(self, pattern: re.Pattern[str]) -> list[str]:
-        return [name for name in self._topics() if pattern.fullmatch(name)]
 
     def _unknown(self, topic: str) -> UnknownTopicError:
         known = self._topics()

@@ -204,7 +204,12 @@ class Horizon:
         """
         strict = strict or not self.routes
         now = time.monotonic()
-        down = None if strict else self._still_down(now)
+        # Brokers that are not asked again yet: each attempt may take as long as a timeout.
+        down = (
+            None
+            if strict
+            else ({address: error for address, (error, until) in self._down.items() if until > now})
+        )
         unlisted: set[str] = set()
         if strict or now - self._routes_at >= ROUTE_PERIOD:
             unlisted = self._fetch_routes(strict, down)
@@ -301,10 +306,6 @@ class Horizon:
             route = self.routes[topic]
             if not any(route.master(name) in down for name in route.brokers):
                 del self.routes[topic]
-
-    def _still_down(self, now: float) -> dict[str, BrokerError]:
-        """Brokers that are not asked again yet: each attempt may take as long as a timeout."""
-        return {address: error for address, (error, until) in self._down.items() if until > now}
 
     def _note(self, down: dict[str, BrokerError], now: float) -> None:
         """Say which brokers are down; raises the error when all are for too long."""

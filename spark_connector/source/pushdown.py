@@ -140,9 +140,16 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
     if column == "storeTimestamp":
         _take_time(pushed, one, values)
     elif column == "tags" and values is not None:
-        _take_tags(pushed, values)
+        plain = all(
+            isinstance(tag, str) and TagExpression.parse(tag).tags == {tag} for tag in values
+        )
+        if values and "" not in values and plain:
+            pushed.tags = values if pushed.tags is None else pushed.tags & values
     elif column in {"keys", "messageId"} and values is not None:
-        _take_keys(pushed, values)
+        # A column of keys has them with spaces between; any of them finds the message.
+        firsts = {first for value in values if (first := str(value).strip(" ").partition(" ")[0])}
+        if pushed.keys is None and firsts and len(firsts) == len(values) <= MAX_KEYS:
+            pushed.keys = frozenset(firsts)
     return False
 
 
@@ -207,16 +214,3 @@ def _milliseconds(moment: object) -> int | None:
         return None
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return max(0, (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
-
-
-def _take_tags(pushed: Pushed, values: frozenset[Any]) -> None:
-    plain = all(isinstance(tag, str) and TagExpression.parse(tag).tags == {tag} for tag in values)
-    if values and "" not in values and plain:
-        pushed.tags = values if pushed.tags is None else pushed.tags & values
-
-
-def _take_keys(pushed: Pushed, values: frozenset[Any]) -> None:
-    """A column of keys has them with spaces between; any of them finds the message."""
-    firsts = {first for value in values if (first := str(value).strip(" ").partition(" ")[0])}
-    if pushed.keys is None and firsts and len(firsts) == len(values) <= MAX_KEYS:
-        pushed.keys = frozenset(firsts)

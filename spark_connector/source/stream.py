@@ -100,7 +100,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             take_all=isinstance(limit, ReadAllAvailable),
         )
         self._idle = end == begun
-        self._report_loss()
+        if self._admission.lost > self._lost:
+            _log.warning(
+                "messages were deleted before they were read",
+                subscription=self._options.subscription,
+                offsets_lost=self._admission.lost - self._lost,
+                in_all=self._admission.lost,
+            )
+            self._lost = self._admission.lost
         return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -166,13 +173,3 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{target[behind[0]]}",
                 "start its broker again and then the query: it goes on from its checkpoint",
             )
-
-    def _report_loss(self) -> None:
-        if self._admission.lost > self._lost:
-            _log.warning(
-                "messages were deleted before they were read",
-                subscription=self._options.subscription,
-                offsets_lost=self._admission.lost - self._lost,
-                in_all=self._admission.lost,
-            )
-            self._lost = self._admission.lost

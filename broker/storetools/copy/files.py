@@ -223,7 +223,10 @@ def _copy_files(moment: CopyPoint, directory: Path, tell: Tell) -> list[ViewFile
     while True:
         try:
             files = _wanted(moment)
-            _drop_before(directory, files)
+            start = files[0].start if files else 0
+            for path in directory.iterdir():
+                if path.name < name_of(start):
+                    path.unlink()
             for file in files:
                 _copy_file(file, directory, moment.end, tell)
         except StoreChanged:
@@ -246,13 +249,6 @@ def _wanted(moment: CopyPoint) -> list[ViewFile]:
             " and nothing of that is left: the files were taken away or deleted; start again"
         )
     return wanted
-
-
-def _drop_before(directory: Path, files: list[ViewFile]) -> None:
-    start = files[0].start if files else 0
-    for path in directory.iterdir():
-        if path.name < name_of(start):
-            path.unlink()
 
 
 def _copy_file(file: ViewFile, directory: Path, end: int, tell: Tell) -> None:

@@ -165,7 +165,11 @@ def cut_of(row: FileRow, log_end: int) -> int:
         entries = _written(row, file)
         if not entries:
             continue
-        kept = _first_behind(entries, log_end)
+        # Index of the first real entry at or behind a physical offset; their number for none.
+        behind, found = first_from(entries, log_end)
+        count = len(entries) // ENTRY_BYTES
+        # Fillers before it are of a number that was lost, and stay lost.
+        kept = behind if found < count else count
         if kept or file is row.files[0]:
             return file.start // ENTRY_BYTES + kept
     return row.start // ENTRY_BYTES
@@ -179,14 +183,6 @@ def _written(row: FileRow, file: ViewFile) -> memoryview:
     if count and ENTRY.unpack_from(entries, (count - 1) * ENTRY_BYTES)[1] <= 0:
         count -= 1
     return entries[: count * ENTRY_BYTES]
-
-
-def _first_behind(entries: memoryview, log_end: int) -> int:
-    """Index of the first real entry at or behind a physical offset; their number for none."""
-    behind, found = first_from(entries, log_end)
-    count = len(entries) // ENTRY_BYTES
-    # Fillers before it are of a number that was lost, and stay lost.
-    return behind if found < count else count
 
 
 # --- what the source did not have yet
@@ -205,7 +201,12 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
         key = entry.topic, entry.queue_id
         queue = queues.get(key)
         if queue is None:
-            if entry.queue_offset or not _is_name(entry.topic):
+            if entry.queue_offset or not (
+                bool(entry.topic)
+                and "/" not in entry.topic
+                and "\0" not in entry.topic
+                and entry.topic not in {".", ".."}
+            ):
                 # Of a topic that has been deleted.
                 continue
             directory = target.part / "consumequeue" / entry.topic / str(entry.queue_id)
@@ -249,10 +250,6 @@ def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
                 queue.number = number
                 queues[key] = found[key] = queue
     return found
-
-
-def _is_name(topic: str) -> bool:
-    return bool(topic) and "/" not in topic and "\0" not in topic and topic not in {".", ".."}
 
 
 def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:

@@ -61,7 +61,10 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> Checkpoint:
     for name in names:
         header = _header(source / name)
         is_last = name == names[-1]
-        if header is None or not _fits(header, log):
+        # Whether it knows messages, and only such as the copy has or as retention has taken.
+        if header is None or not (
+            header.next_entry > 1 and log.start <= header.end_offset < log.end
+        ):
             continue
         if is_last and (moment.is_past or not is_clean(moment.view.root)):
             continue
@@ -138,11 +141,6 @@ def _header(path: Path) -> IndexHeader | None:
     except OSError as error:
         raise unreadable(str(path), error) from error
     return IndexHeader(*HEADER.unpack(data)) if len(data) == HEADER.size else None
-
-
-def _fits(header: IndexHeader, log: LogCopy) -> bool:
-    """Whether it knows messages, and only such as the copy has or as retention has taken."""
-    return header.next_entry > 1 and log.start <= header.end_offset < log.end
 
 
 def _names(path: Path) -> list[str]:
@@ -247,7 +245,13 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
         queues: of the copy.
         past_ms: when the copy ends in the past, the store time of its last message.
     """
-    delays = _delay_ends(queues, past_ms)
+    # Of each level of delay, how far it can have been delivered when the copy ends.
+    ends = {}
+    for (topic, queue_id), queue in queues.items():
+        if topic == SCHEDULE_TOPIC:
+            due = queue.end if past_ms is None else _not_due(queue, past_ms - DELIVERY_SLACK_MS)
+            ends[queue_id + 1] = due
+    delays = ends
     offsets = _change(files, OFFSETS, lambda table: _hold_offsets(table, queues))
     _change(files, OFFSETS + _OLD, lambda table: _hold_offsets(table, queues))
     levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, delays))
@@ -306,16 +310,6 @@ def _number(value: object) -> int:
         return int(str(value))
     except ValueError:
         return -1
-
-
-def _delay_ends(queues: Queues, past_ms: int | None) -> dict[int, int]:
-    """Of each level of delay, how far it can have been delivered when the copy ends."""
-    ends = {}
-    for (topic, queue_id), queue in queues.items():
-        if topic == SCHEDULE_TOPIC:
-            due = queue.end if past_ms is None else _not_due(queue, past_ms - DELIVERY_SLACK_MS)
-            ends[queue_id + 1] = due
-    return ends
 
 
 def _not_due(queue: CopiedQueue, at_ms: int) -> int:

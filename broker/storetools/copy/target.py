@@ -122,7 +122,12 @@ def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
     """See ``CopyPoint``; at any rate not too late."""
     if is_clean(view.root):
         # Entries are made in the order of the log.
-        return _last_with_entry(view)
+        last = 0
+        for topic in view.topics():
+            for queue_id in view.queues(topic):
+                queue = view.queue(topic, queue_id)
+                last = max(last, queue.last_position(queue.range().max_offset))
+        return last
     for file in reversed(view.log.files):
         record = None
         if file.size:
@@ -156,15 +161,6 @@ def _safe_point(view: StoreView) -> SafePoint | None:
     except StoreError:
         return None
     return point if head.hex() == point.head else None
-
-
-def _last_with_entry(view: StoreView) -> int:
-    last = 0
-    for topic in view.topics():
-        for queue_id in view.queues(topic):
-            queue = view.queue(topic, queue_id)
-            last = max(last, queue.last_position(queue.range().max_offset))
-    return last
 
 
 class Target:

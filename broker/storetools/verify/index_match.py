@@ -186,7 +186,10 @@ class IndexMatch:
             )
         for key in keys[len(wrong) :]:
             if key.offset != self._claims.end:
-                self._lacks(key)
+                if not self._missing_count:
+                    self._missing = [key, key]
+                self._missing[1] = key
+                self._missing_count += 1
 
     def _date(self, key: Key, entry: ClaimedEntry) -> None:
         self._flush()
@@ -207,12 +210,6 @@ class IndexMatch:
             )
 
     # --- what is missing, one finding for a run of it
-
-    def _lacks(self, key: Key) -> None:
-        if not self._missing_count:
-            self._missing = [key, key]
-        self._missing[1] = key
-        self._missing_count += 1
 
     def _flush(self) -> None:
         if not self._missing_count:

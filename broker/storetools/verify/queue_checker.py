@@ -143,18 +143,15 @@ class QueueChecker:
         usual = row.files[0].size
         for file in row.files:
             if file.size % ENTRY_BYTES or file.start % usual or len(sizes) > 1:
-                self._wrong_file(key, file.path, file.size)
+                self.bad.add(key)
+                self._findings.derived(
+                    "queue-file",
+                    file.path,
+                    None,
+                    f"a file of queue {key[1]} of topic {key[0]} has {file.size} bytes, or a name,"
+                    " that do not go with the others",
+                )
                 return
-
-    def _wrong_file(self, key: QueueKey, path: str, size: int) -> None:
-        self.bad.add(key)
-        self._findings.derived(
-            "queue-file",
-            path,
-            None,
-            f"a file of queue {key[1]} of topic {key[0]} has {size} bytes, or a name, that do not"
-            " go with the others",
-        )
 
     # --- entries
 

@@ -101,7 +101,11 @@ class _Work:
         self._options = options
         self._report = report
         self._files = OsFiles()
-        self._away = _new_name(root)
+        name = f"pocketmq-repair-{datetime.now():%Y%m%d%H%M%S}"  # noqa: DTZ005 - as index files are
+        path, number = root / name, 1
+        while path.exists():
+            path, number = root / f"{name}-{number}", number + 1
+        self._away = path
         self.done: list[str] = []
 
     @property
@@ -274,14 +278,6 @@ class IndexBuild(IndexMatch):
 
     def finish(self) -> None:
         """A file of the log has ended."""
-
-
-def _new_name(root: Path) -> Path:
-    name = f"pocketmq-repair-{datetime.now():%Y%m%d%H%M%S}"  # noqa: DTZ005 - as index files are
-    path, number = root / name, 1
-    while path.exists():
-        path, number = root / f"{name}-{number}", number + 1
-    return path
 
 
 def _sync(path: str) -> None:

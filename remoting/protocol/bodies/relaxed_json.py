@@ -142,20 +142,17 @@ class RelaxedReader:
         if first in {'"', "'"}:
             return self._string(first)
         if first == "{":
-            return self._object_key(depth)
+            start = self._position
+            key = ObjectKey.of(self._value(depth + 1))
+            if key is None:
+                raise BodyError(f"the key at character {start} is an object that is not flat")
+            return key
         if match := _INTEGER_KEY.match(self._text, self._position):
             return self._integer(match[0], match.end())
         if match := _NAME.match(self._text, self._position):
             self._position = match.end()
             return match[0]
         raise self._error("a key is missing or can't be read")
-
-    def _object_key(self, depth: int) -> ObjectKey:
-        start = self._position
-        key = ObjectKey.of(self._value(depth + 1))
-        if key is None:
-            raise BodyError(f"the key at character {start} is an object that is not flat")
-        return key
 
     def _string(self, quote: str) -> str:
         pattern = _DOUBLE_QUOTED if quote == '"' else _SINGLE_QUOTED
@@ -375,7 +372,11 @@ def loads(data: Buffer) -> object:
     try:
         tree: object = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
-        return _read_relaxed(raw)
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BodyError(f"the JSON is not UTF-8 at byte {error.start}") from None
+        return RelaxedReader(text).read()
     if openings > MAX_JSON_DEPTH and _is_deeper_than(tree, MAX_JSON_DEPTH):
         raise BodyError(f"the JSON nests deeper than {MAX_JSON_DEPTH} levels")
     return tree
@@ -407,14 +408,6 @@ def _check_size(raw: bytes, openings: int) -> None:
     bare = _STRINGS.sub(b"", raw)
     if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= MAX_JSON_NODES:
         raise BodyError(f"the JSON has more than {MAX_JSON_NODES} values")
-
-
-def _read_relaxed(raw: bytes) -> object:
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BodyError(f"the JSON is not UTF-8 at byte {error.start}") from None
-    return RelaxedReader(text).read()
 
 
 def _is_deeper_than(tree: object, limit: int) -> bool:

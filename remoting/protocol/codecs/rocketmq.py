@@ -45,7 +45,14 @@ def encode_header(command: Command) -> bytes:
     """The header's bytes. Raises ``ValueError`` for a key that is too long or has no UTF-8 form."""
     language = Language.OTHER if command.language is None else command.language
     remark = command.remark.encode() if command.remark else b""
-    ext_fields = _encode_pairs(command)
+    parts: list[bytes] = []
+    for name, text in command.all_pairs() or ():
+        key = name.encode()
+        value = text.encode()
+        if len(key) > _LONGEST_KEY:
+            raise ValueError(f"the ext field {name[:40]}... has a name of {len(key)} bytes")
+        parts += (_INT16.pack(len(key)), key, _INT32.pack(len(value)), value)
+    ext_fields = b"".join(parts)
     return b"".join(
         (
             _HEAD_OUT.pack(
@@ -61,17 +68,6 @@ def encode_header(command: Command) -> bytes:
             ext_fields,
         )
     )
-
-
-def _encode_pairs(command: Command) -> bytes:
-    parts: list[bytes] = []
-    for name, text in command.all_pairs() or ():
-        key = name.encode()
-        value = text.encode()
-        if len(key) > _LONGEST_KEY:
-            raise ValueError(f"the ext field {name[:40]}... has a name of {len(key)} bytes")
-        parts += (_INT16.pack(len(key)), key, _INT32.pack(len(value)), value)
-    return b"".join(parts)
 
 
 def decode_header(view: memoryview | bytes) -> Command:

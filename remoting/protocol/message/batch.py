@@ -46,7 +46,11 @@ def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """
     parts: list[bytes] = []
     for flag, body, properties in elements:
-        _check_properties(len(properties))
+        length = len(properties)
+        if length > MAX_PROPERTIES_BYTES:
+            raise ValueError(
+                f"the properties of a message take {length} bytes, more than {MAX_PROPERTIES_BYTES}"
+            )
         size = ELEMENT_FIXED_BYTES + len(body) + len(properties)
         parts += (
             ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
@@ -73,13 +77,6 @@ if not core.WHY:
     from remoting.protocol.core import messages
 
     encode_columns = messages.encode_columns
-
-
-def _check_properties(length: int) -> None:
-    if length > MAX_PROPERTIES_BYTES:
-        raise ValueError(
-            f"the properties of a message take {length} bytes, more than {MAX_PROPERTIES_BYTES}"
-        )
 
 
 def iter_elements(body: bytes | memoryview) -> Iterator[BatchElement]:
