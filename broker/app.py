@@ -168,6 +168,7 @@ class Broker:
             BindFailed: the port can't be had.
             StoreError, BrokerError: the store or a table can't be used.
         """
+        # Listening first: a taken port is found before a recovery of minutes.
         await self._server.start()
         await self._open_store()
         self._tables = await asyncio.get_running_loop().run_in_executor(
@@ -199,6 +200,7 @@ class Broker:
         self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = RequestDispatcher(self.state, self._processors.table())
         self._open_fast_path()
+        # Clients may come from here on; name servers are told last, when everything works.
         self._serving = True
         await self._start_vip()
         self._tables.save_all()

@@ -348,19 +348,17 @@ class GroupNews:
             if left:
                 self._watch.look_for_conflicts(group)
             yield
-            if not self._wants_news(group):
+            state = self._state
+            config = state.groups.get(group)
+            if not (
+                state.config.notify_consumer_ids_changed_enable
+                and (config is None or config.notify_consumer_ids_changed_enable)
+            ):
                 continue
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for connection in self._state.consumers.connections(group):
                 _push(connection, header)
                 yield
-
-    def _wants_news(self, group: str) -> bool:
-        state = self._state
-        config = state.groups.get(group)
-        return state.config.notify_consumer_ids_changed_enable and (
-            config is None or config.notify_consumer_ids_changed_enable
-        )
 
 
 def _push(connection: Connection, header: NotifyConsumerIdsChangedRequestHeader) -> None:

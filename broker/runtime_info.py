@@ -112,11 +112,14 @@ def _disk(state: BrokerState) -> dict[str, str]:
     store = state.store
     log, queues = store.paths.commit_log, store.paths.consume_queues
     usage = shutil.disk_usage(_existing(log))
+    record = state.store.record_at(state.store.start_offset)
     return {
         "commitLogMinOffset": str(store.start_offset),
         "commitLogMaxOffset": str(store.end_offset),
         "remainHowManyDataToFlush": _human(store.end_offset - store.durable_offset),
-        "earliestMessageTimeStamp": str(_first_record_ms(state)),
+        "earliestMessageTimeStamp": str(
+            -1 if record is None else RecordView(record).store_timestamp_ms
+        ),
         "commitLogDiskRatio": _ratio(state, log),
         f"commitLogDiskRatio_{log}": _ratio(state, log),
         "consumeQueueDiskRatio": _ratio(state, queues),
@@ -164,11 +167,6 @@ def _descriptors(state: BrokerState) -> dict[str, str]:
         "pocketmqConnections": str(state.room.taken),
         "pocketmqConnectionsMax": str(min(state.room.most, state.config.max_connections)),
     }
-
-
-def _first_record_ms(state: BrokerState) -> int:
-    record = state.store.record_at(state.store.start_offset)
-    return -1 if record is None else RecordView(record).store_timestamp_ms
 
 
 def _existing(path: Path) -> Path:

@@ -213,6 +213,7 @@ class SavedTables:
         topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
         saved = self._load(BROKER_NAME, SavedName)
         self._saved_name = saved.broker_name if saved else ""
+        # Before the tables are made: their rules depend on the broker's name.
         config = replace(config, broker_name=self._name(config, topics.topic_config_table))
         self.config = config
         is_renamed = self._saved_name not in ("", config.broker_name)

@@ -101,6 +101,7 @@ class ClientContext:
             self.life.check()
         options = self._options
         ip = options.ip or await _local_ip(self._nameservers[0])
+        # Random, so that forks and containers that share an address have different ids.
         choose = random.SystemRandom()
         self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
         try:

@@ -191,6 +191,7 @@ class NameServers:
             UsageError: it is a broker.
             RemoteError: one answered with a code that is not accepted.
         """
+        # From the one that answered last, so that a dead server costs one timeout only.
         failures: list[str] = []
         first = self._current
         for step in range(len(self.addresses)):

@@ -12,7 +12,7 @@ import structlog
 
 from nameserver.config import NameServerConfig
 from nameserver.requests import Answer, process
-from nameserver.state import NameServerState
+from nameserver.state import SharedState
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -46,7 +46,7 @@ class NameServer:
         self._clock = clock or SystemClock()
         self.counters = counters or Counters()
         self._supervisor = Supervisor("nameserver")
-        self._state: NameServerState | None = None
+        self._state: SharedState | None = None
         self._server = Server(
             self._handle,
             host=self.config.bind_host,
@@ -73,7 +73,7 @@ class NameServer:
         return self._server.address
 
     @property
-    def state(self) -> NameServerState:
+    def state(self) -> SharedState:
         """The tables, to look at; there from ``start`` on."""
         assert self._state is not None, "the name server is not started"
         return self._state
@@ -90,7 +90,7 @@ class NameServer:
             StateFileError: the key-value file can't be understood.
             BindFailed: the port can't be had.
         """
-        self._state = NameServerState.load(self.config, self._clock)
+        self._state = SharedState.load(self.config, self._clock)
         await self._server.start()
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
         if self.config.ignored_keys:

@@ -27,7 +27,7 @@ from nameserver.routes import (
     RouteLimitError,
     WatchLimitError,
 )
-from nameserver.state import NameServerState, Peer, StateFileError
+from nameserver.state import Peer, SharedState, StateFileError
 from remoting.protocol.bodies import decode, encode, properties_text
 from remoting.protocol.bodies.registration import (
     RegisterBrokerBody,
@@ -76,7 +76,7 @@ from remoting.settings import ConfigError
 _UNLIKELY: Final = frozenset("\0\r\n\t ")
 
 
-def register_broker(state: NameServerState, request: Command, peer: Peer) -> Command:
+def register_broker(state: SharedState, request: Command, peer: Peer) -> Command:
     """REGISTER_BROKER: what a broker is and holds (cf. registerBrokerWithFilterServer)."""
     header = request.read(RegisterBrokerRequestHeader)
     if not body_crc_matches(request.body, header.body_crc32):
@@ -98,7 +98,7 @@ def register_broker(state: NameServerState, request: Command, peer: Peer) -> Com
     return request.reply(header=reply, body=_order_topics(state))
 
 
-def unregister_broker(state: NameServerState, request: Command, peer: Peer) -> Command:
+def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Command:
     """UNREGISTER_BROKER: a broker stops in an orderly way."""
     header = request.read(UnRegisterBrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
@@ -106,7 +106,7 @@ def unregister_broker(state: NameServerState, request: Command, peer: Peer) -> C
     return request.reply()
 
 
-def query_data_version(state: NameServerState, request: Command, _: Peer) -> Command:
+def query_data_version(state: SharedState, request: Command, _: Peer) -> Command:
     """QUERY_DATA_VERSION: whether a registration would tell anything new."""
     header = request.read(QueryDataVersionRequestHeader)
     version = decode(DataVersion, request.body) if request.body else DataVersion()
@@ -117,7 +117,7 @@ def query_data_version(state: NameServerState, request: Command, _: Peer) -> Com
     )
 
 
-def broker_heartbeat(state: NameServerState, request: Command, _: Peer) -> Command:
+def broker_heartbeat(state: SharedState, request: Command, _: Peer) -> Command:
     """BROKER_HEARTBEAT: 5.x brokers in between their registrations."""
     header = request.read(BrokerHeartbeatRequestHeader)
     timeout_ms = _timeout_ms(header.heartbeat_timeout_mills)
@@ -125,7 +125,7 @@ def broker_heartbeat(state: NameServerState, request: Command, _: Peer) -> Comma
     return request.reply()
 
 
-def get_broker_member_group(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_broker_member_group(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_BROKER_MEMBER_GROUP: the addresses under one broker name (5.x)."""
     header = request.read(GetBrokerMemberGroupRequestHeader)
     broker = state.routes.brokers().get(header.broker_name)
@@ -134,7 +134,7 @@ def get_broker_member_group(state: NameServerState, request: Command, _: Peer) -
     return request.reply(body=encode(GetBrokerMemberGroupResponseBody(group)))
 
 
-def register_topic(state: NameServerState, request: Command, _: Peer) -> Command:
+def register_topic(state: SharedState, request: Command, _: Peer) -> Command:
     """REGISTER_TOPIC_IN_NAMESRV: a topic's place by somebody else's word (5.x)."""
     topic = request.read(RegisterTopicRequestHeader).topic
     problem = _name_problem(topic)
@@ -216,7 +216,7 @@ def _name_problem(*names: str) -> str | None:
     return None
 
 
-def _order_topics(state: NameServerState) -> bytes:
+def _order_topics(state: SharedState) -> bytes:
     entries = state.kv.entries(ORDER_TOPIC_NAMESPACE)
     if not entries or not state.config.return_order_topic_config_to_broker:
         return b""
@@ -251,7 +251,7 @@ UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2
 
 
-def get_route(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_route(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_ROUTEINFO_BY_TOPIC, in the JSON dialect that the client reads."""
     header = request.read(GetRouteInfoRequestHeader)
     route = state.routes.route(header.topic)
@@ -275,24 +275,24 @@ def get_route(state: NameServerState, request: Command, _: Peer) -> Command:
     return request.reply(body=encode(body, standard=standard))
 
 
-def get_cluster_info(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_cluster_info(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_BROKER_CLUSTER_INFO: all brokers, by name and by cluster."""
     brokers = {name: _broker_data(broker) for name, broker in state.routes.brokers().items()}
     return request.reply(body=encode(ClusterInfo(brokers, state.routes.clusters())))
 
 
-def get_all_topics(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_all_topics(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     return request.reply(body=encode(TopicList(state.routes.topics())))
 
 
-def get_topics_of_cluster(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_topics_of_cluster(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_TOPICS_BY_CLUSTER."""
     cluster = request.read(GetTopicsByClusterRequestHeader).cluster
     return request.reply(body=encode(TopicList(state.routes.topics_of_cluster(cluster))))
 
 
-def get_system_topics(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_system_topics(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""
     clusters = state.routes.clusters()
     names = [name for cluster, brokers in clusters.items() for name in (cluster, *brokers)]
@@ -301,24 +301,24 @@ def get_system_topics(state: NameServerState, request: Command, _: Peer) -> Comm
     return request.reply(body=encode(TopicList(names, address)))
 
 
-def get_unit_topics(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_unit_topics(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_UNIT_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_FLAG != 0)
 
 
-def get_unit_sub_topics(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_unit_sub_topics(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_HAS_UNIT_SUB_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_SUB_FLAG != 0)
 
 
-def get_unit_sub_ununit_topics(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_unit_sub_ununit_topics(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST."""
     return _topics_where(
         state, request, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
     )
 
 
-def delete_topic(state: NameServerState, request: Command, _: Peer) -> Command:
+def delete_topic(state: SharedState, request: Command, _: Peer) -> Command:
     """DELETE_TOPIC_IN_NAMESRV: forget a topic's route until a broker registers it again."""
     header = request.read(DeleteTopicFromNamesrvRequestHeader)
     state.apply(
@@ -327,7 +327,7 @@ def delete_topic(state: NameServerState, request: Command, _: Peer) -> Command:
     return request.reply()
 
 
-def wipe_write_permission(state: NameServerState, request: Command, _: Peer) -> Command:
+def wipe_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
     """WIPE_WRITE_PERM_OF_BROKER: clients send no more to a broker that is to be stopped."""
     name = request.read(WipeWritePermOfBrokerRequestHeader).broker_name
     count, change = state.routes.wipe_write_permission(name)
@@ -335,7 +335,7 @@ def wipe_write_permission(state: NameServerState, request: Command, _: Peer) -> 
     return request.reply(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
 
-def add_write_permission(state: NameServerState, request: Command, _: Peer) -> Command:
+def add_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
     """ADD_WRITE_PERM_OF_BROKER: and here they send again."""
     name = request.read(AddWritePermOfBrokerRequestHeader).broker_name
     count, change = state.routes.add_write_permission(name)
@@ -343,7 +343,7 @@ def add_write_permission(state: NameServerState, request: Command, _: Peer) -> C
     return request.reply(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
 
-def subscribe_route(state: NameServerState, request: Command, peer: Peer) -> Command:
+def subscribe_route(state: SharedState, request: Command, peer: Peer) -> Command:
     """SUBSCRIBE_ROUTE (ours): tell this client when the route of one of these topics changes."""
     topics = decode(TopicList, request.body).topic_list
     try:
@@ -354,7 +354,7 @@ def subscribe_route(state: NameServerState, request: Command, peer: Peer) -> Com
 
 
 def _topics_where(
-    state: NameServerState, request: Command, condition: Callable[[int], bool]
+    state: SharedState, request: Command, condition: Callable[[int], bool]
 ) -> Command:
     return request.reply(body=encode(TopicList(state.routes.topics_where(condition))))
 
@@ -373,19 +373,19 @@ BLACK_LIST: Final = frozenset(
 """Settings that no request may change: they name files."""
 
 
-async def put_kv(state: NameServerState, request: Command, peer: Peer) -> Command:
+async def put_kv(state: SharedState, request: Command, peer: Peer) -> Command:
     """PUT_KV_CONFIG; answered when the entry is on disk."""
     header = request.read(PutKVConfigRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, header.value))
 
 
-async def delete_kv(state: NameServerState, request: Command, peer: Peer) -> Command:
+async def delete_kv(state: SharedState, request: Command, peer: Peer) -> Command:
     """DELETE_KV_CONFIG; that it isn't there is a success too."""
     header = request.read(DeleteKVConfigRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, None))
 
 
-def get_kv(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_kv(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_KV_CONFIG."""
     header = request.read(GetKVConfigRequestHeader)
     value = state.kv.get(header.namespace, header.key)
@@ -397,7 +397,7 @@ def get_kv(state: NameServerState, request: Command, _: Peer) -> Command:
     return request.reply(header=GetKVConfigResponseHeader(value=value))
 
 
-def get_kv_list(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_kv_list(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_KVLIST_BY_NAMESPACE."""
     namespace = request.read(GetKVListByNamespaceRequestHeader).namespace
     entries = state.kv.entries(namespace)
@@ -408,7 +408,7 @@ def get_kv_list(state: NameServerState, request: Command, _: Peer) -> Command:
     return request.reply(body=encode(KVTable(table=dict(entries))))
 
 
-async def update_config(state: NameServerState, request: Command, peer: Peer) -> Command:
+async def update_config(state: SharedState, request: Command, peer: Peer) -> Command:
     """UPDATE_NAMESRV_CONFIG: settings as properties text; unknown ones are skipped."""
     values = properties_text.parse(request.body)
     if forbidden := BLACK_LIST & values.keys():
@@ -424,13 +424,13 @@ async def update_config(state: NameServerState, request: Command, peer: Peer) ->
     return request.reply()
 
 
-def get_config(state: NameServerState, request: Command, _: Peer) -> Command:
+def get_config(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_NAMESRV_CONFIG: the settings as properties text."""
     return request.reply(body=state.config.as_text())
 
 
 async def _change_kv(
-    state: NameServerState, request: Command, peer: Peer, entry: tuple[str, str, str | None]
+    state: SharedState, request: Command, peer: Peer, entry: tuple[str, str, str | None]
 ) -> Command:
     namespace, key, value = entry
     try:
@@ -447,7 +447,7 @@ async def _change_kv(
     return request.reply()
 
 
-HANDLERS: Final[dict[int, Callable[[NameServerState, Command, Peer], Answer]]] = {
+HANDLERS: Final[dict[int, Callable[[SharedState, Command, Peer], Answer]]] = {
     RequestCode.REGISTER_BROKER: register_broker,
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
@@ -475,7 +475,7 @@ HANDLERS: Final[dict[int, Callable[[NameServerState, Command, Peer], Answer]]] =
 }
 
 
-def process(state: NameServerState, request: Command, peer: Peer) -> Answer:
+def process(state: SharedState, request: Command, peer: Peer) -> Answer:
     """Answer one request.
 
     Raises:

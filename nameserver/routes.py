@@ -163,11 +163,12 @@ class RouteInfoTable:
                 if self._set(topic, broker.name, queues)
             }
         self._set_live(registration, now_ms)
+        address = broker.addresses.get(MASTER_ID) if registration.broker_id != MASTER_ID else None
         return Registered(
             Change(frozenset(changed)),
             before is None,
             before if before != registration.address else None,
-            *self._master_for(broker, registration.broker_id),
+            *((address, self._live[address].ha_address) if address is not None else (None, None)),
         )
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
@@ -363,12 +364,6 @@ class RouteInfoTable:
             broker.enable_acting_master = registration.enable_acting_master
         broker.addresses[registration.broker_id] = registration.address
         return broker, former != (broker.cluster, broker.enable_acting_master, broker.addresses)
-
-    def _master_for(
-        self, broker: RegisteredBroker, broker_id: int
-    ) -> tuple[str | None, str | None]:
-        address = broker.addresses.get(MASTER_ID) if broker_id != MASTER_ID else None
-        return (address, self._live[address].ha_address) if address is not None else (None, None)
 
     def _set_permission(
         self, broker_name: str, permission: Callable[[int], int]

@@ -132,7 +132,7 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True)
-class NameServerState:
+class SharedState:
     """The name server's tables; one loop owns them."""
 
     config: NameServerConfig
@@ -144,7 +144,7 @@ class NameServerState:
     """Held while a file is written, so that writes follow one another."""
 
     @classmethod
-    def load(cls, config: NameServerConfig, clock: Clock) -> NameServerState:
+    def load(cls, config: NameServerConfig, clock: Clock) -> SharedState:
         """The state at start: no routes, and what the key-value file holds.
 
         Raises:

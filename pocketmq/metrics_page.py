@@ -97,7 +97,14 @@ class MetricsPage(Collector):
             *(("broker", server.counters) for server in self._brokers),
         ]
         yield from _sockets(servers)
-        yield self._requests()
+        family = HistogramMetricFamily(
+            "pocketmq_request_seconds",
+            "How long handlers worked on requests, without waiting for disk or messages.",
+            labels=["family"],
+        )
+        for name, times in list(self._times.families.items()):
+            family.add_metric([name], _cumulated(LATENCY_BUCKETS, times.buckets), times.total)
+        yield family
         yield from _loop(self._stalls)
         for name_server in self._name_servers:
             yield from _routes(name_server)
@@ -110,18 +117,9 @@ class MetricsPage(Collector):
             yield from _consumer_groups(broker)
             yield _registration(broker)
 
-    def _requests(self) -> Metric:
-        family = HistogramMetricFamily(
-            "pocketmq_request_seconds",
-            "How long handlers worked on requests, without waiting for disk or messages.",
-            labels=["family"],
-        )
-        for name, times in list(self._times.families.items()):
-            family.add_metric([name], _cumulated(LATENCY_BUCKETS, times.buckets), times.total)
-        return family
-
 
 def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
+    # Each family is written once, with a row for each server.
     rows = list(servers)
     gauges = {
         "connections": ("Open connections.", _open_connections),
@@ -190,7 +188,8 @@ def _routes(server: NameServer) -> Iterator[Metric]:
 
 
 def _messages(broker: Broker) -> Iterator[Metric]:
-    counters, stats = broker.state.counters, broker.store.results
+    # Messages in are the store's, those of retries and delays included; messages out are pulls'.
+    counters, stats = broker.state.counters, broker.store.stats
     yield CounterMetricFamily("pocketmq_messages_in", "Messages stored.", value=stats.puts)
     yield CounterMetricFamily(
         "pocketmq_messages_in_bytes", "Bytes of the records stored.", value=stats.put_bytes
@@ -253,7 +252,7 @@ def _delays(broker: Broker) -> Iterator[Metric]:
 
 
 def _store(broker: Broker) -> Iterator[Metric]:
-    store, stats = broker.store, broker.store.results
+    store, stats = broker.store, broker.store.stats
     yield HistogramMetricFamily(
         "pocketmq_fsync_seconds",
         "How long fdatasync of the commit log took.",
@@ -297,6 +296,7 @@ def _store(broker: Broker) -> Iterator[Metric]:
         "1 while messages can be stored, 0 while the disk is full or broken.",
         value=int(store.writable),
     )
+    # Its thread counts; reading plain numbers needs no lock.
     yield from _retention(broker)
 
 
@@ -309,6 +309,7 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     free = GaugeMetricFamily(
         "pocketmq_disk_free_bytes", "What the broker may still write there.", labels=["path"]
     )
+    # As last measured: statvfs may block, and this thread must answer a scrape.
     for path, use in deleted.places:
         used.add_metric([str(path)], use.ratio)
         free.add_metric([str(path)], use.free)

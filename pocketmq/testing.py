@@ -106,6 +106,7 @@ class ServerProcess:
         self._process = process
         assert process.stderr is not None
         assert process.stdout is not None
+        # Read all the time: a full pipe would stop the server.
         self._reader = threading.Thread(
             target=self._log.extend, args=(process.stderr,), daemon=True
         )

@@ -150,7 +150,9 @@ def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path
                 uses[node.attr] += 1
             elif isinstance(node, ast.ClassDef):
                 house.classes += 1
-                names[node.name].append(f"{where}:{node.lineno}")
+                # A blocking twin has the name of its original.
+                if where.parts[:2] != ("client", "blocking"):
+                    names[node.name].append(f"{where}:{node.lineno}")
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 house.functions += 1
                 length = body_lines(node)

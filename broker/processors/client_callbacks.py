@@ -148,6 +148,7 @@ class RelayProcessor:
                 f"The Consumer <{client_id}> Version <{name_of(member.version)}> too low to "
                 f"finish, please upgrade it to {name_of(V3_1_8_SNAPSHOT)}",
             )
+        # The original's fields go along, as clients of other versions may know more of them.
         request = Command.request(
             command.code,
             body=body or bytes(command.body),

@@ -272,6 +272,7 @@ class SendProcessor:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {opens_ms}"
             )
+        # The order of these checks is RocketMQ's (cf. AbstractSendMessageProcessor.msgCheck).
         topic = self._state.topics.get(header.topic)
         if topic is not None and topic.order and not config.broker_permission & names.PERM_WRITE:
             raise RequestRefused(

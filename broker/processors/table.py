@@ -105,6 +105,7 @@ class Processors:
             RequestCode.CHECK_CLIENT_CONFIG: self.clients.check_config,
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
+            # Handlers of old messages may wait for the disk, which must not stop the loop.
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: patient(self.store, self.offsets.search),
             RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,

@@ -278,6 +278,7 @@ class StoreReader(Queries):
             or (file := log.file_at(first)) is None
         ):
             return None
+        # Only old records may be out of memory, or may have come from a damaged disk.
         is_old = first < self._hot_from or offset < queue.opened_offset
         asks = is_old and not wait
         base = file.start

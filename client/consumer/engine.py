@@ -46,7 +46,7 @@ ENDLESS_TIMES: Final = -1
 """How RocketMQ's ``maxReconsumeTimes`` of an ordered consumer says: for ever."""
 
 
-class Engine(Generic[T]):
+class ConsumerEngine(Generic[T]):
     """The works of one consumer, from ``start`` to ``stop``; the ``Assignee`` of its member.
 
     Args:
@@ -122,6 +122,7 @@ class Engine(Generic[T]):
         call = None
         cancels = True
         if handler is not None:
+            # A thread can't be cancelled, so its dispatcher gives up the message without it.
             cancels = is_async(handler)
             if not cancels:
                 self._threads = HandlerThreads(f"{self._group}-handler", options.concurrency)

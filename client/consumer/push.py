@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, check_arguments
-from client.consumer.engine import Engine
+from client.consumer.engine import ConsumerEngine
 from client.consumer.options import (
     Handler,
     PushArguments,
@@ -162,7 +162,7 @@ class PushConsumer(Generic[T]):
     async def _join(self) -> None:
         self._context.life.check()
         self._ended = asyncio.Event()
-        self._engine: Engine[T] = Engine(
+        self._engine: ConsumerEngine[T] = ConsumerEngine(
             self._context,
             self.group,
             self._subscribed,

@@ -93,6 +93,7 @@ class SendBack:
         why = self._why(outcome) if buried else None
         ask = partial(self._ask_broker, message, level)
         anew = partial(self._send_anew, message, level, why)
+        # Only a message sent anew has the reason, and only the broker knows the group's delays.
         first, second = (anew, ask) if buried else (ask, anew)
         try:
             await first()

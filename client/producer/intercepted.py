@@ -81,6 +81,7 @@ class Intercepted(Generic[T]):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(messages)]
             await all_known.wait()
+            # A batch is sent whole or not at all: interceptors that wait for it get the error.
             if through and failures:
                 sent.set_exception(
                     SendError(

@@ -115,6 +115,7 @@ class Preparer(Generic[T]):
             _lane(message),
             self._monotonic() + limit,
             self._now_ms(),
+            # Messages of one request share its header, so what is only there can't vary.
             fixed=bool(
                 sys_flag
                 or message.flag

@@ -291,6 +291,7 @@ class GroupProblemReporter:
             text=finding.text,
             docs=finding.docs,
         )
+        # A contradiction is one event, wherever it was found: when joining, or later by a broker.
         if conflict:
             first, second, *_ = [*finding.members, "", ""]
             self._tell(

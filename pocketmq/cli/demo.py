@@ -125,6 +125,7 @@ class Demo:
             client.Admin(nameserver) as admin,
             client.Producer(nameserver, group="demo") as producer,
         ):
+            # Created first: a first send would make it with the broker's number of queues.
             await admin.create_topic(TOPIC, queues=QUEUES)
             send_seconds = await self._send(producer)
             received, handled = Sum(), Sum()

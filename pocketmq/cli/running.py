@@ -67,7 +67,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             raise
-        raise click.ClickException(_os_text(problem)) from problem
+        where = f"{problem.filename}: " if problem.filename else ""
+        raise click.ClickException(f"{where}{problem.strerror or problem}") from problem
 
 
 async def at_once(
@@ -101,11 +102,6 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         running.add_signal_handler(number, first)
     return stop
-
-
-def _os_text(problem: OSError) -> str:
-    where = f"{problem.filename}: " if problem.filename else ""
-    return f"{where}{problem.strerror or problem}"
 
 
 def iso(at: datetime | None) -> str | None:

@@ -74,6 +74,7 @@ def server_options(function: F) -> F:
         click.option("--json", "as_json", is_flag=True, help="Ready line and log as JSON."),
         click.option("--until-stdin-closes", is_flag=True, hidden=True),
     ]
+    # click lists options in the order of the innermost decorator first.
     for option in reversed(options):
         function = option(function)
     return function

@@ -207,6 +207,7 @@ def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
 
 
 def _tell(report: Report, mended: Repair | None) -> None:
+    # Findings go to stdout, for a pipe; what is said about them goes to stderr.
     if mended is not None:
         for sentence in mended.done:
             click.echo(sentence, err=True)

@@ -97,6 +97,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "messages there are lost",
             "look at the disk; pocketmq store verify names the places",
         )
+    # A backlog is usual while the broker is busy, so only a large one is worth a warning.
     docs = f"see {DOCS}operating.md#finding-messages"
     backlog = table.get("pocketmqIndexBacklogBytes", "0")
     if trouble := table.get("pocketmqIndexTrouble"):

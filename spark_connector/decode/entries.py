@@ -84,7 +84,12 @@ def take_apart(layout: Layout) -> PropertyEntries:
     Raises:
         NeedsFallback: a text is odd, or not UTF-8.
     """
-    joined = texts.pieces(layout.buffer, *_bounds(layout))
+    # Each text with the byte before it and without a last separator; nothing if it is empty.
+    begins = layout.properties_at
+    ends = layout.ends
+    last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
+    ends = ends - ((last == _ENTRY_END) & (ends > begins))
+    joined = texts.pieces(layout.buffer, *(begins - (ends > begins), ends))
     separators, offsets = _separators(texts.block_of(joined), texts.offsets_of(joined))
     if not len(separators):
         nothing = pa.array([], pa.string())
@@ -95,15 +100,6 @@ def take_apart(layout: Layout) -> PropertyEntries:
     values = texts.as_text(texts.take(slots, first_slots + _VALUE_SLOT))
     codes, known = _same_in_all(names, offsets) or _coded(names, offsets)
     return PropertyEntries(names, values, offsets, codes, known)
-
-
-def _bounds(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each text with the byte before it and without a last separator; nothing if it is empty."""
-    begins = layout.properties_at
-    ends = layout.ends
-    last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
-    ends = ends - ((last == _ENTRY_END) & (ends > begins))
-    return begins - (ends > begins), ends
 
 
 def _separators(

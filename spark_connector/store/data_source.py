@@ -58,7 +58,7 @@ class RocketMQStoreDataSource(DataSource):
         from spark_connector.schema import STORE_COLUMNS, fields_of, select
         from spark_connector.source.pushdown import offered
 
-        kind = StorePushDownReader if offered() else StoreReader
+        kind = StorePushDownReader if offered() else StoreScanReader
         return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
     def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -89,7 +89,7 @@ def _batch_only(what: str) -> ConnectorError:
     )
 
 
-class StoreReader(DataSourceReader):
+class StoreScanReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
     def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
@@ -123,7 +123,7 @@ class StoreReader(DataSourceReader):
             yield from StoreTask(self.options, self.columns).read(partition.piece)
 
 
-class StorePushDownReader(StoreReader):
+class StorePushDownReader(StoreScanReader):
     """The same with filters. Spark refuses it while the push-down of filters is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

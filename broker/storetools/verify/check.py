@@ -27,7 +27,7 @@ from broker.storetools.verify.findings import Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import IndexFiles, IndexPlace, IndexScan, load_index
 from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
 from broker.storetools.verify.queue_checker import Evidence, QueueChecker
-from broker.storetools.verify.queue_walk import QueueReader, QueueWalk
+from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues
 from broker.storetools.view import LogEnd, StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
 
@@ -289,7 +289,7 @@ class Check:
             )
             for number, file in enumerate(files)
         ]
-        queues = QueueWalk(QueueReader(self._root / "consumequeue"))
+        queues = QueueWalk(StoredQueues(self._root / "consumequeue"))
         results = []
         for result in self._results(view, plans):
             queues.merge(result.queues)

@@ -23,7 +23,7 @@ from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace
-from broker.storetools.verify.queue_walk import QueueReader, QueueWalk, WalkedQueue
+from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, WalkedQueue
 from broker.storetools.view import StoreView
 from broker.storetools.view_log import chain
 from remoting.protocol.errors import RecordError
@@ -128,7 +128,7 @@ class LogPart:
         self._tell = tell
         self._fast: Fast | None = None if plan.plain else compiled.load()
         self._findings = Findings()
-        self._queues = queues or QueueWalk(QueueReader(plan.root / "consumequeue"))
+        self._queues = queues or QueueWalk(StoredQueues(plan.root / "consumequeue"))
         self._gathering = Gathering()
         self._index = index or IndexMatch(
             plan.index_parts,

@@ -79,6 +79,7 @@ class Overview(NamedTuple):
 def overview(root: Path, commit_log: str | None = None) -> Overview:
     """Look at a store. Raises ``StoreError``."""
     view = StoreView(root, commit_log=commit_log)
+    # The end first: what is read after it can only be ahead of it.
     end = view.log_end()
     tables = side_files.read_tables(root, Findings())
     found = load_index(root / "index", Findings())

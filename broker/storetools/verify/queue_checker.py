@@ -17,7 +17,7 @@ from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.queue_walk import Kind, QueueReader, WalkedQueue, Wrong
+from broker.storetools.verify.queue_walk import Kind, StoredQueues, WalkedQueue, Wrong
 from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 
@@ -83,7 +83,7 @@ class QueueChecker:
         """``wait`` lets a running broker get on for a moment."""
         self._view = view
         self._directory = directory
-        self._reader = QueueReader(directory)
+        self._reader = StoredQueues(directory)
         self._now = situation
         self._damaged = damaged
         self._findings = findings
@@ -225,6 +225,7 @@ class QueueChecker:
 
     def _entry(self, key: QueueKey, wrong: Wrong) -> None:
         topic, queue = key
+        # Retention took the message while the check ran.
         if self._now.running and wrong.position < self._now.log_start:
             return
         if wrong.kind in {Kind.TWICE, Kind.NUMBER}:

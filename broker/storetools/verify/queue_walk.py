@@ -114,7 +114,7 @@ class WalkedQueue:
         self.messages += later.messages
 
 
-class QueueReader:
+class StoredQueues:
     """Reads entries of any queue, missing ones as zeros."""
 
     def __init__(self, directory: Path) -> None:
@@ -156,7 +156,7 @@ class QueueWalk:
         entries: how many were compared.
     """
 
-    def __init__(self, reader: QueueReader) -> None:
+    def __init__(self, reader: StoredQueues) -> None:
         self._reader = reader
         self._odd: dict[QueueKey, EntryRun] = {}
         self.states: dict[QueueKey, WalkedQueue] = {}
@@ -226,7 +226,7 @@ def _kind(wanted: tuple[int, int, int], found: tuple[int, int, int]) -> Kind | N
     return Kind.SIZE if size != wanted[1] else Kind.TAGS
 
 
-def readable(reader: QueueReader, key: QueueKey) -> bool:
+def readable(reader: StoredQueues, key: QueueKey) -> bool:
     """Whether a queue has files."""
     try:
         return bool(reader.row(key).files)
@@ -302,7 +302,7 @@ class QueueBuild(QueueWalk):
         new: the queues that are built, and where.
     """
 
-    def __init__(self, reader: QueueReader, new: dict[QueueKey, NewQueue]) -> None:
+    def __init__(self, reader: StoredQueues, new: dict[QueueKey, NewQueue]) -> None:
         super().__init__(reader)
         self._new = new
 
@@ -323,7 +323,7 @@ class QueueBuild(QueueWalk):
 
 
 def complete(
-    queue: NewQueue, old: QueueReader, key: QueueKey, state: WalkedQueue | None, **bounds: int
+    queue: NewQueue, old: StoredQueues, key: QueueKey, state: WalkedQueue | None, **bounds: int
 ) -> None:
     """Fill in what the log says nothing of.
 
@@ -356,7 +356,7 @@ def complete(
 
 
 def _kept(
-    old: QueueReader, key: QueueKey, begin: int, end: int, log_start: int
+    old: StoredQueues, key: QueueKey, begin: int, end: int, log_start: int
 ) -> Iterator[tuple[int, bytes]]:
     """Entries of messages that are gone; fillers for others."""
     while begin < end:

@@ -31,7 +31,7 @@ from broker.storetools.verify.index_scan import (
 )
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
 from broker.storetools.verify.metadata_files import CLEAN_STOP, SAFE_POINT, read_told
-from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, QueueReader, complete
+from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, StoredQueues, complete
 from broker.storetools.view import StoreView
 from remoting.clock import SystemClock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
@@ -140,7 +140,7 @@ class _Work:
     def _build(self, *, index: bool) -> None:
         root, report = self._root, self._report
         view = StoreView(root, commit_log=self._options.commit_log)
-        old = QueueReader(root / "consumequeue")
+        old = StoredQueues(root / "consumequeue")
         size = self._queue_bytes(view, old)
         new = {key: NewQueue(self._new_path(key), size) for key in report.bad_queues}
         queues = QueueBuild(old, new)
@@ -152,6 +152,7 @@ class _Work:
                 plan = self._plan(file.path, file.start, min(file.end, report.log_end), file.end)
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
+        # The safe point knows numbers whose messages are gone: a queue must not give them again.
         told = read_told(root, view, report.log_end, Findings())
         for key in sorted(new):
             found = view.queue_range(*key)
@@ -172,7 +173,7 @@ class _Work:
         if building is not None:
             self._take_index(building, files.paths)
 
-    def _queue_bytes(self, view: StoreView, old: QueueReader) -> int:
+    def _queue_bytes(self, view: StoreView, old: StoredQueues) -> int:
         sizes = Counter(
             file.size
             for topic in view.topics()

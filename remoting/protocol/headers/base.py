@@ -272,11 +272,13 @@ def _make_plan(header_type: type[Header]) -> _Plan:
     planned = []
     for field in fields(header_type):  # type: ignore[arg-type]  # a subclass is a dataclass
         required = field.default is MISSING
+        hint = hints[field.name]
+        remaining = [part for part in get_args(hint) if part is not NoneType]
         planned.append(
             _Field(
                 attribute=field.name,
                 wire_name=header_type.wire_names.get(field.name) or _camel_case(field.name),
-                kind=_KINDS[_without_none(hints[field.name])],
+                kind=_KINDS[(remaining[0] if NoneType in get_args(hint) else hint)],
                 required=required,
                 default=None if required else field.default,
             )
@@ -299,11 +301,6 @@ def _values_getter(attributes: list[str]) -> Callable[[Any], tuple[object, ...]]
 
 def _no_values(header: object) -> tuple[()]:  # noqa: ARG001  # the getters' common form
     return ()
-
-
-def _without_none(hint: object) -> object:
-    remaining = [part for part in get_args(hint) if part is not NoneType]
-    return remaining[0] if NoneType in get_args(hint) else hint
 
 
 def _camel_case(attribute: str) -> str:

@@ -317,6 +317,7 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
         if body_at > end:
             raise _no_record(position, f"it says {size} bytes, too few for IPv6 hosts")
         (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - 4)
+    # Checked before the topic's length is read: it lies behind the body.
     body_end = body_at + body_length
     if body_end + 3 > end:
         raise _no_record(position, f"its body says {body_length} bytes of {size}")

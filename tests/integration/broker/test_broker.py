@@ -65,7 +65,7 @@ async def test_sync_mode_acknowledges_what_is_on_the_disk(make_broker, connect):
     await asyncio.gather(*(client.send(body=b"%d" % n) for n in range(50)))
     assert broker.store.durable_offset == broker.store.end_offset
     assert len(bodies(await client.pull(max_msg_nums=64))) == 50
-    assert broker.store.results.syncs < 50
+    assert broker.store.stats.syncs < 50
 
 
 # --- long polls

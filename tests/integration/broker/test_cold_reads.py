@@ -100,7 +100,7 @@ async def test_a_replay_from_the_disk_gives_every_message(make_broker, connect, 
         client = await connect(broker)
         assert await replay(client) == [body_of(number) for number in range(MESSAGES)]
         await broker.stop()
-        if cold_gets := broker.store.results.cold_gets:
+        if cold_gets := broker.store.stats.cold_gets:
             break
     assert cold_gets > 0
 

@@ -170,7 +170,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
         drop_all(broker)
     assert await pull_all(cluster) == expected()
     assert await push_all(cluster) == expected()
-    assert broker.store.results.damaged_messages == len(where)
+    assert broker.store.stats.damaged_messages == len(where)
     # What comes behind damaged ones comes.
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"new", queue=client.MessageQueue("T", "broker-a", 2))
@@ -326,7 +326,7 @@ async def test_a_pull_gets_the_messages_of_damaged_entries(
                 got += bodies(reply)
                 assert reply.fields["nextBeginOffset"] == str(len(got))
             assert got == [b"%d" % number for number in range(50)]
-        assert broker.store.results.damaged_messages == 0
+        assert broker.store.stats.damaged_messages == 0
 
 
 async def test_a_parked_pull_does_not_search_the_log_on_the_loop(

@@ -14,7 +14,7 @@ import pytest
 
 from nameserver.config import NameServerConfig
 from nameserver.requests import process
-from nameserver.state import NameServerState
+from nameserver.state import SharedState
 from remoting.clock import ManualClock
 from remoting.errors import ConnectionLost
 from remoting.protocol.command import Command
@@ -53,7 +53,7 @@ class Captured:
 class Requests:
     """Sends requests to a state and waits for the answers."""
 
-    def __init__(self, state: NameServerState) -> None:
+    def __init__(self, state: SharedState) -> None:
         self.state = state
         self.peer = FakePeer()
 
@@ -82,12 +82,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def state(config: NameServerConfig, clock: ManualClock) -> NameServerState:
-    return NameServerState.load(config, clock)
+def state(config: NameServerConfig, clock: ManualClock) -> SharedState:
+    return SharedState.load(config, clock)
 
 
 @pytest.fixture
-def ask(state: NameServerState) -> Requests:
+def ask(state: SharedState) -> Requests:
     return Requests(state)
 
 

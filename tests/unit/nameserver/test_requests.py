@@ -9,7 +9,7 @@ import pytest
 
 from nameserver.config import NameServerConfig
 from nameserver.routes import RouteInfoTable
-from nameserver.state import NameServerState
+from nameserver.state import SharedState
 from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.registration import RegisterBrokerBody, body_crc32, encode_compressed
@@ -49,7 +49,7 @@ class TestRegister:
         assert ask(route_of("t")).code == SUCCESS
 
     def test_without_a_body_it_tells_only_that_it_is_there(
-        self, ask: Ask, state: NameServerState
+        self, ask: Ask, state: SharedState
     ) -> None:
         assert ask(register(body=b"")).code == SUCCESS
         assert list(state.routes.brokers()) == ["broker-a"]
@@ -67,7 +67,7 @@ class TestRegister:
             "haServerAddr": "10.0.0.1:109112",
         }
 
-    def test_its_fields_are_read_as_java_reads_them(self, ask: Ask, state: NameServerState) -> None:
+    def test_its_fields_are_read_as_java_reads_them(self, ask: Ask, state: SharedState) -> None:
         sent = register(T)
         fields = {"compressed": "0", "brokerId": "+٠", "bodyCrc32": "00", "new in 6.0": "x"}
         pairs = (*(sent.all_pairs() or ()), *fields.items())
@@ -75,16 +75,12 @@ class TestRegister:
         assert list(state.routes.brokers()) == ["broker-a"]
 
     @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 256])
-    def test_impossible_names_are_refused(
-        self, ask: Ask, name: str, state: NameServerState
-    ) -> None:
+    def test_impossible_names_are_refused(self, ask: Ask, name: str, state: SharedState) -> None:
         assert ask(register(T, name=name)).code == ERROR
         assert ask(register(T, broker_id=-1)).code == ERROR
         assert not state.routes.brokers()
 
-    def test_topics_with_impossible_names_are_left_out(
-        self, ask: Ask, state: NameServerState
-    ) -> None:
+    def test_topics_with_impossible_names_are_left_out(self, ask: Ask, state: SharedState) -> None:
         ask(register(T, TopicConfig("bad name"), TopicConfig("n" * 256)))
         assert state.routes.topics() == ["t"]
 
@@ -93,7 +89,7 @@ class TestRegister:
         data = decode(TopicRouteData, ask(route_of("t")).body).queue_datas[0]
         assert (data.read_queue_nums, data.write_queue_nums) == (0, 65_536)
 
-    def test_a_full_table_is_a_sentence(self, ask: Ask, state: NameServerState) -> None:
+    def test_a_full_table_is_a_sentence(self, ask: Ask, state: SharedState) -> None:
         state.routes = RouteInfoTable(max_brokers=1)
         assert ask(register(name="x", address="1:1")).code == SUCCESS
         reply = ask(register(name="y", address="2:2"))
@@ -110,7 +106,7 @@ class TestRegister:
             ask(register(body=b"no zlib", compressed=True))
 
     def test_order_topics_are_told_to_brokers(
-        self, ask: Ask, config: NameServerConfig, state: NameServerState
+        self, ask: Ask, config: NameServerConfig, state: SharedState
     ) -> None:
         ask(put("ORDER_TOPIC_CONFIG", "t", "broker-a:4"))
         assert decode(KVTable, ask(register(T)).body).table == {"t": "broker-a:4"}
@@ -120,7 +116,7 @@ class TestRegister:
 
 class TestLiveness:
     def test_a_silent_broker_is_dropped_and_its_connection_closed(
-        self, ask: Ask, state: NameServerState, clock: ManualClock, new_peer: type[Any]
+        self, ask: Ask, state: SharedState, clock: ManualClock, new_peer: type[Any]
     ) -> None:
         broker = new_peer()
         ask(register(T), broker)
@@ -132,9 +128,7 @@ class TestLiveness:
         assert "too long" in str(broker.close_reason)
         assert ask(route_of("t")).code == ResponseCode.TOPIC_NOT_EXIST
 
-    def test_a_heartbeat_keeps_it(
-        self, ask: Ask, state: NameServerState, clock: ManualClock
-    ) -> None:
+    def test_a_heartbeat_keeps_it(self, ask: Ask, state: SharedState, clock: ManualClock) -> None:
         ask(register(T))
         clock.advance(100)
         header = registration.BrokerHeartbeatRequestHeader(
@@ -146,7 +140,7 @@ class TestLiveness:
         assert ask(route_of("t")).code == SUCCESS
 
     def test_a_broker_may_name_its_own_timeout(
-        self, ask: Ask, state: NameServerState, clock: ManualClock
+        self, ask: Ask, state: SharedState, clock: ManualClock
     ) -> None:
         ask(register(T, heartbeat_timeout_millis=1000))
         clock.advance(1.1)
@@ -154,7 +148,7 @@ class TestLiveness:
         assert not state.routes.brokers()
 
     def test_a_closed_connection_ends_the_broker_at_once(
-        self, ask: Ask, state: NameServerState, new_peer: type[Any]
+        self, ask: Ask, state: SharedState, new_peer: type[Any]
     ) -> None:
         broker = new_peer()
         ask(register(T), broker)
@@ -162,7 +156,7 @@ class TestLiveness:
         assert not state.routes.brokers()
 
     def test_a_wall_clock_that_jumps_kills_nobody(
-        self, ask: Ask, state: NameServerState, clock: ManualClock
+        self, ask: Ask, state: SharedState, clock: ManualClock
     ) -> None:
         ask(register(T))
         clock._now_ms += 10**9

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nameserver.config import NameServerConfig
-from nameserver.state import NameServerState
+from nameserver.state import SharedState
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.route import (
     ClusterInfo,
@@ -51,7 +51,7 @@ class TestRoutes:
         assert key in bytes(ask(command).body)
 
     def test_order_topics_are_in_routes_only_when_enabled(
-        self, ask: Ask, state: NameServerState, config: NameServerConfig
+        self, ask: Ask, state: SharedState, config: NameServerConfig
     ) -> None:
         ask(register(T))
         ask(put("ORDER_TOPIC_CONFIG", "t", "broker-a:4"))
@@ -167,7 +167,7 @@ class TestSubscription:
         assert self.told(client) == ["t"]
 
     def test_it_hears_that_a_broker_died(
-        self, ask: Ask, state: NameServerState, new_peer: type[Any]
+        self, ask: Ask, state: SharedState, new_peer: type[Any]
     ) -> None:
         client, broker = new_peer(), new_peer()
         ask(register(T), broker)
@@ -176,7 +176,7 @@ class TestSubscription:
         assert self.told(client) == ["t"]
 
     def test_a_closed_client_is_forgotten(
-        self, ask: Ask, state: NameServerState, new_peer: type[Any]
+        self, ask: Ask, state: SharedState, new_peer: type[Any]
     ) -> None:
         client = new_peer()
         self.subscribe(ask, client, "t")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nameserver.config import NameServerConfig
-from nameserver.state import NameServerState
+from nameserver.state import SharedState
 from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, properties_text
 from remoting.protocol.bodies.stats import KVTable
@@ -26,7 +26,7 @@ class TestKeyValues:
     ) -> None:
         assert ask(put("ns", "k", "wört")).code == SUCCESS
         assert dict(self.get(ask, "k").all_pairs() or ()) == {"value": "wört"}
-        assert NameServerState.load(config, clock).kv.get("ns", "k") == "wört"
+        assert SharedState.load(config, clock).kv.get("ns", "k") == "wört"
 
     def test_a_deleted_entry_is_gone(
         self, ask: Ask, config: NameServerConfig, clock: ManualClock
@@ -36,7 +36,7 @@ class TestKeyValues:
         for _ in range(2):
             assert ask(Command.request(RequestCode.DELETE_KV_CONFIG, header)).code == SUCCESS
         assert self.get(ask, "k").code == ResponseCode.QUERY_NOT_FOUND
-        assert NameServerState.load(config, clock).kv.get("ns", "k") is None
+        assert SharedState.load(config, clock).kv.get("ns", "k") is None
 
     def test_a_namespace_is_listed(self, ask: Ask) -> None:
         header = admin.GetKVListByNamespaceRequestHeader(namespace="ns")
@@ -68,7 +68,7 @@ class TestSettings:
         return properties_text.parse(reply.body)
 
     def test_a_change_is_shown_and_stored_beside_what_the_file_had(
-        self, ask: Ask, state: NameServerState, tmp_path: Path
+        self, ask: Ask, state: SharedState, tmp_path: Path
     ) -> None:
         file = tmp_path / "namesrv.conf"
         file.write_text("listenPort=9876\nrocketmqHome=/opt\n")
@@ -82,7 +82,7 @@ class TestSettings:
         }
 
     def test_without_a_file_a_change_lasts_as_long_as_the_process(
-        self, ask: Ask, state: NameServerState
+        self, ask: Ask, state: SharedState
     ) -> None:
         assert self.update(ask, "orderMessageEnable=true").code == SUCCESS
         assert state.config.order_message_enable

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 import pyspark_rocketmq_store
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.schema import STORE_COLUMNS
-from spark_connector.store.data_source import RocketMQStoreDataSource, StoreReader
+from spark_connector.store.data_source import RocketMQStoreDataSource, StoreScanReader
 
 HEAVY = ("numpy", "pyarrow", "pyspark", "client", "spark_connector")
 
@@ -46,7 +46,7 @@ def test_wrong_options_are_said_first() -> None:
 
 def test_a_schema_chooses_columns() -> None:
     reader = source().reader(StructType().add("file", "string").add("body", "binary"))
-    assert isinstance(reader, StoreReader)
+    assert isinstance(reader, StoreScanReader)
     assert reader.columns == (STORE_COLUMNS["file"], STORE_COLUMNS["body"])
     with pytest.raises(OptionError, match="perhaps 'file' is meant"):
         source().reader(StructType().add("fle", "string"))
