@@ -6,11 +6,11 @@ behind a blank record when the space is not enough, extending the watermark when
 the caller builds its records for that place, and ``store`` puts all of them there at once. Between
 the two nothing else may append; a reservation that is not used costs nothing.
 
-Little is stored through the map, into pages that the run-ahead thread has written; much is written,
+Little is stored through the map, into pages that the preallocator's thread has written; much is written,
 into pages that have only blocks: then neither zeros nor page faults, nor what it takes to write
 mapped pages back, are paid for. What is synced at once is written, be it little or much.
 
-The next file is made ahead by the run-ahead thread. It stays out of ``files`` until the appender
+The next file is made ahead by the preallocator's thread. It stays out of ``files`` until the appender
 takes it, and it is removed at a clean stop, as RocketMQ does.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,14 +41,30 @@ class CommitLog:
         opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
         takes_large: whether what was stored last was written, not stored through the map.
-        writes_all: whether little is written, too. A write makes its page dirty; a store through
-            the map all pages of its folio, which newer systems make large, and a sync brings them
-            to the disk.
         room_end: physical offset up to which records may be stored instead of what was reserved.
-        wake_at: ``end`` from which on ``wake`` is called after a ``store``.
+        wanted: set when the preallocator should look: see ``want_from``.
     """
 
-    def __init__(self, files: Files, maps: MappedFiles, directory: Path, file_size: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        maps: MappedFiles,
+        directory: Path,
+        file_size: int,
+        *,
+        writes_all: bool = False,
+    ) -> None:
+        """An empty log.
+
+        Args:
+            files: the disk.
+            maps: bounds what is mapped.
+            directory: of the files.
+            file_size: of each, in bytes.
+            writes_all: whether small stores are written, too. A write makes its page dirty; a store
+                through the map all pages of its folio, which newer systems make large, and a sync
+                brings them to the disk.
+        """
         self._files = files
         self._maps = maps
         self.directory = directory
@@ -61,12 +77,12 @@ class CommitLog:
         self.opened_tail = 0
         self.appended = 0
         self.takes_large = False
-        self.writes_all = False
+        self._writes_all = writes_all
         self.room_end = 0
         # Of the file appended to, as it was found whole when the place was reserved.
         self._view = _NOWHERE
-        self.wake_at: float = NEVER
-        self.wake: Callable[[], None] = lambda: None
+        self.wanted = threading.Event()
+        self._wanted_from: float = NEVER
 
     # --- opening and closing
 
@@ -158,13 +174,13 @@ class CommitLog:
         assert stop <= active.watermark
         length = stop - start
         self.takes_large = length >= WRITTEN_FROM_BYTES
-        writes = self.takes_large or self.writes_all
+        writes = self.takes_large or self._writes_all
         if not (writes and active.try_write(start, data)):
             self._view[start:stop] = data
         self.end = position + length
         self.appended += length
-        if self.end >= self.wake_at:
-            self.wake()
+        if self.end >= self._wanted_from:
+            self.wanted.set()
 
     def _roll(self, active: MappedFile | None) -> MappedFile:
         """Go on in the next file, closing the active one with a blank record."""
@@ -181,7 +197,7 @@ class CommitLog:
             self._all.append(following)
             self._active = following
             self.end = following.start
-        self.wake()
+        self.wanted.set()
         return following
 
     def _create_following(self) -> MappedFile:
@@ -192,7 +208,11 @@ class CommitLog:
         file.make_durable()
         return file
 
-    # --- for the run-ahead thread
+    # --- for the preallocator's thread
+
+    def want_from(self, end: float) -> None:
+        """Set ``wanted`` when the log has come to ``end``."""
+        self._wanted_from = end
 
     def ahead(self) -> tuple[MappedFile | None, MappedFile | None]:
         """The file appended to and the one made ahead."""

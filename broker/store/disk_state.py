@@ -9,7 +9,7 @@ dropped the pages it could not write, and a second sync that succeeds would prov
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class DiskState:
         too_full: the same, as long as only room on the disk ends it.
         final: only a restart ends the trouble: a sync failed, or a thread died.
         refusals: how often the disk refused to allocate.
-        on_no_space: called, in any thread, when it did for want of space.
+        no_space: set, in any thread, when it did for want of space.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class DiskState:
         "_lock",
         "_retry_at",
         "final",
-        "on_no_space",
+        "no_space",
         "refusals",
         "too_full",
         "trouble",
@@ -57,7 +57,7 @@ class DiskState:
         self.too_full: str | None = None
         self.final = False
         self.refusals = 0
-        self.on_no_space: Callable[[], None] = lambda: None
+        self.no_space = threading.Event()
 
     def may_try(self) -> bool:
         """Whether a writer may go on, or try whether it can again."""
@@ -76,7 +76,7 @@ class DiskState:
                 self.trouble = self._sentence(path, error)
             sentence = self.trouble or ""
         if is_no_space(error):
-            self.on_no_space()
+            self.no_space.set()
         return sentence
 
     def healed(self) -> None:

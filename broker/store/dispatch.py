@@ -91,18 +91,23 @@ def _delay_level(properties_text: bytes) -> int:
 
 
 class EntryDispatcher:
-    """Makes stored messages visible. Only the loop's thread comes here.
-
-    Attributes:
-        on_arrival: told of every message that becomes visible; of a run of messages with equal
-            tags code only of the last.
-        watched: the queues of which it is told, and the schedule topic's; None: all.
-    """
+    """Makes stored messages visible. Only the loop's thread uses it."""
 
     def __init__(self) -> None:
-        self.on_arrival: OnArrival | None = None
-        self.watched: Container[tuple[str, int]] | None = None
+        self._on_arrival: OnArrival | None = None
+        self._watched: Container[tuple[str, int]] | None = None
         self._waiting: deque[Waiting] = deque()
+
+    def listen(self, on_arrival: OnArrival | None) -> None:
+        """Call ``on_arrival`` for messages that become visible.
+
+        Of a run of messages with equal tags code it is called for the last.
+        """
+        self._on_arrival = on_arrival
+
+    def watch(self, queues: Container[tuple[str, int]]) -> None:
+        """Call it for these queues (topic and id) and the schedule topic's only."""
+        self._watched = queues
 
     def __len__(self) -> int:
         """Runs of messages that wait for the disk."""
@@ -119,17 +124,17 @@ class EntryDispatcher:
 
     def arrived(self, queue: ConsumeQueue, entries: bytes) -> None:
         """The last messages of a queue have become visible; these are their entries."""
-        if self.on_arrival is None:
+        if self._on_arrival is None:
             return
         # Before anything is made of the entries: few queues have somebody who waits.
-        watched = self.watched
+        watched = self._watched
         if watched is not None and queue.key not in watched and queue.topic != SCHEDULE_TOPIC:
             return
         first = queue.max_offset - len(entries) // ENTRY.size + 1
         tags_codes = [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
         arrivals = {code: first + number for number, code in enumerate(tags_codes)}
         for tags_code, max_offset in arrivals.items():
-            self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
+            self._on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
 
     def hold(self, waiting: Waiting) -> None:
         """Make messages visible when the disk has them."""

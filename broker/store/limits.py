@@ -10,19 +10,19 @@ from remoting.protocol.limits import MAX_MESSAGE_BYTES
 PAGE_BYTES: Final = 4096
 """What the flush rules count in (cf. MappedFile.OS_PAGE_SIZE)."""
 
-RUN_AHEAD_STEP_BYTES: Final = 1024 * 1024
+PREALLOCATE_STEP_BYTES: Final = 1024 * 1024
 """What the watermark thread allocates at once: about 0.3 ms, the longest an appender waits."""
 
-RUN_AHEAD_FIRST_BYTES: Final = 4 * 1024 * 1024
+PREALLOCATE_FIRST_BYTES: Final = 4 * 1024 * 1024
 """Run-ahead of a store that has taken nothing yet: an idle broker does not write 64 MiB."""
 
-RUN_AHEAD_BYTES: Final = 64 * 1024 * 1024
+PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
 """Run-ahead of a busy store: a tenth of a second and more at the rate a disk can take."""
 
-RUN_AHEAD_PAUSE_SECONDS: Final = 0.001
+PREALLOCATE_PAUSE_SECONDS: Final = 0.001
 """Between two steps, so that the thread never competes with the loop for long."""
 
-RUN_AHEAD_MIN_FREE_BYTES: Final = 256 * 1024 * 1024
+PREALLOCATE_MIN_FREE_BYTES: Final = 256 * 1024 * 1024
 """Below this nothing is allocated ahead: what is left belongs to messages and their queues."""
 
 ALLOCATE_STEP_BYTES: Final = 8 * 1024 * 1024

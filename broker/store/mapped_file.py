@@ -5,7 +5,7 @@ A file has its full length from the start, but a page is only stored to through 
 or given blocks that read as zeros, so a store can't fail (a store into a page without blocks on a
 full disk is SIGBUS, not an error). Who moves the watermark holds the file's lock from reading it
 until it is published, and nobody ever stores above it; so zeros never land on what was stored,
-whichever of the run-ahead thread and the appender is faster.
+whichever of the preallocator's thread and the appender is faster.
 
 Files that are not pinned lose their map when too many are open and get it back on the next look.
 """
@@ -21,10 +21,10 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from broker.store.limits import RUN_AHEAD_STEP_BYTES
+from broker.store.limits import PREALLOCATE_STEP_BYTES
 from broker.store.os_files import Files, Region, shortened
 
-_ZEROS: Final = memoryview(bytes(RUN_AHEAD_STEP_BYTES))
+_ZEROS: Final = memoryview(bytes(PREALLOCATE_STEP_BYTES))
 _numbers: Final = count()
 
 

@@ -25,7 +25,6 @@ from broker.store.dispatch import EntryDispatcher, OnArrival
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import (
     MAX_PULL_BYTES,
-    NO_SPACE_RETRY_SECONDS,
 )
 from broker.store.opening import Engine, build_engine, open_store
 from broker.store.os_files import DiskUse, Files, OsFiles
@@ -46,7 +45,7 @@ from broker.store.results import (
     StoreStats,
 )
 from broker.store.retention import Retention
-from broker.store.sync import Callback, GroupCommit
+from broker.store.sync import Callback
 from remoting.clock import Clock, SystemClock
 
 __all__ = [
@@ -93,8 +92,7 @@ class MessageStore:
         self._parts: Engine | None = None
         self.progress = OpeningProgress()
         self.recovery = RecoveryReport()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._commit: GroupCommit | None = None
+        self._on_arrival: OnArrival | None = None
 
     # --- life
 
@@ -136,14 +134,8 @@ class MessageStore:
             StoreError: the store is not open.
         """
         parts = self._opened()
-        self._loop = loop
-        if self.sync_flush:
-            timeout_ms = self.config.sync_flush_timeout_ms
-            request = parts.log_flusher.request
-            self._commit = GroupCommit(loop, request, timeout_ms, self.stats)
-        parts.log_flusher.start(self._flushed_in_thread)
-        parts.queue_flusher.start(loop.call_soon_threadsafe)
-        parts.run_ahead.start()
+        parts.syncer.start(loop)
+        parts.preallocator.start()
         parts.index.start()
         parts.retention.start(loop)
 
@@ -157,15 +149,13 @@ class MessageStore:
         if parts is None:
             return
         parts.cold_reads.close()
-        workers = (
-            *(parts.retention, parts.index, parts.run_ahead),
-            *(parts.log_flusher, parts.queue_flusher),
-        )
+        # The syncer last: the others may still need the disk.
+        workers = (parts.retention, parts.index, parts.preallocator, parts.syncer)
         ended = [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
                 parts.index.finish()
-                parts.queue_flusher.write_checkpoint()
+                parts.syncer.queues.write_checkpoint()
                 parts.log.remove_prepared()
                 self._write_shutdown_marker(parts)
                 self._files.remove(self.paths.abort)
@@ -173,12 +163,9 @@ class MessageStore:
         except OSError as error:
             _log.error("store not closed cleanly", store=str(self.paths.root), error=str(error))
         finally:
-            if self._commit is not None:
-                self._commit.fail()
-                self._commit = None
+            parts.syncer.close()
             self._dispatcher.clear()
             self._parts = None
-            self._loop = None
             parts.index.close()
             parts.log.close()
             parts.queues.close()
@@ -195,7 +182,7 @@ class MessageStore:
                 self.config,
                 parts.log,
                 parts.queues,
-                log_tail=parts.log_flusher.tail,
+                log_tail=parts.syncer.log.tail,
                 last_store_ms=parts.writer.last_store_ms,
             )
 
@@ -219,8 +206,7 @@ class MessageStore:
         if self._parts is None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
         result = self._parts.writer.put(message)
-        if self._commit is not None:
-            self._commit.ask()
+        self._parts.syncer.ask()
         return result
 
     def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
@@ -228,8 +214,7 @@ class MessageStore:
         if self._parts is None:
             return BatchPutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
         result = self._parts.writer.put_batch(messages)
-        if self._commit is not None:
-            self._commit.ask()
+        self._parts.syncer.ask()
         return result
 
     @property
@@ -258,8 +243,8 @@ class MessageStore:
 
     def ask_sync(self) -> None:
         """In SYNC mode, have what the appender stored synced soon."""
-        if self._commit is not None:
-            self._commit.ask()
+        if self._parts is not None:
+            self._parts.syncer.ask()
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """Tell ``callback`` on the loop's thread when the disk has the log up to ``end_offset``.
@@ -267,15 +252,10 @@ class MessageStore:
         True: it has. False: it took longer than ``syncFlushTimeout``, or the disk failed; the
         message is stored, but less durable. May call back before it returns.
         """
-        parts = self._parts
-        if parts is None or self._disk.final:
+        if self._parts is None:
             callback(False)
-        elif end_offset <= parts.log_flusher.flushed:
-            callback(True)
-        elif self._commit is not None:
-            self._commit.add(end_offset, callback)
         else:
-            callback(self.flush())
+            self._parts.syncer.when_durable(end_offset, callback)
 
     def flush(self) -> bool:
         """Bring everything to the disk now; blocks. False when the disk failed.
@@ -283,31 +263,7 @@ class MessageStore:
         Raises:
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
-        parts = self._opened()
-        done = parts.log_flusher.sync()
-        self._flushed(parts.log_flusher.flushed)
-        if done:
-            parts.queue_flusher.make_safe()
-            parts.queue_flusher.write_checkpoint()
-        return done
-
-    def _flushed_in_thread(self, durable_end: int) -> None:
-        if self.sync_flush and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(self._flushed, durable_end)
-
-    def _flushed(self, durable_end: int) -> None:
-        """The log is on the disk up to here: show it, and tell those who wait."""
-        try:
-            self._dispatcher.release(durable_end)
-        except OSError as error:
-            self._disk.refused(self.paths.consume_queues, error)
-            if self._loop is not None:
-                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._flushed, durable_end)
-        if self._commit is not None:
-            self._commit.reached(durable_end)
-            if self._disk.final:
-                self._commit.fail()
+        return self._opened().syncer.flush()
 
     # --- messages out
 
@@ -429,12 +385,7 @@ class MessageStore:
         Raises:
             NotInMemory: it would have to; ``fetch`` what that names and ask again.
         """
-        reader = self._opened().reader
-        reader.memory_only = True
-        try:
-            return ask()
-        finally:
-            reader.memory_only = False
+        return self._opened().reader.from_memory(ask)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
         """Have ranges in memory, read in a thread. Raises as ``get_async``."""
@@ -495,20 +446,21 @@ class MessageStore:
     @property
     def durable_offset(self) -> int:
         """Physical offset up to which the log is on the disk."""
-        return self._opened().log_flusher.flushed
+        return self._opened().syncer.log.flushed
 
     @property
     def on_arrival(self) -> OnArrival | None:
         """Called with topic, queue id, new maximum offset and tags code of what became visible."""
-        return self._dispatcher.on_arrival
+        return self._on_arrival
 
     @on_arrival.setter
     def on_arrival(self, callback: OnArrival | None) -> None:
-        self._dispatcher.on_arrival = callback
+        self._on_arrival = callback
+        self._dispatcher.listen(callback)
 
     def watch(self, queues: Container[tuple[str, int]]) -> None:
         """Call ``on_arrival`` for these queues (topic and id) and the schedule topic's only."""
-        self._dispatcher.watched = queues
+        self._dispatcher.watch(queues)
 
     # --- topics and state
 
@@ -521,7 +473,7 @@ class MessageStore:
         parts = self._opened()
         self._dispatcher.forget(topic)
         try:
-            parts.queue_flusher.forget(topic)
+            parts.syncer.queues.forget(topic)
         except OSError as error:
             raise StoreError(
                 f"topic {topic} can't be deleted, for {self.paths.safe_point} can't be written"

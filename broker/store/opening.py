@@ -29,7 +29,7 @@ from broker.store.restore import Restorer
 from broker.store.results import RecoveryReport, StoreError, StoreStats
 from broker.store.retention import Retention
 from broker.store.safe_point import Marker, SafePointFile
-from broker.store.sync import LogFlusher, QueueFlusher
+from broker.store.sync import LogSync, QueueSync, Syncer
 from remoting.clock import Clock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
@@ -91,8 +91,13 @@ def _recover(
     maps = MappedFiles(open_maps(config.max_open_files))
     space = QueueSpace(files, maps, config.queue_file_bytes)
     queues = QueueTable(space, paths.consume_queues)
-    log = CommitLog(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
-    log.writes_all = config.flush_disk_type == "SYNC_FLUSH"
+    log = CommitLog(
+        files,
+        maps,
+        paths.commit_log,
+        config.mapped_file_size_commit_log,
+        writes_all=config.flush_disk_type == "SYNC_FLUSH",
+    )
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     checkpoint = _read_checkpoint(paths, files)
     safe = SafePointFile(files, paths, config)
@@ -151,9 +156,8 @@ class Engine:
     appender: Appender
     reader: StoreReader
     cold_reads: ColdReads
-    log_flusher: LogFlusher
-    queue_flusher: QueueFlusher
-    run_ahead: Preallocator
+    syncer: Syncer
+    preallocator: Preallocator
     index: MessageIndex
     retention: Retention
 
@@ -171,40 +175,19 @@ def build_engine(
 ) -> Engine:
     """Join what opening a store found with what works on it."""
     log, queues = opened.log, opened.queues
+    waits = config.flush_disk_type == "SYNC_FLUSH"
     writer = MessageWriter(
         log, queues, dispatcher, disk, config, clock, stats, last_store_ms=opened.last_store_ms
     )
-
-    def store_ms() -> int:
-        return writer.last_store_ms
-
-    def dispatched_ms() -> int:
-        # While messages wait for the disk, their queues lag behind the log.
-        return log_flusher.flushed_store_ms if len(dispatcher) else writer.last_store_ms
-
-    def visible_end() -> int:
-        return log_flusher.flushed if config.flush_disk_type == "SYNC_FLUSH" else log.end
-
-    log_flusher = LogFlusher(
-        log, disk, config, clock, stats, synced=opened.synced, store_ms=store_ms
-    )
-    queue_flusher = QueueFlusher(
-        queues,
-        log_flusher,
-        files,
+    log_sync = LogSync(
+        log,
         disk,
-        paths,
-        opened.checkpoint,
         config,
         clock,
         stats,
-        dispatched_ms=dispatched_ms,
-        safe=opened.safe,
-        marker=Marker(log, queues, dispatcher.first_waiting),
-        named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
+        synced=opened.synced,
+        store_ms=lambda: writer.last_store_ms,
     )
-    log_flusher.before_sync = queue_flusher.log_is_synced_soon
-    log_flusher.after_sync = queue_flusher.log_was_synced
     index = MessageIndex(
         log,
         files,
@@ -214,9 +197,27 @@ def build_engine(
         Shape(config.max_hash_slots, config.max_index_entries),
         enabled=config.message_index_enable,
         safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
-        visible_end=visible_end,
+        # Readers must not see what a crash could take back.
+        visible_end=lambda: log_sync.flushed if waits else log.end,
     )
-    queue_flusher.index_ms = index.safe_until_ms
+    queue_sync = QueueSync(
+        queues,
+        log_sync,
+        files,
+        paths,
+        opened.checkpoint,
+        config,
+        clock,
+        stats,
+        # While messages wait for the disk, their queues lag behind the log.
+        dispatched_ms=lambda: (
+            log_sync.flushed_store_ms if len(dispatcher) else writer.last_store_ms
+        ),
+        index_ms=index.safe_until_ms,
+        safe=opened.safe,
+        marker=Marker(log, queues, dispatcher.first_waiting),
+        named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
+    )
     retention = Retention(
         log,
         queues,
@@ -225,13 +226,13 @@ def build_engine(
         config.retention,
         clock,
         directories=(paths.commit_log, paths.consume_queues),
-        safe_end=queue_flusher.safe.safe_end,
+        safe_end=opened.safe.safe_end,
     )
-    retention.followers.append(index.drop_before)
-    warmth = PageCacheTracker(clock.monotonic)
-    soundness = RecordValidator(log, warmth, stats)
-    reader = StoreReader(log, queues, stats, warmth, soundness)
-    restorer = Restorer(log, queues, soundness, stats, config.delay_levels_ms)
+    retention.follow(index.drop_before)
+    page_cache = PageCacheTracker(clock.monotonic)
+    validator = RecordValidator(log, page_cache, stats)
+    reader = StoreReader(log, queues, stats, page_cache, validator)
+    restorer = Restorer(log, queues, validator, stats, config.delay_levels_ms)
     return Engine(
         lock=opened.lock,
         log=log,
@@ -243,13 +244,12 @@ def build_engine(
             disk,
             stats,
             writer.next_store_ms,
-            sync=config.flush_disk_type == "SYNC_FLUSH",
+            sync=waits,
         ),
         reader=reader,
-        cold_reads=ColdReads(reader, restorer, warmth, stats),
-        log_flusher=log_flusher,
-        queue_flusher=queue_flusher,
-        run_ahead=Preallocator(log, files, disk),
+        cold_reads=ColdReads(reader, restorer, page_cache, stats),
+        syncer=Syncer(log_sync, queue_sync, dispatcher, disk, config, paths, stats),
+        preallocator=Preallocator(log, files, disk),
         index=index,
         retention=retention,
     )

@@ -3,7 +3,7 @@
 A thread allocates in steps of 1 MiB with a pause in between, up to a distance that grows with what
 the store has taken: an idle store does not write 64 MiB of zeros, a busy one is not overtaken. When
 the file is allocated to its end, the next one is made and allocated too. An appender that comes
-close wakes the thread (``CommitLog.wake_at``); one that overtakes it helps itself. On a disk that
+close wakes the thread (``CommitLog.want_from``); one that overtakes it helps itself. On a disk that
 is nearly full nothing is allocated ahead.
 """
 
@@ -15,11 +15,11 @@ from broker.store.limits import (
     ALLOCATE_STEP_BYTES,
     APPENDER_STEP_BYTES,
     NO_SPACE_RETRY_SECONDS,
-    RUN_AHEAD_BYTES,
-    RUN_AHEAD_FIRST_BYTES,
-    RUN_AHEAD_MIN_FREE_BYTES,
-    RUN_AHEAD_PAUSE_SECONDS,
-    RUN_AHEAD_STEP_BYTES,
+    PREALLOCATE_BYTES,
+    PREALLOCATE_FIRST_BYTES,
+    PREALLOCATE_MIN_FREE_BYTES,
+    PREALLOCATE_PAUSE_SECONDS,
+    PREALLOCATE_STEP_BYTES,
 )
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
@@ -33,11 +33,10 @@ class Preallocator:
         self._log = log
         self._files = files
         self._disk = disk
-        self._worker = StoreThread("store-run-ahead", self._run, disk)
+        self._worker = StoreThread("store-preallocate", self._run, disk, wake=log.wanted)
 
     def start(self) -> None:
         """Start the thread."""
-        self._log.wake = self._worker.wake.set
         self._worker.wake.set()
         self._worker.start()
 
@@ -52,7 +51,7 @@ class Preallocator:
             wake.wait(NO_SPACE_RETRY_SECONDS)
             wake.clear()
             while not stopping.is_set() and self.try_step():
-                stopping.wait(RUN_AHEAD_PAUSE_SECONDS)
+                stopping.wait(PREALLOCATE_PAUSE_SECONDS)
 
     def try_step(self) -> bool:
         """One step, or the question whether the disk takes one again; whether to go on."""
@@ -67,7 +66,7 @@ class Preallocator:
                 active.advance(APPENDER_STEP_BYTES)
                 self._disk.healed()
             return (
-                self._files.free_bytes(self._log.directory) >= RUN_AHEAD_MIN_FREE_BYTES
+                self._files.free_bytes(self._log.directory) >= PREALLOCATE_MIN_FREE_BYTES
             ) and self.step()
         except OSError:
             # Not yet a message's loss: the appender goes on in small steps, and if it finds no
@@ -82,7 +81,7 @@ class Preallocator:
         """
         log = self._log
         active, following = log.ahead()
-        target = min(RUN_AHEAD_BYTES, max(RUN_AHEAD_FIRST_BYTES, log.appended))
+        target = min(PREALLOCATE_BYTES, max(PREALLOCATE_FIRST_BYTES, log.appended))
         ready = 0 if active is None else active.start + active.watermark - log.end
         if active is not None and active.watermark < active.size:
             return self._advance(active, ready, target)
@@ -101,10 +100,10 @@ class Preallocator:
         if self._log.takes_large:
             file.advance(ALLOCATE_STEP_BYTES, zeros=False)
         else:
-            file.advance(RUN_AHEAD_STEP_BYTES)
+            file.advance(PREALLOCATE_STEP_BYTES)
         return True
 
     def _enough(self, ready: int, target: int) -> bool:
         # Woken when half of it is used up; a file shorter than that wakes by rolling.
-        self._log.wake_at = self._log.end + max(ready - target // 2, APPENDER_STEP_BYTES)
+        self._log.want_from(self._log.end + max(ready - target // 2, APPENDER_STEP_BYTES))
         return False

@@ -7,9 +7,9 @@ disk is read in a thread (``cold_reads``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
@@ -33,6 +33,9 @@ _TIMES: Final = Struct(">28xqi16xq4xq")
 _SIZE: Final = Struct(">I")
 
 
+T = TypeVar("T")
+
+
 class NotInMemory(Exception):
     """What was asked for lies, or may lie, on the disk alone.
 
@@ -46,11 +49,7 @@ class NotInMemory(Exception):
 
 
 class Queries:
-    """Answers about the messages of a store; only the loop's thread comes here.
-
-    Attributes:
-        memory_only: questions about single messages raise ``NotInMemory`` rather than wait.
-    """
+    """Answers about the messages of a store; only the loop's thread comes here."""
 
     def __init__(
         self,
@@ -67,9 +66,17 @@ class Queries:
         self._validator = soundness
         self._opened_end = log.end
         self._cold_end = 0
-        self.memory_only = False
+        self._memory_only = False
         self._memory = memory_bytes()
         self._in_memory_bytes = int(self._memory * READ_IN_MEMORY_RATIO)
+
+    def from_memory(self, ask: Callable[[], T]) -> T:
+        """See ``MessageStore.from_memory``."""
+        self._memory_only = True
+        try:
+            return ask()
+        finally:
+            self._memory_only = False
 
     @property
     def _hot_from(self) -> int:
@@ -109,14 +116,14 @@ class Queries:
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does, or a damaged one."""
-        if self.memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
+        if self._memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
             raise NotInMemory(cold)
         head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
         if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
             return None
         (size,) = _SIZE.unpack_from(head)
         longest = min(size, MAX_FRAME_BYTES)
-        if self.memory_only and (cold := self.cold_at(physical_offset, longest)):
+        if self._memory_only and (cold := self.cold_at(physical_offset, longest)):
             raise NotInMemory(cold)
         record = self._log.slice(physical_offset, size)
         return record if self._validator.is_sound(record, head, physical_offset) else None
@@ -154,10 +161,10 @@ class Queries:
         return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        if self.memory_only and (cold := self._cold_entries(queue, offset, ENTRY_BYTES)):
+        if self._memory_only and (cold := self._cold_entries(queue, offset, ENTRY_BYTES)):
             raise NotInMemory(cold)
         entry = queue.entry(offset)
-        if entry is not None and self.memory_only and (cold := self.cold_at(entry[0], entry[1])):
+        if entry is not None and self._memory_only and (cold := self.cold_at(entry[0], entry[1])):
             raise NotInMemory(cold)
         head = None if entry is None else self._log.slice(entry[0], FIXED_BYTES_V4)
         if head is None:

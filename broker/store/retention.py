@@ -152,8 +152,6 @@ class Retention:
 
     Attributes:
         stats: what was deleted.
-        followers: told in the thread where the log begins, after files were deleted; may raise
-            ``OSError``.
     """
 
     def __init__(
@@ -183,17 +181,23 @@ class Retention:
         self._pending: Future[object] | None = None
         self._lock = Lock()
         self._delete_from = clock.monotonic() + config.first_delay_ms / 1000
-        self._worker = StoreThread("store-retention", self._run, disk)
+        self._worker = StoreThread("store-retention", self._run, disk, wake=disk.no_space)
         self._removals = Removals(files, config, clock, self._worker.stopping)
         self.stats = RetentionStats()
-        self.followers: list[Callable[[int], object]] = []
+        self._followers: list[Callable[[int], object]] = []
+
+    def follow(self, follower: Callable[[int], object]) -> None:
+        """Tell a follower where the log begins after a deletion, in the thread.
+
+        It may raise ``OSError``.
+        """
+        self._followers.append(follower)
 
     # --- life
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the thread; queues and log are changed on ``loop``."""
         self._loop = loop
-        self._disk.on_no_space = self._worker.wake.set
         self._worker.start()
 
     def stop(self) -> bool:
@@ -293,7 +297,7 @@ class Retention:
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
         self._removals.work(hurry=plan.pressed)
-        for follower in self.followers:
+        for follower in self._followers:
             try:
                 follower(self._log.start)
             except OSError as error:

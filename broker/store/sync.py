@@ -1,16 +1,18 @@
-"""Bringing the store to the disk: the commit log, the consume queues, and who waits for it.
+"""Bringing the store to the disk, and what follows a sync.
 
-``LogFlusher`` owns how far the log is on the disk. Its thread syncs on request and, in ASYNC mode,
-periodically; all requests made during a sync share the next one, without any timer: that is group
-commit. It uses ``fdatasync`` only, which releases the GIL. A sync that failed is never repeated,
-and nothing is stored any more: see ``disk_state``.
+``LogSync`` owns how far the commit log is on the disk, ``QueueSync`` how far the consume queues
+are, and with them the checkpoint and the safe point. ``Syncer`` has the threads: one syncs the log,
+on request and, in ASYNC mode, periodically; one syncs the queues at its own pace, since nobody
+waits for them. All requests made during a sync of the log share the next one, without any timer:
+that is group commit. Before and after a sync of the log, in this order:
 
-``GroupCommit`` has the callers that wait until a message is on the disk (SYNC mode). All that
-arrives in one turn of the loop is one request to the flusher. An answer that waited longer than
-``syncFlushTimeout`` goes out as "stored, less durable"; the message still becomes visible when the
-disk has it.
+1.  the safe point is marked, if one is due (``Syncer._sync_log``);
+2.  the log is synced (``LogSync.sync``);
+3.  the queues' thread makes the marked point safe (``Syncer._log_synced``);
+4.  on the loop's thread, entries of messages become visible, and whoever waits for them is told
+    (``Syncer._show``).
 
-``QueueFlusher`` syncs the queues at its own pace in its own thread, since nobody waits for queues.
+``GroupCommit`` has the callers that wait until a message is on the disk (SYNC mode).
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from enum import Enum, auto
 from typing import NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
+from broker.store.dispatch import EntryDispatcher
 from broker.store.limits import (
     CLOSE_SECONDS,
     FIRST_TURN_SECONDS,
     FIRST_TURNS,
     MARK_QUEUE_SECONDS,
     MARK_SECONDS,
+    NO_SPACE_RETRY_SECONDS,
     PAGE_BYTES,
     SAFE_POINT_BYTES,
     SAFE_POINT_QUEUE_SECONDS,
@@ -43,25 +48,42 @@ from broker.store.safe_point import Mark, Marker, SafePointFile, point_of
 from remoting.clock import Clock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 
+Callback = Callable[[bool], None]
+
 
 class StoreThread:
-    """A thread that runs ``work`` until ``stopping`` is set.
+    """A stoppable thread; an uncaught error marks the store as failed.
 
     Attributes:
         wake: set to have the thread look at once; it clears it.
         stopping: set to have the thread end.
-        on_death: called in the thread when a fault of ours ended it.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], disk: DiskState) -> None:
-        """``work`` returns soon after ``stopping`` and ``wake`` have been set."""
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        disk: DiskState,
+        *,
+        wake: threading.Event | None = None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A thread.
+
+        Args:
+            name: for the log.
+            work: returns soon after ``stopping`` and ``wake`` have been set.
+            disk: is told of an uncaught error.
+            wake: another owner's, to be woken by it.
+            on_death: called in the thread after an uncaught error.
+        """
         self._name = name
         self._work = work
         self._disk = disk
+        self._on_death = on_death
         self._thread: threading.Thread | None = None
-        self.wake = threading.Event()
+        self.wake = threading.Event() if wake is None else wake
         self.stopping = threading.Event()
-        self.on_death: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the thread."""
@@ -82,15 +104,16 @@ class StoreThread:
             self._work()
         except Exception as error:  # noqa: BLE001 - reported to all who put
             self._disk.thread_died(self._name, error)
-            self.on_death()
+            self._on_death()
 
 
-class LogFlusher:
-    """Syncs the commit log.
+class LogSync:
+    """How far the commit log is on the disk, and bringing it there.
+
+    Only ``fdatasync`` is used, which releases the GIL. A sync that failed is never repeated, and
+    nothing is stored any more: see ``disk_state``.
 
     Attributes:
-        before_sync: called in the thread before a sync that nobody has asked for.
-        after_sync: called in it after each sync that succeeded.
         flushed: physical offset up to which the log is on the disk.
         tail: physical offset from which on it was brought there last; a record begins there.
         flushed_store_ms: store time up to which its messages are.
@@ -107,7 +130,7 @@ class LogFlusher:
         synced: int,
         store_ms: Callable[[], int],
     ) -> None:
-        """A flusher.
+        """Syncs a log.
 
         Args:
             log: just opened.
@@ -116,7 +139,7 @@ class LogFlusher:
             clock: for intervals.
             stats: to count in.
             synced: physical offset up to which the log is on the disk.
-            store_ms: tells the store time of the last record.
+            store_ms: returns the store time of the last record.
         """
         self._log = log
         self._disk = disk
@@ -125,28 +148,24 @@ class LogFlusher:
         self._stats = stats
         self._store_ms = store_ms
         self._syncing = threading.Lock()
-        self._worker = StoreThread("store-flush-log", self._run, disk)
-        self._worker.on_death = lambda: self._on_flushed(self.flushed)
-        self._on_flushed: Callable[[int], None] = lambda _: None
         self._flushed_at = clock.monotonic()
         self._found_end = log.end
-        self.before_sync: Callable[[], None] = lambda: None
-        self.after_sync: Callable[[], None] = lambda: None
         self.flushed = synced
         self.tail = log.opened_tail
         self.flushed_store_ms = 0
 
     def sync(self) -> bool:
         """Bring all of the log to the disk, in any thread; False when the disk failed."""
+        # One at a time: two would count the same pages, and report ends out of order.
         with self._syncing:
             if self._disk.final:
                 return False
             # In this order: what was stored up to this time lies before that end.
             store_ms = self._store_ms()
             end = self._log.end
-            if end > self.flushed and not self._sync_files(end):
-                return False
             if end > self.flushed:
+                if not self._sync_files(end):
+                    return False
                 # A start does not begin before what another one has walked over.
                 self.tail = max(self.flushed, self.tail)
             self.flushed = end
@@ -158,7 +177,8 @@ class LogFlusher:
         for file in self._log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
             try:
-                # What a start has found behind the last sync before it.
+                # What a start found behind the last sync may be in the page cache alone, marked
+                # as written by a sync that failed: only a write brings it to the disk for sure.
                 file.rewrite(self.flushed - file.start, self._found_end - file.start)
             except OSError as error:
                 if not is_no_space(error):
@@ -174,37 +194,8 @@ class LogFlusher:
             self._stats.count_sync(self._clock.monotonic() - begun)
         return True
 
-    def request(self) -> None:
-        """Have the thread sync soon; all requests made during a sync share the next one."""
-        self._worker.wake.set()
-
-    def start(self, on_flushed: Callable[[int], None]) -> None:
-        """Start the thread; ``on_flushed`` is called in it after each sync or failed one."""
-        self._on_flushed = on_flushed
-        self._worker.start()
-
-    def stop(self) -> bool:
-        """End the thread; False when a sync that runs does not end within bounds."""
-        return self._worker.stop()
-
-    def _run(self) -> None:
-        interval = self._config.flush_interval_commit_log_ms / 1000
-        wake, stopping = self._worker.wake, self._worker.stopping
-        while not stopping.is_set():
-            requested = wake.wait(interval)
-            if requested:
-                # Not else: a request that comes just when the wait has ended is the next turn's.
-                wake.clear()
-            if stopping.is_set() or not (requested or self.is_due()):
-                continue
-            if not requested:
-                self.before_sync()
-            if self.sync():
-                self.after_sync()
-            self._on_flushed(self.flushed)
-
     def is_due(self) -> bool:
-        """Whether the interval flush has enough to do, or has waited long enough."""
+        """Whether the interval sync has enough to do, or has waited long enough."""
         dirty = self._log.end - self.flushed
         if dirty <= 0:
             return False
@@ -215,11 +206,8 @@ class LogFlusher:
         )
 
 
-Callback = Callable[[bool], None]
-
-
 class Waiter(NamedTuple):
-    """Somebody who wants to know when the log is on the disk up to ``end_offset``."""
+    """A caller that wants to know when the log is on the disk up to ``end_offset``."""
 
     end_offset: int
     deadline: float
@@ -227,7 +215,12 @@ class Waiter(NamedTuple):
 
 
 class GroupCommit:
-    """The waiters of one store."""
+    """The callers that wait until a message is on the disk. Only the loop's thread uses it.
+
+    All that arrives in one turn of the loop is one request for a sync; all that arrives during a
+    sync is the next one. An answer that waited longer than ``syncFlushTimeout`` goes out as
+    "stored, less durable"; the message still becomes visible when the disk has it.
+    """
 
     def __init__(
         self,
@@ -236,7 +229,7 @@ class GroupCommit:
         timeout_ms: int,
         stats: StoreStats,
     ) -> None:
-        """``request_sync`` has the flusher sync soon."""
+        """``request_sync`` has the log synced soon."""
         self._loop = loop
         self._request_sync = request_sync
         self._timeout = timeout_ms / 1000
@@ -300,26 +293,34 @@ class GroupCommit:
             waiter.callback(False)
 
 
-class QueueFlusher:
-    """Syncs consume queues, and writes the checkpoint and the safe point.
+class Wish(Enum):
+    """What a turn of the queues leaves to be done."""
 
-    A safe point takes two steps: first the loop is asked to take a mark; when the disk has the log
-    up to there it gets the queues. A log that grows fast is marked just before each of its syncs,
-    so that a start after a crash walks over little more than what the disk did not have. When a
-    sync of a queue has failed, nobody knows what of it is on the disk: the last safe point stays,
-    and so does the ``abort`` file, so that the next start builds anew what came later.
+    NOTHING = auto()
+    MARK = auto()
+    """A mark is due; only the thread that appends may take it."""
+    LOG_SYNC = auto()
+    """A mark waits until the disk has the log up to there."""
+
+
+class QueueSync:
+    """How far the consume queues are on the disk; writes the checkpoint and the safe point.
+
+    A safe point takes two steps: first the loop's thread takes a mark; when the disk has the log up
+    to there it gets the queues. A log that grows fast is marked just before each of its syncs, so
+    that a start after a crash walks over little more than what the disk did not have. When a sync
+    of a queue has failed, nobody knows what of it is on the disk: the last safe point stays, and so
+    does the ``abort`` file, so that the next start rebuilds what came later.
 
     Attributes:
         safe: the safe point.
-        index_ms: tells up to when the index is on the disk, ms; None when nobody knows.
     """
 
     def __init__(
         self,
         queues: QueueTable,
-        log_flusher: LogFlusher,
+        log_sync: LogSync,
         files: Files,
-        disk: DiskState,
         paths: StorePaths,
         checkpoint: Checkpoint,
         config: StoreConfig,
@@ -327,30 +328,31 @@ class QueueFlusher:
         stats: StoreStats,
         *,
         dispatched_ms: Callable[[], int],
+        index_ms: Callable[[], int | None],
         safe: SafePointFile,
         marker: Marker,
         named: Callable[[ConsumeQueue], bool],
     ) -> None:
-        """A flusher.
+        """Syncs queues.
 
         Args:
             queues: to be synced.
-            log_flusher: of the log they are about.
+            log_sync: of the log they are about.
             files: the disk.
-            disk: its state.
             paths: of the store.
             checkpoint: as it was when the store was opened.
             config: of the store.
             clock: for intervals.
             stats: to count in.
-            dispatched_ms: tells the store time of the last message that has its entry.
+            dispatched_ms: returns the store time of the last message that has its entry.
+            index_ms: returns the time up to which the index is on the disk; None: unknown.
             safe: the file of the safe point.
             marker: takes marks.
             named: whether a queue that was there at the start is known to have its directory on
                 the disk.
         """
         self._queues = queues
-        self._log_flusher = log_flusher
+        self._log_sync = log_sync
         self._files = files
         self._paths = paths
         self._checkpoint = checkpoint
@@ -359,40 +361,38 @@ class QueueFlusher:
         self._clock = clock
         self._stats = stats
         self._dispatched_ms = dispatched_ms
+        self._index_ms = index_ms
         self._marker = marker
         self._mark: Mark | None = None
-        self._marked = threading.Event()
         self._named = {queue for queue in queues.all() if queue.opened_offset and named(queue)}
         self._guard = threading.Lock()
         self._failed: OSError | None = None
         self._thorough_at = self._next_at = clock.monotonic()
-        self._worker = StoreThread("store-flush-queues", self._run, disk)
-        self._call_loop: Callable[[Callable[[], None]], object] | None = None
         self.safe = safe
-        self.index_ms: Callable[[], int | None] = lambda: None
 
-    # --- the work, in the thread or, as long as that does not run, in another
-
-    def turn(self) -> None:
-        """What there is to do once in an interval."""
+    def turn(self) -> Wish:
+        """Do what there is to do once in an interval, in any thread, one at a time."""
         mark = self._mark
+        wish = Wish.NOTHING
         try:
-            if mark is not None and self._log_flusher.flushed >= mark.end:
+            if mark is not None and self._log_sync.flushed >= mark.end:
                 self._mark = None
                 self._make_safe(mark)
             else:
                 self.sync(thorough=False)
                 if mark is not None:
-                    self._log_flusher.request()
-                elif self._is_due():
-                    self._ask_for_mark()
+                    wish = Wish.LOG_SYNC
+                elif self.is_due():
+                    wish = Wish.MARK
             self.write_checkpoint()
         except OSError:
             # Queues are derived: the next start finds out what they lack. Only the log's
             # syncs decide over what is acknowledged.
             self._stats.queue_sync_failures += 1
+        return wish
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
+        """Whether a new safe point is worth its syncs."""
         now = self._clock.monotonic()
         safe_end = 0 if self.safe.point is None else self.safe.point.end
         grown = self._marker.log_end - safe_end
@@ -401,36 +401,22 @@ class QueueFlusher:
         pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
         return grown >= SAFE_POINT_BYTES or now - self._thorough_at >= pause
 
-    def _ask_for_mark(self) -> None:
-        if self._call_loop is None:
-            self._take_mark()
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop has been closed
-                self._call_loop(self._take_mark)
-
-    def _take_mark(self) -> None:
+    def take_mark(self) -> None:
+        """Mark what the store comes to now; only the thread that appends may do so."""
         self._mark = self._marker.take()
-        self._marked.set()
 
-    def log_is_synced_soon(self) -> None:
-        """In the log's thread: what is marked now is safe the sooner."""
-        if self._is_due():
-            self._marked.clear()
-            self._ask_for_mark()
-            self._marked.wait(MARK_SECONDS)
-
-    def log_was_synced(self) -> None:
-        """In the log's thread: a mark may have become safe."""
+    @property
+    def may_become_safe(self) -> bool:
+        """Whether there is a mark, and the disk has the log up to there."""
         mark = self._mark
-        if mark is not None and self._log_flusher.flushed >= mark.end:
-            self._worker.wake.set()
+        return mark is not None and self._log_sync.flushed >= mark.end
 
     def _make_safe(self, mark: Mark) -> None:
         queues = self._queues.all()
         pause = SAFE_POINT_QUEUE_SECONDS * sum(map(bool, map(_dirty_bytes, queues)))
         pause += MARK_QUEUE_SECONDS * len(queues)
         self.sync(thorough=True)
-        point = point_of(mark, self._log_flusher.flushed)
+        point = point_of(mark, self._log_sync.flushed)
         with self._guard:
             # A topic that was deleted meanwhile would look like one that was lost.
             if mark.generation == self._marker.generation and point != self.safe.point:
@@ -461,31 +447,28 @@ class QueueFlusher:
         """Bring the queues to the disk, all or those with much to bring. Raises ``OSError``."""
         if self._failed is not None:
             raise self._failed
+        # Read before the queues: their entries are at least as new.
         dispatched_ms = self._dispatched_ms()
-        if not thorough:
-            least = self._config.flush_consume_queue_least_pages * PAGE_BYTES
-            self._sync_queues([q for q in self._queues.all() if _dirty_bytes(q) >= least])
-            return
+        least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_BYTES
         queues = self._queues.all()
-        self._sync_queues([queue for queue in queues if _dirty_bytes(queue)])
-        self._sync_names(queues)
-        self._thorough_at = self._clock.monotonic()
-        self._checkpoint = replace(self._checkpoint, logics_ms=dispatched_ms)
-
-    def _sync_queues(self, queues: list[ConsumeQueue]) -> None:
         try:
             for queue in queues:
-                queue.sync()
+                if _dirty_bytes(queue) >= least:
+                    queue.sync()
         except OSError as error:
             self._failed = error
             raise
+        if thorough:
+            self._sync_names(queues)
+            self._thorough_at = self._clock.monotonic()
+            self._checkpoint = replace(self._checkpoint, logics_ms=dispatched_ms)
 
     def _sync_names(self, queues: list[ConsumeQueue]) -> None:
         """Bring the directories of queues to the disk, once for each."""
         fresh = [queue for queue in queues if queue not in self._named and queue.max_offset]
         if not fresh:
             return
-        # What one that is made anew got, its files brought there.
+        # A new queue's files were synced with their names; one found at the start may lack its own.
         directories = {queue.directory for queue in fresh if queue.opened_offset}
         directories |= {queue.directory.parent for queue in fresh} | {self._paths.consume_queues}
         for directory in sorted(directories, reverse=True):
@@ -499,40 +482,201 @@ class QueueFlusher:
 
     def write_checkpoint(self) -> None:
         """Write the checkpoint file if it has changed. Raises ``OSError``."""
-        flushed_ms = self._log_flusher.flushed_store_ms
+        flushed_ms = self._log_sync.flushed_store_ms
         if flushed_ms:
             self._checkpoint = replace(self._checkpoint, physic_ms=flushed_ms)
-        index_ms = self.index_ms()
+        index_ms = self._index_ms()
         if index_ms is not None:
             self._checkpoint = replace(self._checkpoint, index_ms=index_ms)
         if self._checkpoint != self._written:
             self._files.write(self._paths.checkpoint, self._checkpoint.encode())
             self._written = self._checkpoint
 
-    def start(self, call_loop: Callable[[Callable[[], None]], object]) -> None:
-        """Start the thread; ``call_loop`` has something done in the thread that appends."""
-        self._call_loop = call_loop
-        self._worker.start()
+
+def _dirty_bytes(queue: ConsumeQueue) -> int:
+    return (queue.max_offset - queue.flushed_offset) * ENTRY_BYTES
+
+
+class Syncer:
+    """The threads that sync a store, and what follows their syncs.
+
+    Without a loop (tests, tools) there are no threads: ``turn_log`` and ``turn_queues`` do their
+    work.
+
+    Attributes:
+        log: how far the log is on the disk.
+        queues: how far the queues are.
+    """
+
+    def __init__(
+        self,
+        log: LogSync,
+        queues: QueueSync,
+        dispatcher: EntryDispatcher,
+        disk: DiskState,
+        config: StoreConfig,
+        paths: StorePaths,
+        stats: StoreStats,
+    ) -> None:
+        self.log = log
+        self.queues = queues
+        self._dispatcher = dispatcher
+        self._disk = disk
+        self._config = config
+        self._paths = paths
+        self._stats = stats
+        self._waits = config.flush_disk_type == "SYNC_FLUSH"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._commit: GroupCommit | None = None
+        self._marked = threading.Event()
+        self._log_thread = StoreThread(
+            "store-flush-log", self._sync_log, disk, on_death=self._show_soon
+        )
+        self._queue_thread = StoreThread("store-flush-queues", self._sync_queues, disk)
+
+    # --- the loop's thread
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the threads; ``loop``'s thread is the one that appends."""
+        self._loop = loop
+        if self._waits:
+            self._commit = GroupCommit(
+                loop, self.request, self._config.sync_flush_timeout_ms, self._stats
+            )
+        self._log_thread.start()
+        self._queue_thread.start()
 
     def stop(self) -> bool:
-        """End the thread; False when a sync that runs does not end within bounds."""
-        return self._worker.stop()
+        """End the threads; False when a sync that runs does not end within bounds."""
+        ended = [self._log_thread.stop(), self._queue_thread.stop()]
+        return all(ended)
 
-    def _run(self) -> None:
+    def close(self) -> None:
+        """Fail those who wait; the store is closed."""
+        if self._commit is not None:
+            self._commit.fail()
+            self._commit = None
+        self._loop = None
+
+    def request(self) -> None:
+        """Have the log synced soon; all requests made during a sync share the next one."""
+        self._log_thread.wake.set()
+
+    def ask(self) -> None:
+        """In SYNC mode, have what was stored in this turn of the loop synced at its end."""
+        if self._commit is not None:
+            self._commit.ask()
+
+    def when_durable(self, end_offset: int, callback: Callback) -> None:
+        """See ``MessageStore.when_durable``."""
+        if self._disk.final:
+            callback(False)
+        elif end_offset <= self.log.flushed:
+            callback(True)
+        elif self._commit is not None:
+            self._commit.add(end_offset, callback)
+        else:
+            callback(self.flush())
+
+    def flush(self) -> bool:
+        """Bring everything to the disk now; blocks. False when the disk failed.
+
+        Raises:
+            OSError: the queues or the checkpoint could not be written; the log is on the disk.
+        """
+        done = self.turn_log()
+        if done:
+            self.queues.make_safe()
+            self.queues.write_checkpoint()
+        return done
+
+    def turn_log(self) -> bool:
+        """Sync the log and show what the disk has; False when the disk failed."""
+        done = self.log.sync()
+        self._show()
+        return done
+
+    def _show(self) -> None:
+        """Show what the disk has now, then tell those who wait: they must find it."""
+        durable_end = self.log.flushed
+        try:
+            self._dispatcher.release(durable_end)
+        except OSError as error:
+            self._disk.refused(self._paths.consume_queues, error)
+            if self._loop is not None:
+                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._show)
+        if self._commit is not None:
+            self._commit.reached(durable_end)
+            if self._disk.final:
+                self._commit.fail()
+
+    def _take_mark(self) -> None:
+        self.queues.take_mark()
+        self._marked.set()
+
+    # --- the log's thread
+
+    def _sync_log(self) -> None:
+        interval = self._config.flush_interval_commit_log_ms / 1000
+        wake, stopping = self._log_thread.wake, self._log_thread.stopping
+        while not stopping.is_set():
+            requested = wake.wait(interval)
+            if requested:
+                # Not else: a request that comes just when the wait has ended is the next turn's.
+                wake.clear()
+            if stopping.is_set() or not (requested or self.log.is_due()):
+                continue
+            if not requested and self.queues.is_due():
+                # What is marked now is safe after this sync. Somebody who requested one waits.
+                self._marked.clear()
+                self._ask_for_mark()
+                self._marked.wait(MARK_SECONDS)
+            if self.log.sync():
+                self._log_synced()
+            self._show_soon()
+
+    def _log_synced(self) -> None:
+        if self.queues.may_become_safe:
+            self._queue_thread.wake.set()
+
+    def _show_soon(self) -> None:
+        """In SYNC mode messages wait for the sync; else the loop need not be disturbed."""
+        if self._waits:
+            self._on_loop(self._show)
+
+    # --- the queues' thread
+
+    def _sync_queues(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
-        wake, stopping = self._worker.wake, self._worker.stopping
+        wake, stopping = self._queue_thread.wake, self._queue_thread.stopping
         # A start must not repeat the walk of the one before, over ever more of the log, when one
         # life after the other ends before an interval does.
         for _ in range(FIRST_TURNS):
-            if not self._is_due() or stopping.wait(min(FIRST_TURN_SECONDS, interval)):
+            first = min(FIRST_TURN_SECONDS, interval)
+            if not self.queues.is_due() or stopping.wait(first):
                 break
-            self.turn()
+            self.turn_queues()
         while not stopping.is_set():
             wake.wait(interval)
             wake.clear()
             if not stopping.is_set():
-                self.turn()
+                self.turn_queues()
 
+    def turn_queues(self) -> None:
+        """One turn of the queues, and what it leaves to be done."""
+        wish = self.queues.turn()
+        if wish is Wish.MARK:
+            self._ask_for_mark()
+        elif wish is Wish.LOG_SYNC:
+            self.request()
 
-def _dirty_bytes(queue: ConsumeQueue) -> int:
-    return (queue.max_offset - queue.flushed_offset) * ENTRY_BYTES
+    def _ask_for_mark(self) -> None:
+        if self._loop is None:
+            self._take_mark()
+        else:
+            self._on_loop(self._take_mark)
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(act)

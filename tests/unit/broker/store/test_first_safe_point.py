@@ -12,6 +12,7 @@ from broker.store import sync as queue_flusher
 from broker.store.limits import FIRST_TURNS
 from broker.store.message_store import MessageStore
 from broker.store.safe_point import SafePoint, SafePointFile
+from broker.store.sync import Wish
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import bodies, message, opened, small_config
 
@@ -67,13 +68,14 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     crashed.open()
     turns = 0
     enough = asyncio.Event()
-    flusher = crashed._opened().queue_flusher
+    flusher = crashed._opened().syncer.queues
 
-    def turn() -> None:
+    def turn() -> Wish:
         nonlocal turns
         turns += 1
         if turns == FIRST_TURNS:
             loop.call_soon_threadsafe(enough.set)
+        return Wish.NOTHING
 
     monkeypatch.setattr(flusher, "turn", turn)
     crashed.start(loop)
@@ -132,20 +134,21 @@ async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(
 ) -> None:
     monkeypatch.setattr(queue_flusher, "MARK_SECONDS", 0.001)
     busy.open()
-    flusher = busy._opened().log_flusher
+    log = busy._opened().syncer.log
     loop = asyncio.get_running_loop()
     busy.start(loop)
     synced = threading.Event()
-    after = flusher.after_sync
+    real = log.sync
 
-    def after_sync() -> None:
-        after()
+    def sync() -> bool:
+        done = real()
         synced.set()
+        return done
 
-    flusher.after_sync = after_sync
+    monkeypatch.setattr(log, "sync", sync)
     for _ in range(20):
         busy.put(message(b"x" * 100))
     # The loop waits here: it takes no mark.
     assert synced.wait(10)
-    assert flusher.flushed == busy.end_offset
+    assert log.flushed == busy.end_offset
     busy.close()

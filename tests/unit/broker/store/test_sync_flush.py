@@ -132,7 +132,7 @@ async def test_a_request_that_comes_just_when_the_flusher_gave_up_waiting_is_not
 ) -> None:
     store = opened(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log_ms=10)
     assert store._parts is not None
-    wake = store._parts.log_flusher._worker.wake = LateRequest()
+    wake = store._parts.syncer._log_thread.wake = LateRequest()
     store.start(asyncio.get_running_loop())
     try:
         assert await asyncio.to_thread(wake.ended.wait, 30)
@@ -297,7 +297,7 @@ async def test_in_async_mode_the_thread_syncs_by_interval(tmp_path: Path, files:
 def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
     clock = ManualClock()
     store = opened(tmp_path, clock=clock)
-    flusher = store._opened().log_flusher
+    flusher = store._opened().syncer.log
     assert not flusher.is_due()
     store.put(message())
     assert not flusher.is_due()
@@ -383,7 +383,7 @@ async def test_a_thread_that_dies_is_heard_of(
     tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
-    flusher = store._opened().log_flusher
+    flusher = store._opened().syncer.log
 
     def die() -> bool:
         raise RuntimeError("a fault of ours")
@@ -430,6 +430,6 @@ async def test_the_loop_may_be_closed_before_the_store(tmp_path: Path) -> None:
         return asyncio.run(use())
 
     store = await asyncio.to_thread(run)
-    store._opened().log_flusher.request()
+    store._opened().syncer.request()
     store.close()
     assert thread_names() == []

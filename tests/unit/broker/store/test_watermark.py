@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import preallocate as run_ahead
+from broker.store import preallocate
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
 from broker.store.disk_state import DiskState
@@ -25,9 +25,9 @@ from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
 FILE = 64 * 1024
 
 
-def new_log(directory: Path, file_size: int = FILE) -> CommitLog:
+def new_log(directory: Path, file_size: int = FILE, *, writes_all: bool = False) -> CommitLog:
     directory.mkdir(exist_ok=True)
-    return CommitLog(OsFiles(), MappedFiles(16), directory, file_size)
+    return CommitLog(OsFiles(), MappedFiles(16), directory, file_size, writes_all=writes_all)
 
 
 def append(log: CommitLog, data: bytes) -> int:
@@ -198,10 +198,10 @@ def test_an_idle_store_is_allocated_only_a_little_ahead(
 def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_ahead, "RUN_AHEAD_FIRST_BYTES", 8 * 1024)
-    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 4 * 1024)
-    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 4 * 1024)
-    monkeypatch.setattr(run_ahead, "RUN_AHEAD_BYTES", 40 * 1024)
+    monkeypatch.setattr(preallocate, "PREALLOCATE_FIRST_BYTES", 8 * 1024)
+    monkeypatch.setattr(preallocate, "PREALLOCATE_STEP_BYTES", 4 * 1024)
+    monkeypatch.setattr(preallocate, "ALLOCATE_STEP_BYTES", 4 * 1024)
+    monkeypatch.setattr(preallocate, "PREALLOCATE_BYTES", 40 * 1024)
     log = new_log(tmp_path, 1024 * 1024)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
     ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
@@ -270,12 +270,11 @@ def test_the_thread_and_the_appender_race_over_many_rolls(
 ) -> None:
     """The appender goes just as fast as the thread; a zeroed record would be seen."""
     monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", written_from)
-    monkeypatch.setattr(run_ahead, "RUN_AHEAD_STEP_BYTES", 1024)
-    monkeypatch.setattr(run_ahead, "ALLOCATE_STEP_BYTES", 1024)
+    monkeypatch.setattr(preallocate, "PREALLOCATE_STEP_BYTES", 1024)
+    monkeypatch.setattr(preallocate, "ALLOCATE_STEP_BYTES", 1024)
     monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 256)
     size = 4096
-    log = new_log(tmp_path, size)
-    log.writes_all = writes_all
+    log = new_log(tmp_path, size, writes_all=writes_all)
     ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
     stop = threading.Event()
     failures: list[Exception] = []

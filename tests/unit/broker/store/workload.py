@@ -183,10 +183,9 @@ class Day:
 
     def flush_log(self) -> None:
         """A turn of the thread that syncs the log."""
-        flusher = self.store._opened().log_flusher
-        if flusher.sync():
-            self.durable = max(self.durable, flusher.flushed)
-        self.store._flushed(flusher.flushed)
+        syncer = self.store._opened().syncer
+        if syncer.turn_log():
+            self.durable = max(self.durable, syncer.log.flushed)
         if self.sync:
             self.look()
 
@@ -199,15 +198,15 @@ class Day:
         """A turn of the thread that syncs the queues."""
         if self.random.random() < 0.5:
             self.clock.advance(70.0)
-        self.store._opened().queue_flusher.turn()
+        self.store._opened().syncer.turn_queues()
 
     def run_ahead(self) -> None:
         """A turn of the thread that allocates."""
-        self.store._opened().run_ahead.try_step()
+        self.store._opened().preallocator.try_step()
 
     def close(self) -> None:
         """Stop cleanly."""
-        flusher = self.store._opened().log_flusher
+        flusher = self.store._opened().syncer.log
         self.store.close()
         self.durable = max(self.durable, flusher.flushed)
 
@@ -233,7 +232,7 @@ class Day:
             in_order = sum(one.end_offset <= kept for one in sent)
             assert len(self.sent[queue]) == in_order, f"{queue} lost what others kept"
         assert self.store.end_offset >= kept
-        flushed = self.store._opened().log_flusher.flushed
+        flushed = self.store._opened().syncer.log.flushed
         assert flushed >= kept or not self.sync
         self.durable = max(min(self.durable, kept), min(flushed, kept))
         if flushed >= kept:

@@ -171,7 +171,7 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
         store.put(message(b"%-64d" % number))
     clock.advance(73 * HOUR)
     store.put(message(b"%-64d" % 600))
-    safe_end = store._opened().queue_flusher.safe.safe_end()
+    safe_end = store._opened().syncer.queues.safe.safe_end()
     for _ in range(3):
         store.retention.step()
     assert store.start_offset <= safe_end
@@ -194,7 +194,8 @@ def test_followers_are_told_where_the_log_begins(store: MessageStore, clock: Man
     def fails(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    store.retention.followers += [fails, told.append]
+    store.retention.follow(fails)
+    store.retention.follow(told.append)
     fill(store, 300)
     store.retention.step()
     assert told == []

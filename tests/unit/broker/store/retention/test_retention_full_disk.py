@@ -46,7 +46,7 @@ def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself
     assert "the 90 % of diskSpaceWarningLevelRatio" in refused.message
     # Nothing else heals it: neither time nor an allocation that succeeds.
     clock.advance(5)
-    assert store._opened().run_ahead.try_step() is False
+    assert store._opened().preallocator.try_step() is False
     assert not store.writable
     disk.use = DiskUse(90, 10)
     store.retention.step()

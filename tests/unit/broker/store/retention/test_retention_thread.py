@@ -54,7 +54,7 @@ async def test_the_thread_deletes_and_ends_with_the_store(
     fill(store, 100, first=300)
     deleted = asyncio.Event()
     loop = asyncio.get_running_loop()
-    store.retention.followers.append(lambda _: loop.call_soon_threadsafe(deleted.set))
+    store.retention.follow(lambda _: loop.call_soon_threadsafe(deleted.set))
     store.start(loop)
     await asyncio.wait_for(deleted.wait(), 20)
     assert store.start_offset > 0
