@@ -361,7 +361,7 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
     store: MessageStore, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queue's file lost its map, and no more files can be opened just now."""
-    monkeypatch.setattr("broker.store.message_store.NO_SPACE_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("broker.store.sync.NO_SPACE_RETRY_SECONDS", 0.001)
     files.gate.clear()
     end = store.put(message()).end_offset
     for queue in store._opened().queues.all():
