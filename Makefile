@@ -66,6 +66,7 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py --check
 	PATH=$(BIN):$$PATH cython-lint remoting broker
 
 house: setup              ## the size and shape of the code base

@@ -2,9 +2,6 @@
 
 Servers use structlog, the parts that also run inside other programs (remoting, client) the standard
 library's logging; both are printed in one form.
-
-structlog imports rich if it is installed, to format tracebacks: some 20 ms and 4 MB that a server
-doesn't need, so it is imported without.
 """
 
 from __future__ import annotations
@@ -67,15 +64,3 @@ def _unfold(
     if facts is not None:
         event_dict.update(facts, event=record.event)
     return event_dict
-
-
-def import_structlog() -> None:
-    """Import structlog, hiding rich from it; rich itself can be imported afterwards as ever."""
-    if "structlog" in sys.modules or "rich" in sys.modules:
-        return
-    # None makes ``import rich`` raise ImportError, which structlog is prepared for.
-    sys.modules["rich"] = None  # type: ignore[assignment]  # documented, but not in the stubs
-    try:
-        import structlog  # noqa: F401, PLC0415 - imported for its effect, at this moment
-    finally:
-        del sys.modules["rich"]

@@ -64,7 +64,7 @@ DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
-_DELAY: Final = properties.DELAY.encode()
+_DELAY_KEY: Final = properties.DELAY.encode()
 
 
 def delay_levels(text: str) -> str:
@@ -101,7 +101,7 @@ def level_of(text: bytes) -> int:
     Raises:
         ValueError: what is said there is no number.
     """
-    value = properties.find(text, _DELAY)
+    value = properties.find(text, _DELAY_KEY)
     if value is None:
         return 0
     if _NUMBER.fullmatch(value) is None:
@@ -350,7 +350,7 @@ def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> N
     text = message.properties
     if level > last:
         level = last
-        text = replaced(text, _DELAY, b"%d" % level)
+        text = replaced(text, _DELAY_KEY, b"%d" % level)
     text = replaced(text, _REAL_TOPIC, message.topic.encode())
     message.properties = replaced(text, _REAL_QID, b"%d" % message.queue_id)
     message.topic = names.SCHEDULE_TOPIC

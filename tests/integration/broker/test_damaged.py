@@ -84,7 +84,7 @@ def place_of(broker: Broker, queue_id: int, number: int, topic: str = "T") -> in
 
 
 def log_file(broker: Broker) -> Path:
-    return broker.store.config.commit_log / ("0" * 20)
+    return broker.store.paths.commit_log / ("0" * 20)
 
 
 def positions(broker: Broker) -> list[int]:
@@ -295,7 +295,7 @@ async def test_operators_are_told(cluster: Cluster) -> None:
 
 def damage_entries(broker: Broker, numbers: Sequence[int]) -> None:
     """What a disk may make of entries of T's first queue."""
-    (path,) = (broker.store.config.consume_queues / "T" / "0").iterdir()
+    (path,) = (broker.store.paths.consume_queues / "T" / "0").iterdir()
     damaged = (
         (0, 0, 0),
         (0, -1, 0),
@@ -391,7 +391,7 @@ async def test_delayed_messages_with_damaged_entries_come_when_they_are_due(
         asker = await connect(broker)
         for number in range(5):
             await asker.send(body=b"%d" % number, properties="DELAY\x012")
-        (path,) = (broker.store.config.consume_queues / SCHEDULE_TOPIC / "1").iterdir()
+        (path,) = (broker.store.paths.consume_queues / SCHEDULE_TOPIC / "1").iterdir()
         with path.open("r+b") as file:
             file.seek(ENTRY.size)
             file.write(bytes(3 * ENTRY.size))

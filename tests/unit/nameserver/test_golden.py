@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nameserver.state import State
+from nameserver.state import SharedState
 from remoting.protocol.bodies import decode, encode, relaxed_json
 from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
@@ -151,7 +151,9 @@ def test_an_unknown_code_is_answered_unlike_by_apaches_4(ask: Ask, frames: Frame
     assert unknown
 
 
-def test_after_the_unregistration_nothing_is_left(ask: Ask, frames: Frames, state: State) -> None:
+def test_after_the_unregistration_nothing_is_left(
+    ask: Ask, frames: Frames, state: SharedState
+) -> None:
     ask(full_registrations(frames("broker_registration"))[0])
     assert state.routes.topics()
     good_bye = next(iter(frames("broker_unregistration"))).command

@@ -68,7 +68,7 @@ def test_a_server_imports_nothing_it_does_not_need() -> None:
 
 def test_rich_can_be_imported_after_it_was_hidden_from_structlog() -> None:
     code = (
-        "from pocketmq.logs import import_structlog; import_structlog(); import_structlog();"
+        "from pocketmq.cli import import_structlog; import_structlog(); import_structlog();"
         "import sys, structlog; assert 'rich' not in sys.modules;"
         "import rich.table; print('there')"
     )

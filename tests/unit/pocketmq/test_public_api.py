@@ -65,9 +65,16 @@ def interface(module: Any) -> dict[str, Any]:
     return found
 
 
-def commands(command: click.Command = root, path: str = "pocketmq") -> Iterator[tuple[str, list[str]]]:
-    yield path, sorted(
-        " ".join((*one.opts, *one.secondary_opts)) for one in command.params if one.name != "help"
+def commands(
+    command: click.Command = root, path: str = "pocketmq"
+) -> Iterator[tuple[str, list[str]]]:
+    yield (
+        path,
+        sorted(
+            " ".join((*one.opts, *one.secondary_opts))
+            for one in command.params
+            if one.name != "help"
+        ),
     )
     if isinstance(command, click.Group):
         context = click.Context(command)

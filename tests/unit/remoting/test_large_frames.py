@@ -114,7 +114,7 @@ async def test_who_announces_much_and_sends_little_takes_little() -> None:
             rooms.append(super().take(size, most))
             return rooms[-1]
 
-    peer = Peer(handler=echo, rooms=Counting())
+    peer = Peer(handler=echo, buffers=Counting())
     frame = encode(request(body=bytes(8 << 20)))
     peer.transport.reads(frame[: BEGIN_BYTES - 1])
     assert (lands(peer), rooms) == (False, [])
@@ -148,7 +148,7 @@ def test_one_room_serves_one_frame_after_the_other() -> None:
 
 async def test_two_large_frames_at_once_have_a_room_each() -> None:
     one = Peer(handler=echo)
-    two = Peer(handler=echo, rooms=one.endpoint.buffers)
+    two = Peer(handler=echo, buffers=one.endpoint.buffers)
     data = large(1), large(2)
     for start in range(0, len(data[0]), BEGIN_BYTES):
         for peer, frame in zip((one, two), data, strict=True):

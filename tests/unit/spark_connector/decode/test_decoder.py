@@ -14,7 +14,7 @@ from remoting.protocol.message.compression import compress
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import Decoder, model, plain
-from spark_connector.decode import layout as walk
+from spark_connector.decode.layout import walk
 from spark_connector.decode.model import MAX_PLAIN_RECORDS
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError

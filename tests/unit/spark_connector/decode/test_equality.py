@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.decode import DecodedBatch, Decoder, fast, plain
-from spark_connector.decode import layout as walk
+from spark_connector.decode.layout import walk
 from spark_connector.decode.model import DecodeSettings, NeedsFallback, Selection
 from spark_connector.errors import DecodeError
 from spark_connector.planning.ranges import OnDecodeError

@@ -14,7 +14,7 @@ import pytest
 from remoting.protocol.disk import files as consume_queue_entry
 from remoting.protocol.disk.files import Checkpoint, offset_of
 from remoting.protocol.disk.index_file import IndexTable
-from remoting.protocol.message.record import Blank, End, Found, Invalid, examine
+from remoting.protocol.message.record import Blank, End, FoundRecord, Invalid, examine
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
 from tests.archives import unpack as unpack_archive
@@ -39,7 +39,7 @@ class Store:
             while True:
                 scan = examine(data, position)
                 yield path.name, start + position, scan, data
-                if not isinstance(scan, Found):
+                if not isinstance(scan, FoundRecord):
                     break
                 position += scan.size
 
@@ -65,7 +65,7 @@ def store(
 
 
 def test_examine_finds_exactly_the_messages_of_the_manifest(store: Store) -> None:
-    found = [(at, scan.size) for _, at, scan, _ in store.walk() if isinstance(scan, Found)]
+    found = [(at, scan.size) for _, at, scan, _ in store.walk() if isinstance(scan, FoundRecord)]
     messages = store.manifest["messages"]
     assert found == [(m["commitLogOffset"], m["size"]) for m in messages if m["crc_ok"]]
 
