@@ -94,7 +94,7 @@ DELIVERED_AT_ONCE: Final = 64
 """Delayed messages of a level delivered in one turn of the loop: a millisecond or two."""
 
 DELIVERED_BYTES_AT_ONCE: Final = 1024 * 1024
-"""Likewise in bytes; one message may have more."""
+"""The same limit in bytes; one message may have more."""
 
 MAX_BLOCKED_QUEUES: Final = 64
 """Queues that a client's heartbeat can say it is stopped in; more are one common cause."""

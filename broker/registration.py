@@ -132,7 +132,7 @@ class Announcement:
         return Command.request(RequestCode.QUERY_DATA_VERSION, header, body=encode(version))
 
     def unregister(self) -> Command:
-        """UNREGISTER_BROKER: the good-bye."""
+        """UNREGISTER_BROKER."""
         header = UnRegisterBrokerRequestHeader(
             broker_name=self.broker_name,
             broker_addr=self.address,
@@ -382,7 +382,7 @@ class _Link:
             self._wake.set()
 
     async def unregister(self) -> None:
-        """Say good-bye where the broker is known; that it fails changes nothing."""
+        """Unregister where the broker is known; a failure changes nothing."""
         self._wanted.settle(success=False)
         if not self.state.registered:
             return

@@ -145,7 +145,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
 
 
 def _store_files(state: BrokerState) -> dict[str, str]:
-    """Likewise: the start, and the index."""
+    """The same for the start and the index."""
     found, index = state.store.recovery, state.store.index
     told = {
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),

@@ -75,7 +75,7 @@ HEARTBEAT_RETRY: Final = 0.2
 """Between heartbeats to a broker that can't take them yet: it is starting, or too busy."""
 
 UNREGISTER_TIMEOUT: Final = 1.0
-"""Saying good-bye to a broker at close: a dead one must not hold it up."""
+"""Unregistering from a broker at close: a dead one must not hold it up."""
 
 PULL_SUSPEND: Final = 15.0
 """How long a broker may hold a pull that finds nothing (cf. brokerSuspendMaxTime)."""
@@ -108,7 +108,7 @@ AUTO_COMMIT_PERIOD: Final = 5.0
 """Between automatic commits (cf. persistConsumerOffsetInterval)."""
 
 CLOSE_TIMEOUT: Final = 10.0
-"""What close waits at most: for messages in flight, commits, good-byes."""
+"""What close waits at most: for messages in flight, commits, unregistering."""
 
 MAX_TIME_WALK: Final = 10_000
 """Messages of one millisecond looked through to find the first at or after an instant."""

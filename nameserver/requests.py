@@ -102,7 +102,7 @@ def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Comma
     """UNREGISTER_BROKER: a broker stops in an orderly way."""
     header = request.read(UnRegisterBrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
-    state.apply(change, f"it said good-bye from {peer.remote_text}", expected=True)
+    state.apply(change, f"it unregistered from {peer.remote_text}", expected=True)
     return request.reply()
 
 

@@ -172,7 +172,7 @@ class RouteInfoTable:
         )
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
-        """A broker says good-bye; nothing happens when it isn't known under this name and id."""
+        """A broker unregisters; nothing happens when it isn't known under this name and id."""
         broker = self._brokers.get(broker_name)
         if broker is None or broker.addresses.get(broker_id) != address:
             return NO_CHANGE

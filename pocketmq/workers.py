@@ -249,7 +249,7 @@ class BrokerWorker:
     async def _end(self, process: subprocess.Process) -> int:
         """The exit code of a process that has closed its output.
 
-        As a rule it ends by itself. To signal it meanwhile may take its exit code away: ``Popen``
+        It usually ends by itself. To signal it meanwhile may take its exit code away: ``Popen``
         looks whether there is still somebody to signal, and then nobody else is told the code.
         """
         try:

@@ -94,12 +94,12 @@ class StorePaths:
     index: Path
     checkpoint: Path
     abort: Path
-    """Exists while the store is open; found at a start, it tells of a crash."""
+    """Exists while the store is open; found at a start, it means that there was a crash."""
     lock: Path
     clean_stop: Path
     """What a clean stop left for the next start; see ``clean_stop``. RocketMQ has none."""
     index_note: Path
-    """Likewise about the index; see ``index.builder``."""
+    """How far a clean stop had indexed the log; see ``index.builder``. RocketMQ has none."""
     safe_point: Path
     """From where on a start after a crash looks; see ``safe_point``. RocketMQ has none."""
 

@@ -109,7 +109,7 @@ TRUSTED_MEMORY_RATIO: Final = 1 / 8
 be as it was appended, unless something of it turned out to have."""
 
 HOT_QUEUE_ENTRIES: Final = 4096
-"""Likewise the last entries of a queue: 80 KiB."""
+"""The newest entries of a queue that are taken to be in memory, too: 80 KiB."""
 
 BLOCK_BYTES: Final = 64 * 1024
 """In such steps it is known what is in the page cache: some 5 us to ask."""

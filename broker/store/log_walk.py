@@ -321,7 +321,7 @@ class LogWalk:
         """Bytes of damage in the middle of what had reached the disk; 0 if there is none."""
         if self._synced_end is None:
             if is_zero:
-                # As a rule the log ends here, and nobody wants to search a gigabyte of zeros.
+                # Most often the log ends here, and nobody wants to search a gigabyte of zeros.
                 return 0
         elif file.start + position >= self._synced_end:
             return 0

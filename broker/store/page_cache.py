@@ -72,7 +72,7 @@ class PageCacheTracker:
         return True
 
     def is_resident(self, file: MappedFile, start: int, end: int) -> bool:
-        """Likewise of one range, which most often is known to be."""
+        """Whether one range can be touched; faster when it is known to be in memory."""
         now = self._monotonic()
         until = self._until
         first = file.number * _MOST_BLOCKS

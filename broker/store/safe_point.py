@@ -1,7 +1,7 @@
 """The place in the log behind which a start after a crash begins to look.
 
 Before it all is on the disk: the log, and the entries that the queues have of it. The file that
-tells of it is written now and then, and by every clean stop; it is ours alone and RocketMQ leaves
+records it is written now and then, and by every clean stop; it is ours alone and RocketMQ leaves
 it lying, so it may be of long ago, but what it says of the log stays true unless somebody cuts the
 log below it. That is found out: a record begins at ``tail``, some of whose bytes are kept here, and
 one ends or begins at ``end``.

@@ -78,7 +78,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     default="end",
     show_default=True,
     metavar=PLACE_METAVAR,
-    help="Likewise: what is stored there or then is the first that is left out.",
+    help="Where to stop, in the same forms: what is stored there or then is left out.",
 )
 @click.option(
     "--format",

@@ -256,7 +256,7 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """What a broker of ours tells of its store; others say nothing of it."""
+    """What a broker of ours reports about its store; others report nothing."""
     docs = f"see {DOCS}operating.md#messages-are-deleted"
     if trouble := table.get("pocketmqWhyNotWritable"):
         yield failed("store", f"{name} takes no messages: {trouble}", docs)

@@ -122,7 +122,7 @@ class ArrivalWatch:
                 elif offset == ends.get(queue):
                     return True
                 elif queue in ends:
-                    # It tells of a message that is known by now.
+                    # It is about a message that is known by now.
                     watched.park(self._group, queue, ends[queue])
         except AnswerTimeout:
             return False

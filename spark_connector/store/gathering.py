@@ -284,7 +284,7 @@ class Lost:
 
 
 def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptions) -> Any:
-    """A batch that tells of what can't be read.
+    """A batch that names what can't be read.
 
     Raises:
         DecodeError: the query wants none of it.
