@@ -12,7 +12,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
-.PHONY: help setup demo test spark check house sanitize soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo test spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -68,6 +68,9 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house.py --check
 	PATH=$(BIN):$$PATH cython-lint remoting broker
+
+docs: setup               ## the documentation as a site in build/site, with every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 house: setup              ## the size and shape of the code base
 	$(BIN)/python scripts/house.py

@@ -27,7 +27,10 @@ class PocketMQError(Exception):
 
     Args:
         message: what happened, one sentence.
-        topic, queue, group, broker: what it happened to.
+        topic: the topic it happened to.
+        queue: the queue it happened to.
+        group: the group it happened to.
+        broker: the broker it happened to.
         hint: what to do next.
     """
 

@@ -83,7 +83,8 @@ class GroupAdmin(AdminBase):
             retry_queues: of its retry topic; 1 by default.
             consume: False: it may not consume.
             broadcast: it may consume in broadcasting mode, as it may by default.
-            cluster, brokers: only at the masters of this cluster, or with these names.
+            cluster: only at the masters of this cluster.
+            brokers: only at the masters with these names.
         """
         check_group(group)
         if min(max_retries or 0, retry_queues or 0) < 0:

@@ -62,7 +62,8 @@ class TopicAdmin(AdminBase):
             order: its order matters more than its being writable (an order topic).
             attributes: ``{"+message.type": "FIFO"}`` sets one, ``{"-message.type": ""}`` removes
                 it; others stay. Brokers before 5.0 have none.
-            cluster, brokers: only at the masters of this cluster, or with these names.
+            cluster: only at the masters of this cluster.
+            brokers: only at the masters with these names.
         """
         check_topic_name(topic)
         config = TopicConfig(

@@ -156,7 +156,8 @@ class MachineRoomNearby:
 
     Args:
         inner: how queues are shared within a room.
-        room_of_broker, room_of_member: the room of a broker's name, and of a client id.
+        room_of_broker: the room of a broker's name.
+        room_of_member: the room of a client id.
     """
 
     def __init__(self, inner: Strategy, room_of_broker: Rooms, room_of_member: Rooms) -> None:

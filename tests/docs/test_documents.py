@@ -64,9 +64,25 @@ def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+    for target in re.findall(r"\]\(([^)# ]+)(?:[# ][^)]*)?\)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target
+
+
+def test_every_yes_of_the_compatibility_page_is_a_test() -> None:
+    page = (HOME / "docs" / "compatibility.md").read_text()
+    cells = re.findall(r'\[yes\]\(\.\./([^ )]+) "([^"]+)"\)', page)
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/interop"],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    tests = set(collected.stdout.splitlines())
+    assert page.count("yes](") == len(cells)
+    assert [f"{file}::{name}" for file, name in cells if f"{file}::{name}" not in tests] == []
 
 
 def printed_texts() -> Iterator[str]:
