@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.positions import Place, Position, milliseconds
 from client.routes import Route
+from client.wire.offsets import (
+    WALK_MESSAGES,
+    RecordPage,
+    commit_header,
+    committed_header,
+    committed_offset,
+    pull_header,
+    read_page,
+    search_header,
+)
+from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import BodyError, HeaderError, RecordError
+from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -24,84 +37,43 @@ from remoting.protocol.headers.pull import (
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
     GetMinOffsetResponseHeader,
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
-    SearchOffsetRequestHeader,
     SearchOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 
 H = TypeVar("H", bound=Header)
-
-COMMIT: Final = 1
-SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
-"""Bits of a pull's sysFlag (cf. PullSysFlag)."""
-
-WALK_MESSAGES: Final = 32
-"""Messages looked at with one pull when a place in time is made exact."""
+R = TypeVar("R")
 
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
-_ANY_PULL: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
-def pull_header(
-    queue: MessageQueue,
-    group: str,
-    offset: int,
-    *,
-    messages: int,
-    suspend_ms: int,
-    expression: str,
-    max_bytes: int | None = None,
-    commit: int | None = None,
-) -> PullMessageRequestHeader:
-    """The header of a pull that brings its expression, and perhaps how far the group has come."""
-    return PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=messages,
-        sys_flag=SUBSCRIPTION | (SUSPEND if suspend_ms else 0) | (0 if commit is None else COMMIT),
-        commit_offset=commit or 0,
-        suspend_timeout_millis=suspend_ms,
-        subscription=expression,
-        sub_version=0,
-        expression_type="TAG",
-        bname=queue.broker_name,
-        max_msg_bytes=max_bytes,
-    )
-
-
-def read_header(
-    answer: Command, kind: type[H], queue: MessageQueue | None, broker: str | None
-) -> H:
-    """The typed header of an answer. Raises RemoteError when it can't be read."""
+def read_answer(
+    answer: Command,
+    read: Callable[[Command], R],
+    queue: MessageQueue | None = None,
+    broker: str | None = None,
+) -> R:
+    """What ``read`` makes of an answer. Raises RemoteError when it can't be read."""
     try:
-        return answer.read(kind)
-    except HeaderError as error:
+        return read(answer)
+    except ProtocolError as error:
+        if broker is None and queue is not None:
+            broker = queue.broker_name
         raise remote_error(
             ResponseCode.SYSTEM_ERROR, str(error), "the answer", queue=queue, broker=broker
         ) from error
 
 
-class RecordPage(NamedTuple):
-    """Some messages of a queue, and where the next ones begin; no messages at its end."""
+def read_header(
+    answer: Command, kind: type[H], queue: MessageQueue | None = None, broker: str | None = None
+) -> H:
+    """The typed header of an answer. Raises RemoteError when it can't be read."""
+    return read_answer(answer, lambda answer: answer.read(kind), queue, broker)
 
-    records: list[RecordView]
-    next_offset: int
+
+def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
+    return decode(ConsumerOffsetSerializeWrapper, answer.body).offset_table
 
 
 class Offsets:
@@ -124,7 +96,7 @@ class Offsets:
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
-        return self._read(answer, GetMinOffsetResponseHeader, queue).offset
+        return read_header(answer, GetMinOffsetResponseHeader, queue).offset
 
     async def maximum(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
@@ -132,18 +104,13 @@ class Offsets:
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
-        return self._read(answer, GetMaxOffsetResponseHeader, queue).offset
+        return read_header(answer, GetMaxOffsetResponseHeader, queue).offset
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset that the broker finds for a store time: one near it, by its own rules."""
-        header = SearchOffsetRequestHeader(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            timestamp=timestamp_ms,
-            bname=queue.broker_name,
-        )
+        header = search_header(queue, timestamp_ms)
         answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return self._read(answer, SearchOffsetResponseHeader, queue).offset
+        return read_header(answer, SearchOffsetResponseHeader, queue).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """When the oldest message was stored, ms; -1 for none."""
@@ -151,24 +118,15 @@ class Offsets:
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
-        return self._read(answer, GetEarliestMsgStoretimeResponseHeader, queue).timestamp
+        return read_header(answer, GetEarliestMsgStoretimeResponseHeader, queue).timestamp
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """How far a group has committed; None: nothing yet."""
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            bname=queue.broker_name,
-            set_zero_if_not_found=False,
-        )
+        header = committed_header(queue, group)
         answer = await self._ask(
             queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=_FOUND_OR_NOT, group=group
         )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        offset = self._read(answer, QueryConsumerOffsetResponseHeader, queue).offset
-        return offset if offset >= 0 else None
+        return read_answer(answer, committed_offset, queue)
 
     async def by_broker(self, queue: MessageQueue, group: str) -> int:
         """Where the broker has a group begin: committed, or its own rule for young queues.
@@ -176,14 +134,9 @@ class Offsets:
         Raises:
             NotFound: nothing is committed, and its rule doesn't apply.
         """
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            bname=queue.broker_name,
-        )
+        header = committed_header(queue, group, by_broker=True)
         answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, group=group)
-        return self._read(answer, QueryConsumerOffsetResponseHeader, queue).offset
+        return read_header(answer, QueryConsumerOffsetResponseHeader, queue).offset
 
     async def in_table(self, queue: MessageQueue, group: str) -> int | None:
         """What the broker's whole table has for a group; None: nothing.
@@ -192,12 +145,7 @@ class Offsets:
         none at all.
         """
         answer = await self._ask(queue, RequestCode.GET_ALL_CONSUMER_OFFSET, None, group=group)
-        try:
-            table = decode(ConsumerOffsetSerializeWrapper, answer.body).offset_table
-        except BodyError as error:
-            raise remote_error(
-                ResponseCode.SYSTEM_ERROR, str(error), "the table of offsets", queue=queue
-            ) from error
+        table = read_answer(answer, _offset_table, queue)
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
@@ -226,13 +174,7 @@ class Offsets:
                 return
 
     async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            bname=queue.broker_name,
-        )
+        header = commit_header(queue, group, offset)
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, group=group)
 
     async def find(self, queue: MessageQueue, place: Position, group: str) -> int:
@@ -274,18 +216,8 @@ class Offsets:
             messages: at most so many.
         """
         header = pull_header(queue, group, offset, messages=messages, suspend_ms=0, expression="*")
-        answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=_ANY_PULL)
-        after = self._read(answer, PullMessageResponseHeader, queue).next_begin_offset
-        if answer.code != ResponseCode.SUCCESS:
-            return RecordPage(
-                [], after if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset
-            )
-        try:
-            return RecordPage(list(iter_records(answer.body)), after)
-        except RecordError as error:
-            raise remote_error(
-                ResponseCode.SYSTEM_ERROR, str(error), "the pull's answer", queue=queue
-            ) from error
+        answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
+        return read_answer(answer, partial(read_page, offset=offset), queue)
 
     async def _ask(
         self,
@@ -301,10 +233,6 @@ class Offsets:
         return await self._context.remote.call(
             address, code, header, accept=accept, queue=queue, group=group
         )
-
-    @staticmethod
-    def _read(answer: Command, kind: type[H], queue: MessageQueue) -> H:
-        return read_header(answer, kind, queue, queue.broker_name)
 
 
 def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:

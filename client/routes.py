@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from client.backoff import Backoff
 from client.errors import NoRoute, PocketMQError, TopicNotFound, Unavailable, remote_error
 from client.limits import (
     FALLBACK_ROUTE_PERIOD,
@@ -30,6 +29,7 @@ from client.limits import (
     ROUTE_RETRY_PERIOD,
 )
 from client.remote import NameServers, Remote
+from client.wire.backoff import Backoff
 from remoting.clock import Clock
 from remoting.connection import Connection
 from remoting.errors import RemotingError

@@ -17,11 +17,13 @@ from typing import Final, NamedTuple
 
 from client.admin.groups import OffsetAdmin
 from client.errors import NoRoute, TopicNotFound, UsageError
-from client.offsets import WALK_MESSAGES, read_header
+from client.offsets import read_header
 from client.positions import check_group, check_topic_name, instant
 from client.producer.queue_selector import by_sharding_key
 from client.routes import Route
-from remoting.protocol.codes import RequestCode, ResponseCode
+from client.wire.offsets import WALK_MESSAGES
+from client.wire.send_verdict import STORED_CODES
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message import properties
@@ -42,16 +44,6 @@ _OF_THE_WAY: Final = frozenset(
     }
 )
 """Properties that tell how a message became a dead letter: they must not begin its next life."""
-
-
-_STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +216,7 @@ class DeadLetterAdmin(OffsetAdmin):
             code,
             header,
             body=bytes(record.stored_body),
-            accept=_STORED,
+            accept=STORED_CODES,
             queue=queue,
             group=group,
         )

@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from client.backoff import Backoff
 from client.consumer.reader import QueueReader
 from client.errors import PocketMQError
 from client.offsets import Offsets
+from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 

@@ -13,16 +13,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from client.backoff import Backoff
 from client.consumer.outcome import Settler
 from client.consumer.received import ReceivedMessage, messages_of
 from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
-from client.offsets import address_of, pull_header, read_header
+from client.offsets import address_of, read_header
 from client.remote import unavailable
 from client.serde import Serde
+from client.wire.backoff import Backoff
+from client.wire.offsets import pull_header
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -16,11 +16,11 @@ import random
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from client.backoff import Backoff
 from client.errors import PocketMQError, UsageError
 from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
+from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 

@@ -20,8 +20,9 @@ from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError
 from client.events import EventHandler, MessageDeadLettered
 from client.limits import DEFAULT_TOPIC_QUEUES, MAX_DEAD_REASON, REQUEST_TIMEOUT, SEND_TIMEOUT
+from client.wire.send_verdict import STORED_CODES
 from remoting.log import Log
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.send import (
     ConsumerSendMsgBackRequestHeader,
     SendMessageRequestHeaderV2,
@@ -41,15 +42,6 @@ ENDLESS: Final = 2**31 - 1
 
 BROKERS_SHARE: Final = 1024
 """Bytes of properties left to brokers, which add some of their own."""
-
-_STORED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    }
-)
 
 
 class Returns(Protocol):
@@ -179,7 +171,7 @@ class SendBack:
                     header,
                     body=bytes(message.stored_body),
                     timeout=SEND_TIMEOUT,
-                    accept=_STORED,
+                    accept=STORED_CODES,
                     queue=queue,
                     group=self._group,
                 )

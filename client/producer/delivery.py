@@ -8,10 +8,7 @@ unless one of them succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
-from typing import Final
 
-from client.backoff import Backoff
 from client.errors import (
     NotDurable,
     Outcome,
@@ -21,29 +18,15 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
-from client.message import Receipt, SendStatus
+from client.message import Receipt
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
+from client.wire.backoff import Backoff
+from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.errors import AnswerTimeout, ConnectionLost, RemotingError
 from remoting.limits import STALL_SECONDS
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
-
-STORED: Final[frozenset[int]] = frozenset(SendStatus)
-
-BUSY: Final[frozenset[int]] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-"""The broker sheds load: the same or another may take it a moment later."""
-
-RETRYABLE: Final[frozenset[int]] = BUSY | {
-    ResponseCode.TOPIC_NOT_EXIST,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.SYSTEM_ERROR,
-    ResponseCode.NO_PERMISSION,
-    ResponseCode.NO_BUYER_ID,
-    ResponseCode.NOT_IN_CURRENT_UNIT,
-}
-"""Another broker may say otherwise (cf. DefaultMQProducer.retryResponseCodes)."""
 
 
 class OwnTime:
@@ -79,14 +62,6 @@ class OwnTime:
             begin = end = since
         self._stall = (min(since, begin), now)
         self._lost += now - end + begin - self._stall[0]
-
-
-class SendVerdict(Enum):
-    """What to do next."""
-
-    STORED = auto()
-    RETRY = auto()
-    FAIL = auto()
 
 
 class Delivery:
@@ -136,14 +111,15 @@ class Delivery:
 
     def judge(self, answer: Command, code: int, group: str, address: str) -> SendVerdict:
         """What an answer to the request ``code`` means."""
-        if answer.code in STORED:
-            return SendVerdict.STORED
+        verdict = send_verdict(answer.code)
+        if verdict is SendVerdict.STORED:
+            return verdict
         self.error = remote_error(
             answer.code, answer.remark, name_of(code), queue=self.queue, group=group, broker=address
         )
-        if answer.code in BUSY:
+        if verdict is SendVerdict.BUSY:
             self.busy += 1
-        return SendVerdict.RETRY if answer.code in RETRYABLE else SendVerdict.FAIL
+        return verdict
 
     def lost(
         self, failure: RemotingError, group: str, address: str, *, written: bool

@@ -16,15 +16,16 @@ from functools import partial
 from itertools import repeat
 from typing import Final, Protocol
 
-from client.backoff import Backoff
 from client.config import ProducerOptions
 from client.context import ClientContext
 from client.errors import BrokerUnreachable, NoRoute, Outcome, PocketMQError, as_send_error
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
-from client.producer.delivery import BUSY, Delivery, OwnTime, SendVerdict, not_durable
+from client.producer.delivery import Delivery, OwnTime, not_durable
 from client.producer.queue_selector import RoundRobin, by_sharding_key
 from client.routes import Route
+from client.wire.backoff import Backoff
+from client.wire.send_verdict import SendVerdict
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
 from remoting.limits import STALL_SECONDS
@@ -345,7 +346,7 @@ class Sender:
             self._settle(delivery, queue, answer)
         else:
             delivery.failed_broker = queue.broker_name
-            if answer.code not in BUSY:
+            if verdict is not SendVerdict.BUSY:
                 self._context.routes.invalidate(queue.topic)
         return verdict
 

@@ -12,13 +12,13 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
-from client.backoff import Backoff
 from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
 from client.rebalance.queue_lock import LockKeeper
 from client.rebalance.starts import StartOffsets
+from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor

@@ -17,7 +17,6 @@ import random
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from client.backoff import Backoff
 from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, remote_error
 from client.limits import (
@@ -30,6 +29,7 @@ from client.limits import (
     UNLOCK_TIMEOUT,
 )
 from client.remote import unavailable
+from client.wire.backoff import Backoff
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
 
+from client.wire.pull_answer import Covered, Ends, Gone, NoTopic, PullRefused, judge_pull
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
 from remoting.log import Log
@@ -35,16 +36,7 @@ from spark_connector.planning.ranges import OnDataLoss, RangePartition, ReadOpti
 from spark_connector.reading import answers as complaints
 from spark_connector.reading import connections
 from spark_connector.reading.ahead import PullPart, ReadAhead
-from spark_connector.reading.answers import (
-    Covered,
-    Ends,
-    Gone,
-    NoTopic,
-    PullRefused,
-    RetryState,
-    meaning,
-    pull_request,
-)
+from spark_connector.reading.answers import REFUSAL_HINTS, RetryState, pull_request
 
 _SIZE: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
@@ -263,7 +255,9 @@ class RangeReader:
         self.counts.received_bytes += len(answer.body)
         window = self._ahead.find(answer.opaque)
         assert window is not None, "nothing else is asked on this connection"
-        said = meaning(answer, window.start, is_filtered=self._tags is not None)
+        said = judge_pull(
+            answer, window.start, is_filtered=self._tags is not None, hints=REFUSAL_HINTS
+        )
         if isinstance(said, Covered):
             body = memoryview(answer.body) if answer.body else None
             self._ahead.answered(window, said.next_offset, body)

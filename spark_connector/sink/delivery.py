@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
-from client.backoff import Backoff
-from client.producer.delivery import BUSY, RETRYABLE, STORED
+from client.wire.backoff import Backoff
+from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
@@ -15,16 +14,6 @@ from spark_connector.encode.encoder import Parcel
 from spark_connector.errors import BrokerError
 
 _NAMES: Final = {code.value: code.name for code in ResponseCode}
-
-
-class ParcelVerdict(Enum):
-    """What to do after an attempt."""
-
-    STORED = auto()
-    STORED_SLOWLY = auto()
-    """Stored, but the disk or a slave did not confirm in time: give the broker a pause."""
-    RETRY = auto()
-    FAIL = auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,27 +47,25 @@ class ParcelDelivery:
         """Whether it has to follow others of its queue."""
         return self.parcel.queue is not None
 
-    def judge(self, answer: Command) -> ParcelVerdict:
+    def judge(self, answer: Command) -> SendVerdict:
         """What an answer means."""
-        if answer.code == ResponseCode.SUCCESS:
-            return ParcelVerdict.STORED
-        if answer.code in STORED:
-            return ParcelVerdict.STORED_SLOWLY
+        verdict = send_verdict(answer.code)
+        if verdict is SendVerdict.STORED:
+            return verdict
         words = (answer.remark or "no reason given").partition("\n")[0].strip()
         self.why = f"{_NAMES.get(answer.code, answer.code)}: {words}"
-        if answer.code in BUSY:
+        if verdict is SendVerdict.BUSY:
             self.attempts -= 1
-            return ParcelVerdict.RETRY
-        return self._retry_or_fail() if answer.code in RETRYABLE else ParcelVerdict.FAIL
+        return self._retry_or_fail() if verdict is SendVerdict.RETRY else verdict
 
-    def lost(self, why: str) -> ParcelVerdict:
+    def lost(self, why: str) -> SendVerdict:
         """What the end of the connection means, or no answer in time."""
         self.why = why
         self.maybe_stored = True
         return self._retry_or_fail()
 
-    def _retry_or_fail(self) -> ParcelVerdict:
-        return ParcelVerdict.RETRY if self.attempts <= self.retries else ParcelVerdict.FAIL
+    def _retry_or_fail(self) -> SendVerdict:
+        return SendVerdict.RETRY if self.attempts <= self.retries else SendVerdict.FAIL
 
     def error(self, seconds: float) -> BrokerError:
         """What the task fails with."""

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from client.backoff import Backoff
-from client.producer.delivery import BUSY
 from client.producer.queue_selector import FaultTable, RoundRobin
+from client.wire.backoff import Backoff
+from client.wire.send_verdict import SendVerdict
 from remoting.blocking import BlockingConnection
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
@@ -28,7 +28,7 @@ from spark_connector.limits import (
     MAX_IN_FLIGHT_REQUESTS,
 )
 from spark_connector.options.sink import SendMode, SinkOptions
-from spark_connector.sink.delivery import ParcelDelivery, ParcelVerdict
+from spark_connector.sink.delivery import ParcelDelivery
 from spark_connector.sink.routes import Lease, WriteRoutes
 
 
@@ -318,15 +318,16 @@ class ParcelDispatcher:
         verdict = delivery.judge(answer)
         queue = delivery.queue
         assert queue is not None
-        if verdict in (ParcelVerdict.STORED, ParcelVerdict.STORED_SLOWLY):
+        if verdict is SendVerdict.STORED:
             now = self._clock()
             self._faults.answered(queue.broker_name, now - delivery.sent_at, now)
             self._stored(delivery)
-            if verdict is ParcelVerdict.STORED_SLOWLY:
+            if answer.code != ResponseCode.SUCCESS:
+                # The disk or a slave did not confirm in time: the broker gets a pause.
                 self.counts.unconfirmed += delivery.parcel.messages
                 self._sleep(delivery.backoff.next())
             return
-        if answer.code in BUSY:
+        if verdict is SendVerdict.BUSY:
             self.counts.busy += 1
         else:
             self._routes.invalidate(queue.topic)
@@ -356,8 +357,8 @@ class ParcelDispatcher:
         delivery.why = why
         self._pause(delivery)
 
-    def _retry(self, delivery: ParcelDelivery, verdict: ParcelVerdict) -> None:
-        if verdict is ParcelVerdict.FAIL:
+    def _retry(self, delivery: ParcelDelivery, verdict: SendVerdict) -> None:
+        if verdict is SendVerdict.FAIL:
             raise self._error(delivery)
         self.counts.retries += 1
         self._again.append(delivery)

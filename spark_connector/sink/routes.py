@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from typing import Final
 
-from client.backoff import Backoff
 from client.routes import Route, fallback_route, route_of
+from client.wire.backoff import Backoff
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode

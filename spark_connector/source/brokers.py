@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from client.errors import remote_error
-from client.offsets import pull_header
 from client.remote import name_of
 from client.routes import MASTER_ID, Route, route_of
+from client.wire.offsets import pull_header
+from client.wire.pull_answer import PULL_ANSWERS
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import Body, decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
@@ -170,16 +171,6 @@ def read_body(answer: Command, kind: type[B], address: str) -> B:
 
 
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-PULL_ANSWERS: Final = frozenset(
-    {
-        int(ResponseCode.SUCCESS),
-        int(ResponseCode.PULL_NOT_FOUND),
-        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-        int(ResponseCode.PULL_OFFSET_MOVED),
-    }
-)
-"""Answers to a pull that was understood."""
-
 _FOUND_OR_NO_TOPIC: Final = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)}
 )

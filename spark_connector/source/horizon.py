@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from client.offsets import pull_header
 from client.routes import Route
+from client.wire.offsets import pull_header
 from remoting.blocking import BlockingConnection
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log

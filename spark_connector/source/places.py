@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from client.limits import MAX_TIME_WALK
-from client.offsets import WALK_MESSAGES, pull_header
 from client.routes import Route
+from client.wire.offsets import WALK_MESSAGES, pull_header
+from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import (
@@ -24,7 +25,7 @@ from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import PULL_ANSWERS, Brokers, addresses_of, read_header, request
+from spark_connector.source.brokers import Brokers, addresses_of, read_header, request
 
 KEY_MATCHES: Final = 32
 """Messages an index is asked for; a broker gives 64 at most, and who gives this many may have more

@@ -14,7 +14,6 @@ import pytest
 
 import client
 from client import serde
-from client.backoff import Backoff
 from client.config import ConsumerOptions
 from client.consumer.options import PushOptions
 from client.consumer.received import ReceivedMessage
@@ -22,6 +21,7 @@ from client.errors import UnreadableMessage, UsageError
 from client.heartbeat import Members
 from client.lifecycle import Lifecycle, LifecycleState
 from client.positions import check_group, check_topic_name, instant, milliseconds, seconds
+from client.wire.backoff import Backoff
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData, SubscriptionData
 from remoting.protocol.message import compression

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.command import Command
-from spark_connector.reading.answers import (
+from client.wire.pull_answer import (
     Covered,
     Ends,
     Gone,
-    Meaning,
     NoTopic,
+    PullMeaning,
     PullRefused,
-    meaning,
+    judge_pull,
 )
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from spark_connector.reading.answers import REFUSAL_HINTS
 from tests.unit.spark_connector.reading.broker import answer, record, wire
 
 FOUND, NONE, RETRY, MOVED = (
@@ -25,9 +26,9 @@ FOUND, NONE, RETRY, MOVED = (
 )
 
 
-def said(command: Command, *, is_filtered: bool = False) -> Meaning:
+def said(command: Command, *, is_filtered: bool = False) -> PullMeaning:
     """What it says to a pull from offset 100 on."""
-    return meaning(wire(command), 100, is_filtered=is_filtered)
+    return judge_pull(wire(command), 100, is_filtered=is_filtered, hints=REFUSAL_HINTS)
 
 
 @pytest.mark.parametrize("is_filtered", [True, False])
@@ -44,7 +45,7 @@ def said(command: Command, *, is_filtered: bool = False) -> Meaning:
     ],
 )
 def test_what_answers_mean_with_a_filter_and_without(
-    command: Command, expected: Meaning | type, is_filtered: bool
+    command: Command, expected: PullMeaning | type, is_filtered: bool
 ) -> None:
     meant = said(command, is_filtered=is_filtered)
     assert meant == expected or type(meant) is expected
