@@ -162,18 +162,6 @@ MAX_NEIGHBOURS: Final = 4096
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 """What the system is asked to read behind a cold range, for the next pull of a replay."""
 
-MAX_OPEN_VIEW_FILES: Final = 64
-"""Descriptors that one who reads a store without a broker holds for its log, or for one queue."""
-
-VIEW_SEARCH_BYTES: Final = 256 * 1024
-"""Step in which files are searched: for their last entry backward, for a record forward."""
-
-VIEW_CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of the log that a walk without a broker holds at once, unless one record is larger."""
-
-MAX_VIEW_ENTRIES: Final = 16_384
-"""Entries of a queue that are read at once without a broker: 320 KiB."""
-
 MAX_RECORD_BYTES: Final = MAX_MESSAGE_BYTES + 64 * 1024
 """A whole record of a broker with default settings (cf. MessageStoreConfig.maxMessageSize)."""
 

@@ -27,7 +27,6 @@ from remoting.protocol.message.record import (
     BORN_HOST_V6,
     FIXED_BYTES_V4,
     MAGIC_BLANK,
-    MAGIC_V1,
     MIN_TAIL_BYTES,
     Blank,
     End,
@@ -36,6 +35,7 @@ from remoting.protocol.message.record import (
     Scan,
     body_crc,
     examine,
+    find_heads,
     locate,
 )
 
@@ -44,8 +44,6 @@ _FIELDS: Final = Struct(">8xIi4xqqi16xq")
 _TIME: Final = Struct(">q")
 _TIME_AT_V6: Final = 68
 _START: Final = Struct(">II")
-_MAGIC_AT: Final = 4
-_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 _SEARCHED_AT_ONCE: Final = 64 * 1024
 _FOREIGN_RECORDS: Final = 2
 """One record that says of another place may be damaged; two that agree are not."""
@@ -340,18 +338,16 @@ class LogWalk:
         limit = self._data_end(file)
         if self._synced_end is not None:
             limit = min(limit, self._synced_end - file.start)
-        at = position + 1
-        while at + FIXED_BYTES_V4 <= limit:
+
+        def read(physical: int, length: int) -> memoryview:
+            at = physical - file.start
             self._tell(file, at)
-            # As bytes: a view can't be searched.
-            piece = bytes(file.view[at + _MAGIC_AT : min(at + _SEARCHED_AT_ONCE, limit)])
-            found = piece.find(_MAGIC_PREFIX)
-            if found < 0:
-                at += max(1, len(piece) - len(_MAGIC_PREFIX) + 1)
-            elif self._is_synced(file, at + found):
-                return at + found - position
-            else:
-                at += found + 1
+            return file.view[at : at + length]
+
+        begin, end = file.start + position + 1, file.start + limit
+        for head in find_heads(read, begin, end, end=end, step=_SEARCHED_AT_ONCE):
+            if self._is_synced(file, head - file.start):
+                return head - file.start - position
         return 0
 
     def _goes_on_in(self, index: int) -> bool:

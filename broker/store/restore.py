@@ -33,7 +33,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.record_validator import LIGHT_PREFIX, RecordValidator
 from broker.store.redispatch import row_of
 from broker.store.results import StoreBusy, StoreError, StoreStats
-from broker.storetools.view_files import FileRow
+from broker.storetools.view_files import FileRow, ViewLimits
 from broker.storetools.view_log import Damage, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.errors import RecordError
@@ -197,10 +197,11 @@ def find_entries(search: Search, goes_on: Callable[[], bool]) -> dict[int, bytes
     if search.topic.startswith(LIGHT_PREFIX):
         # The records are of other topics and have other numbers.
         return {}
-    log = FileRow([search.log], "the commit log")
-    queue = FileRow([search.queue], f"queue {search.queue_id} of topic {search.topic}")
     # A broker's records are no larger than a frame.
-    view = LogView(log, synced_ms=0, longest=MAX_FRAME_BYTES)
+    limits = ViewLimits(longest_bytes=MAX_FRAME_BYTES)
+    log = FileRow([search.log], "the commit log", limits)
+    queue = FileRow([search.queue], f"queue {search.queue_id} of topic {search.topic}")
+    view = LogView(log, synced_ms=0)
     finder = _Finder(search, view, queue, goes_on)
     try:
         finder.run()

@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.results import StoreError
-from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
+from broker.storetools.view_files import (
+    DEFAULT_LIMITS,
+    FileRow,
+    StoreChanged,
+    ViewFile,
+    ViewLimits,
+    unreadable,
+)
 from broker.storetools.view_log import Damage, LogChunk, LogEnd, LogView
 from broker.storetools.view_queue import QueueRange, QueueView, ViewedRun
 from remoting.protocol.disk.files import Checkpoint
@@ -40,6 +47,7 @@ __all__ = [
     "StoreError",
     "StoreView",
     "ViewFile",
+    "ViewLimits",
     "ViewedRun",
 ]
 
@@ -54,20 +62,26 @@ class StoreView:
         root: ``storePathRootDir``.
         commit_log: ``storePathCommitLog``, one or several directories; ``root/commitlog`` when
             absent.
+        limits: how much to hold at once.
 
     Raises:
         StoreError: there is no store, or it can't be read; the text says what to do.
     """
 
     def __init__(
-        self, root: Path, *, commit_log: str | os.PathLike[str] | Sequence[Path] | None = None
+        self,
+        root: Path,
+        *,
+        commit_log: str | os.PathLike[str] | Sequence[Path] | None = None,
+        limits: ViewLimits = DEFAULT_LIMITS,
     ) -> None:
         self.root = root
+        self._limits = limits
         self._queues = root / "consumequeue"
         directories = _directories(root, commit_log)
         if not any(directory.is_dir() for directory in directories):
             raise StoreError(_no_store(root, directories))
-        row = FileRow(directories, "the commit log")
+        row = FileRow(directories, "the commit log", limits)
         self.log = LogView(row, synced_ms=self._checkpoint().physic_ms)
 
     def topics(self) -> list[str]:
@@ -82,7 +96,7 @@ class StoreView:
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """One queue; one that isn't there has no messages. Raises ``StoreError``."""
         directory = self._queues / _checked(topic) / str(queue_id)
-        row = FileRow([directory], f"queue {queue_id} of topic {topic}")
+        row = FileRow([directory], f"queue {queue_id} of topic {topic}", self._limits)
         return QueueView(row, self.log, topic, queue_id)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:

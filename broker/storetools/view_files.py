@@ -8,14 +8,40 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from broker.store.limits import MAX_OPEN_VIEW_FILES, VIEW_SEARCH_BYTES
+from broker.store.limits import MAX_RECORD_BYTES
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import offset_of
 
 
 class StoreChanged(StoreError):
     """Files that were there are there no more, or have become shorter."""
+
+
+class ViewLimits(NamedTuple):
+    """How much of a store a reader holds at once.
+
+    Attributes:
+        open_files: descriptors for the log, and as many for each queue.
+        search_bytes: step in which files are searched: for their last entry backward, for a record
+            forward.
+        chunk_bytes: of the log in one piece, unless a single record is larger.
+        entries: of a queue in one piece: 320 KiB.
+        overlap_bytes: how far before a position a record may begin that reaches beyond it.
+        longest_bytes: of a record, which is read as a whole; thirty-two times RocketMQ's default.
+            Bytes that claim to be a longer one are no record.
+    """
+
+    open_files: int = 64
+    search_bytes: int = 256 * 1024
+    chunk_bytes: int = 4 * 1024 * 1024
+    entries: int = 16_384
+    overlap_bytes: int = MAX_RECORD_BYTES
+    longest_bytes: int = 128 * 1024 * 1024
+
+
+DEFAULT_LIMITS: Final = ViewLimits()
 
 
 class ViewFile:
@@ -103,11 +129,15 @@ class FileRow:
     Args:
         directories: where they are; more than one when the commit log is spread over disks.
         what: what they are, for sentences.
+        limits: how much to hold at once.
     """
 
-    def __init__(self, directories: Sequence[Path], what: str) -> None:
+    def __init__(
+        self, directories: Sequence[Path], what: str, limits: ViewLimits = DEFAULT_LIMITS
+    ) -> None:
         self._directories = directories
         self._what = what
+        self.limits = limits
         self._open: deque[ViewFile] = deque()
         self.files: list[ViewFile] = []
         self._starts: list[int] = []
@@ -196,7 +226,7 @@ class FileRow:
     def opened(self, file: ViewFile) -> ViewFile:
         """The file, open; of those opened before, the oldest may be closed."""
         if not file.is_open:
-            while len(self._open) >= MAX_OPEN_VIEW_FILES:
+            while len(self._open) >= self.limits.open_files:
                 self._open.popleft().close()
             file.open()
             self._open.append(file)
@@ -207,7 +237,7 @@ class FileRow:
         self.opened(file)
         end = file.data_end()
         while end > file.start:
-            begin = max(file.start, end - VIEW_SEARCH_BYTES)
+            begin = max(file.start, end - self.limits.search_bytes)
             block = bytearray(end - begin)
             file.read_into(begin, memoryview(block))
             if used := len(block.rstrip(b"\0")):

@@ -20,12 +20,11 @@ before a place counts as damaged it is read again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.limits import MAX_RECORD_BYTES, VIEW_CHUNK_BYTES, VIEW_SEARCH_BYTES
+from broker.store.results import StoreError
 from broker.storetools.view_files import FileRow, ViewFile
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
@@ -38,7 +37,9 @@ from remoting.protocol.message.record import (
     FoundRecord,
     Invalid,
     Scan,
+    chain,
     examine,
+    find_heads,
 )
 from remoting.protocol.message.view import RecordView
 
@@ -46,9 +47,6 @@ from remoting.protocol.message.view import RecordView
 _HEAD: Final = Struct(">II20xq")
 _START: Final = Struct(">II")
 _NOTHING: Final = memoryview(b"")
-_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
-_MAGIC_AT: Final = 4
-_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 
 Accept = Callable[[memoryview], bool]
 """Whether a sound record may follow a gap."""
@@ -87,13 +85,12 @@ class LogView:
     Args:
         row: the files.
         synced_ms: store time up to which, by the checkpoint, all records had reached the disk.
-        longest: bytes of the largest record there may be; one is read into memory as a whole.
     """
 
-    def __init__(self, row: FileRow, *, synced_ms: int, longest: int = sys.maxsize) -> None:
+    def __init__(self, row: FileRow, *, synced_ms: int) -> None:
         self._row = row
+        self._limits = row.limits
         self._synced_ms = synced_ms
-        self._longest = longest
 
     @property
     def files(self) -> list[ViewFile]:
@@ -128,21 +125,48 @@ class LogView:
         record, scan = self._look(file, position, check_crc=True)
         return RecordView(record) if isinstance(scan, FoundRecord) else None
 
+    def stored_ms(self, position: int) -> int | None:
+        """When the record at a physical offset was stored; None when no sound one can be read."""
+        try:
+            record = self.record_at(position)
+        except StoreError:
+            return None
+        return None if record is None else record.store_timestamp_ms
+
+    def look(self, position: int) -> tuple[memoryview, Scan]:
+        """The bytes of the record at a physical offset, its CRC unchecked, and what is there.
+
+        Without a record the bytes are empty. Raises ``StoreError``.
+        """
+        return self._look(self._row.file_of(position), position, check_crc=False)
+
+    def next_sound(self, position: int, stop: int) -> int | None:
+        """Where the first sound record of a file begins in ``[position, stop)``.
+
+        Raises:
+            StoreError: no file holds ``position``, or it can't be read.
+        """
+        if position >= stop:
+            return None
+        return self._next_sound(self._row.file_of(position), position, stop)
+
     # --- walking
 
     def walk(
-        self, begin: int, end: int, *, chunk_bytes: int = VIEW_CHUNK_BYTES
+        self, begin: int, end: int, *, chunk_bytes: int | None = None
     ) -> Iterator[LogChunk | Damage]:
         """What begins in ``[begin, end)``, in order.
 
         Args:
             begin: where a record or a file begins; see ``first_start``.
             end: at most the log's end; a record or a file begins there.
-            chunk_bytes: of one chunk at most, unless a single record is larger.
+            chunk_bytes: of one chunk at most, unless a single record is larger; the limits' when
+                absent.
 
         Raises:
             StoreError: a file can't be read.
         """
+        chunk_bytes = chunk_bytes or self._limits.chunk_bytes
         position = begin
         while position < end:
             index = self._row.index_of(position)
@@ -197,7 +221,7 @@ class LogView:
         if position == file.start:
             return position
         stop = min(file.end, end)
-        before = position - MAX_RECORD_BYTES
+        before = position - self._limits.overlap_bytes
         at = file.start if before <= file.start else self._next_sound(file, before, stop)
         while at is not None and at < position:
             at = self._behind(file, at, position, stop)
@@ -205,7 +229,7 @@ class LogView:
 
     def _behind(self, file: ViewFile, at: int, position: int, stop: int) -> int | None:
         """The end of what begins at ``at``, or of as many records as begin before ``position``."""
-        length = min(VIEW_CHUNK_BYTES, file.end - at)
+        length = min(self._limits.chunk_bytes, file.end - at)
         _, starts, used = self._chain(file, at, length, position)
         if starts:
             return at + used
@@ -238,7 +262,8 @@ class LogView:
     def _end_in(self, file: ViewFile, position: int) -> LogEnd:
         last: list[int] = []
         while True:
-            data = self._row.read(position, min(VIEW_CHUNK_BYTES, file.end - position))
+            length = min(self._limits.chunk_bytes, file.end - position)
+            data = self._row.read(position, length)
             starts, used = chain(data, position, file.end)
             record, scan = self._look(file, position, check_crc=False)
             if starts or isinstance(scan, FoundRecord):
@@ -297,9 +322,9 @@ class LogView:
             return _NOTHING, End()
         if magic == MAGIC_BLANK and MIN_TAIL_BYTES <= size <= remaining:
             return _NOTHING, Blank(size)
-        if magic not in _MAGICS:
+        if magic not in {MAGIC_V1, MAGIC_V2}:
             return _NOTHING, Invalid(f"no record begins at {position}: its magic is {magic:#010x}")
-        if not FIXED_BYTES_V4 <= size <= min(remaining, self._longest):
+        if not FIXED_BYTES_V4 <= size <= min(remaining, self._limits.longest_bytes):
             reason = f"the record at {position} says {size} bytes, {remaining} are left in its file"
             return _NOTHING, Invalid(reason)
         physical = _HEAD.unpack_from(head)[2]
@@ -316,55 +341,12 @@ class LogView:
         self, file: ViewFile, position: int, stop: int, accept: Accept | None = None
     ) -> int | None:
         """Where the first sound record begins in ``[position, stop)`` of a file."""
-        while position < stop:
-            data = bytes(self._row.read(position, min(VIEW_SEARCH_BYTES, file.end - position)))
-            for candidate in _candidates(data, position):
-                if candidate >= stop:
-                    return None
-                record, scan = self._look(file, candidate, check_crc=True)
-                if isinstance(scan, FoundRecord) and (accept is None or accept(record)):
-                    return candidate
-            if position + len(data) >= file.end:
-                return None
-            # A head may lie across the border.
-            position += len(data) - _HEAD.size
+        step = self._limits.search_bytes
+        for head in find_heads(self._row.read, position, stop, end=file.end, step=step):
+            record, scan = self._look(file, head, check_crc=True)
+            if isinstance(scan, FoundRecord) and (accept is None or accept(record)):
+                return head
         return None
-
-
-def _candidates(data: bytes, base: int) -> Iterator[int]:
-    """Physical offsets of what may be heads of records in bytes of the log."""
-    at = data.find(_MAGIC_PREFIX, _MAGIC_AT)
-    while 0 <= at <= len(data) - _HEAD.size + _MAGIC_AT:
-        _, magic, physical = _HEAD.unpack_from(data, at - _MAGIC_AT)
-        if magic in _MAGICS and physical == base + at - _MAGIC_AT:
-            yield physical
-        at = data.find(_MAGIC_PREFIX, at + 1)
-
-
-def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
-    """Starts of the whole records at the beginning of ``data``, and where the last one ends.
-
-    Args:
-        data: bytes of the log.
-        base: physical offset of the first of them.
-        end: records at or behind this physical offset are left out.
-    """
-    starts = []
-    at, last = 0, min(len(data) - _HEAD.size, end - base - 1)
-    length, unpack, magics = len(data), _HEAD.unpack_from, _MAGICS
-    while at <= last:
-        size, magic, physical = unpack(data, at)
-        following = at + size
-        if (
-            physical != base + at
-            or magic not in magics
-            or size < FIXED_BYTES_V4
-            or following > length
-        ):
-            break
-        starts.append(at)
-        at = following
-    return starts, at
 
 
 def _validator(record: memoryview, position: int, *, check_crc: bool) -> Scan:

@@ -13,7 +13,6 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.limits import MAX_VIEW_ENTRIES
 from broker.store.results import StoreError
 from broker.storetools.view_files import FileRow, StoreChanged, ViewFile
 from broker.storetools.view_log import LogView
@@ -69,9 +68,9 @@ class QueueView:
         return 0 if size in _NO_MESSAGE else position
 
     def entries(
-        self, begin: int, end: int, *, max_entries: int = MAX_VIEW_ENTRIES
+        self, begin: int, end: int, *, max_entries: int | None = None
     ) -> Iterator[ViewedRun]:
-        """The entries of messages ``[begin, end)``, at most ``max_entries`` at a time.
+        """The entries of messages ``[begin, end)``, at most ``max_entries`` in one piece.
 
         An entry may be a filler (``FILLER``), which says that its message was lost or removed.
 
@@ -79,9 +78,10 @@ class QueueView:
             StoreChanged: retention took them meanwhile.
             StoreError: they are not there, or can't be read.
         """
+        most = max_entries or self._row.limits.entries
         while begin < end:
             file = self._row.file_of(begin * ENTRY_BYTES)
-            count = min(end - begin, file.end // ENTRY_BYTES - begin, max_entries)
+            count = min(end - begin, file.end // ENTRY_BYTES - begin, most)
             length = max(count, 1) * ENTRY_BYTES
             yield ViewedRun(begin, self._row.read(begin * ENTRY_BYTES, length))
             begin += count
@@ -157,13 +157,7 @@ class QueueView:
 
     def _store_time(self, offset: int) -> int | None:
         position, size, _ = self._entry(offset)
-        if size in _NO_MESSAGE:
-            return None
-        try:
-            record = self._log.record_at(position)
-        except StoreError:
-            return None
-        return None if record is None else record.store_timestamp_ms
+        return None if size in _NO_MESSAGE else self._log.stored_ms(position)
 
 
 def _is_alive(entry: tuple[int, int, int], log_start: int) -> bool:

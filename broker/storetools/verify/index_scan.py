@@ -341,9 +341,9 @@ class IndexFiles:
                 wrong = f"the entries are of messages at {first} to {last}"
             elif not 0 <= header.used_slots < header.next_entry:
                 wrong = f"{header.used_slots} slots cannot be in use"
-            elif (stored := _stored(view, header.end_offset)) not in {None, header.end_ms}:
+            elif (stored := view.log.stored_ms(header.end_offset)) not in {None, header.end_ms}:
                 wrong = f"the last message was stored at {stored}, not {header.end_ms}"
-            elif (stored := _stored(view, header.begin_offset)) not in {None, header.begin_ms}:
+            elif (stored := view.log.stored_ms(header.begin_offset)) not in {None, header.begin_ms}:
                 wrong = f"the first message was stored at {stored}, not {header.begin_ms}"
                 header = header._replace(begin_ms=stored or 0)
             if wrong is None:
@@ -393,14 +393,6 @@ class IndexFiles:
             end = self.claims.end
             sentence = f"the index lacks {later} keys of messages behind {end} of the log"
             findings.derived("index-missing", path, None, sentence)
-
-
-def _stored(view: StoreView, position: int) -> int | None:
-    try:
-        record = view.log.record_at(position)
-    except StoreError:
-        return None
-    return None if record is None else record.store_timestamp_ms
 
 
 def load_index(directory: Path, findings: Findings) -> IndexFiles:

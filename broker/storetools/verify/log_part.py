@@ -17,7 +17,6 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.redispatch import Gathering, LogRow, row_of
-from broker.store.results import StoreError
 from broker.storetools.verify import compiled
 from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
@@ -25,28 +24,19 @@ from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, WalkedQueue
 from broker.storetools.view import StoreView
-from broker.storetools.view_log import chain
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (
-    FIXED_BYTES_V4,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
     MIN_TAIL_BYTES,
+    FoundRecord,
+    Invalid,
+    chain,
 )
 
 CHUNK_BYTES: Final = 1024 * 1024
 """What is looked at together: it stays in the processor's cache while that is done."""
 
-MAX_RECORD_BYTES: Final = 128 * 1024 * 1024
-"""What says that it is longer is no record: a thirty-second part of that is the default."""
-
 _START: Final = Struct(">II")
-_HEAD: Final = Struct(">II20xq")
-_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
-_MAGIC_AT: Final = 4
-_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
-_SEARCH_BYTES: Final = 256 * 1024
 
 Tell = Callable[[int], None]
 """Told how many bytes of the log have been walked."""
@@ -238,7 +228,10 @@ class LogPart:
         self._gathering.add(rows)
         self._index.compare(keys, base + end)
         self._gather()
-        return base + end if bad is None else self._bad_lengths(base + bad)
+        if bad is None:
+            return base + end
+        bad += base
+        return self._damage(bad, f"the lengths in the record at {bad} don't make it up")
 
     def _gather(self, *, at_end: bool = False) -> None:
         if at_end or self._gathering.full():
@@ -253,36 +246,29 @@ class LogPart:
         self._damaged.add(begin, end)
         self._findings.damage("record", self._plan.path, begin, why)
 
-    def _bad_lengths(self, position: int) -> int:
-        return self._damage(position, f"the lengths in the record at {position} don't make it up")
-
     def _step(self, position: int) -> tuple[int, bool]:
         """Where to go on behind what is no record, or a long one; whether the file ends there."""
         left = self._plan.file_end - position
         if left < MIN_TAIL_BYTES:
             return self._plan.end, True
-        head = self._read(position, min(left, FIXED_BYTES_V4))
-        size, magic = _START.unpack_from(head)
-        if magic == MAGIC_BLANK and size == left:
-            return self._plan.end, True
+        size, magic = _START.unpack_from(self._read(position, _START.size))
         if magic == MAGIC_BLANK:
-            self._findings.damage(
-                "blank",
-                self._plan.path,
-                position,
-                f"the blank record at {position} says {size} bytes, {left} are left in its file",
-            )
+            if size != left:
+                why = f"the blank record at {position} says {size} bytes, {left} are left in its"
+                self._findings.damage("blank", self._plan.path, position, f"{why} file")
             return self._plan.end, True
-        limit = min(left, MAX_RECORD_BYTES)
-        if magic in _MAGICS and CHUNK_BYTES < size <= limit and len(head) == FIXED_BYTES_V4:
-            _, _, physical = _HEAD.unpack_from(head)
-            behind = self._records_at(self._read(position, size), position)
-            if physical == position and behind > position:
+        record, scan = self._view.log.look(position)
+        if isinstance(scan, Invalid):
+            return self._damage(position, scan.reason), False
+        if isinstance(scan, FoundRecord) and position + size <= self._plan.end:
+            behind = self._records_at(record, position)
+            if behind > position:
                 return behind, False
-        return self._damage(position, _why(head, position, left)), False
+        why = f"nothing has been written at {position}, though the log goes on"
+        return self._damage(position, why), False
 
     def _damage(self, position: int, why: str) -> int:
-        following = self._next_sound(position + 1)
+        following = self._view.log.next_sound(position + 1, self._plan.end)
         end = self._plan.end if following is None else following
         self._damaged.add(position, end)
         if end == self._plan.end < self._plan.lost_until:
@@ -292,35 +278,3 @@ class LogPart:
             "log", self._plan.path, position, f"{why}; {end - position} bytes are no good"
         )
         return end
-
-    def _next_sound(self, position: int) -> int | None:
-        end = self._plan.end
-        while position + FIXED_BYTES_V4 <= end:
-            length = min(_SEARCH_BYTES, end - position)
-            piece = bytes(self._read(position, length))
-            at = piece.find(_MAGIC_PREFIX, _MAGIC_AT)
-            while 0 <= at <= length - _HEAD.size + _MAGIC_AT:
-                _, magic, physical = _HEAD.unpack_from(piece, at - _MAGIC_AT)
-                candidate = position + at - _MAGIC_AT
-                if magic in _MAGICS and physical == candidate and self._is_sound(candidate):
-                    return candidate
-                at = piece.find(_MAGIC_PREFIX, at + 1)
-            position += max(length - _HEAD.size, 1)
-        return None
-
-    def _is_sound(self, position: int) -> bool:
-        try:
-            return self._view.log.record_at(position) is not None
-        except StoreError:
-            return False
-
-
-def _why(head: memoryview, position: int, left: int) -> str:
-    size, magic = _START.unpack_from(head)
-    if not size and not magic:
-        return f"nothing has been written at {position}, though the log goes on"
-    if magic not in _MAGICS:
-        return f"no record begins at {position}: its magic is {magic:#010x}"
-    if not FIXED_BYTES_V4 <= size <= left:
-        return f"the record at {position} says {size} bytes, {left} are left in its file"
-    return f"the record at {position} says that it lies elsewhere"

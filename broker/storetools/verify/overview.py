@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.store.results import StoreError
 from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, is_open
 from broker.storetools.verify.index_scan import load_index
@@ -98,7 +97,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
         end=end.position,
         log_files=len(view.log.files),
         log_bytes=end.position - view.log.start,
-        first_ms=_stored(view, view.log.start),
+        first_ms=view.log.stored_ms(view.log.start),
         last_ms=last_ms,
         torn=end.torn,
         running=is_open(root),
@@ -131,18 +130,10 @@ def _topic(view: StoreView, topic: str) -> tuple[TopicRow, dict[tuple[str, int],
         ends[topic, queue_id] = high
         messages += high - low
         if high > low:
-            stored = _stored(view, queue.last_position(high))
+            stored = view.log.stored_ms(queue.last_position(high))
             last_ms = max(last_ms or 0, stored or 0) or None
     low, high = min(lows, default=0), max(ends.values(), default=0)
     return TopicRow(topic, len(queues), low, high, messages, last_ms), ends
-
-
-def _stored(view: StoreView, position: int) -> int | None:
-    try:
-        record = view.log.record_at(position)
-    except StoreError:
-        return None
-    return None if record is None else record.store_timestamp_ms
 
 
 def _groups(tables: side_files.Tables, ends: dict[tuple[str, int], int]) -> list[GroupRow]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
@@ -125,8 +126,10 @@ __all__ = [
     "Scan",
     "blank",
     "body_crc",
+    "chain",
     "encode_record",
     "examine",
+    "find_heads",
     "host_bytes",
     "host_of",
     "locate",
@@ -402,3 +405,68 @@ def examine(
                 f"the body of the record at {position} has CRC {actual:#x}, not {stored:#x}"
             )
     return FoundRecord(size)
+
+
+# Size, magic and physical offset.
+_PLACED_HEAD: Final = Struct(">II20xq")
+_MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
+_MAGIC_AT: Final = 4
+_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+
+
+def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
+    """Starts of the whole records at the beginning of ``data``, and where the last one ends.
+
+    It goes from head to head: size, magic and physical offset have to fit. Lengths within a record
+    and CRCs are not looked at, so a walk costs a fraction of a microsecond a record.
+
+    Args:
+        data: bytes of the log.
+        base: physical offset of the first of them.
+        end: records at or behind this physical offset are left out.
+    """
+    starts = []
+    at, last = 0, min(len(data) - _PLACED_HEAD.size, end - base - 1)
+    length, unpack, magics = len(data), _PLACED_HEAD.unpack_from, _MAGICS
+    while at <= last:
+        size, magic, physical = unpack(data, at)
+        following = at + size
+        if (
+            physical != base + at
+            or magic not in magics
+            or size < FIXED_BYTES_V4
+            or following > length
+        ):
+            break
+        starts.append(at)
+        at = following
+    return starts, at
+
+
+def find_heads(
+    read: Callable[[int, int], Buffer], begin: int, stop: int, *, end: int, step: int
+) -> Iterator[int]:
+    """Physical offsets in ``[begin, stop)`` at which the head of a record may stand.
+
+    A head is known by its magic and by its own physical offset; whether a record follows it is for
+    the caller to find out.
+
+    Args:
+        read: gives bytes of one log file, by physical offset and length.
+        begin, stop: where to look.
+        end: where the bytes of the file end.
+        step: bytes to read at once, more than a head has.
+    """
+    while begin < stop:
+        # As bytes: a view can't be searched.
+        data = bytes(read(begin, min(step, end - begin)))
+        at = data.find(_MAGIC_PREFIX, _MAGIC_AT) - _MAGIC_AT
+        while 0 <= at <= len(data) - _PLACED_HEAD.size:
+            _, magic, physical = _PLACED_HEAD.unpack_from(data, at)
+            if magic in _MAGICS and physical == begin + at < stop:
+                yield physical
+            at = data.find(_MAGIC_PREFIX, at + _MAGIC_AT + 1) - _MAGIC_AT
+        if begin + len(data) >= end:
+            return
+        # The next step begins within this one: a head may lie across the border.
+        begin += len(data) - _PLACED_HEAD.size + 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.message_store import MessageStore
-from broker.storetools.view import Damage, LogEnd, QueueRange, StoreError, StoreView
+from broker.storetools.view import Damage, LogEnd, QueueRange, StoreError, StoreView, ViewLimits
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
@@ -116,11 +116,8 @@ def test_a_log_over_several_disks_is_one_log(root: Path, tmp_path: Path) -> None
     assert numbers(found_by(StoreView(root, commit_log=[other, root / "commitlog"]))[0])
 
 
-def test_more_files_than_are_kept_open_are_read(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.storetools.view_files.MAX_OPEN_VIEW_FILES", 2)
-    view = StoreView(root)
+def test_more_files_than_are_kept_open_are_read(root: Path) -> None:
+    view = StoreView(root, limits=ViewLimits(open_files=2))
     assert numbers(found_by(view)[0]) == list(range(COUNT))
     assert sum(file.is_open for file in view.log.files) == 2
 

@@ -13,9 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storetools import view_log
-from broker.storetools.view import LogEnd, StoreError, StoreView
-from broker.storetools.view_files import FileRow
+from broker.storetools.view import LogEnd, StoreError, StoreView, ViewLimits
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened
@@ -197,13 +195,9 @@ def test_copies_of_records_within_a_body_are_not_taken_for_records(tmp_path: Pat
     store.close()
 
 
-def test_a_border_is_found_far_from_the_beginning_of_a_file(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(view_log, "MAX_RECORD_BYTES", 700)
-    monkeypatch.setattr(view_log, "VIEW_SEARCH_BYTES", 150)
-    monkeypatch.setattr(view_log, "VIEW_CHUNK_BYTES", 500)
-    view = StoreView(root)
+def test_a_border_is_found_far_from_the_beginning_of_a_file(root: Path) -> None:
+    limits = ViewLimits(overlap_bytes=700, search_bytes=150, chunk_bytes=500)
+    view = StoreView(root, limits=limits)
     end = view.log_end().position
     whole = [record.physical_offset for record in found_by(view)[0]]
     for cut in range(0, end + 1000, 97):
@@ -217,11 +211,8 @@ def test_a_border_is_found_far_from_the_beginning_of_a_file(
     assert [found.begin for found in found_by(view)[1]] == [wound]
 
 
-def test_a_record_that_no_chunk_holds_is_found_and_followed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(view_log, "VIEW_CHUNK_BYTES", 64)
-    view = StoreView(root)
+def test_a_record_that_no_chunk_holds_is_found_and_followed(root: Path) -> None:
+    view = StoreView(root, limits=ViewLimits(chunk_bytes=64))
     whole = positions_of(root)
     assert view.log_end() == StoreView(root).log_end()
     assert view.log.first_start(whole[5] + 1, whole[-1]) == whole[6]
@@ -261,7 +252,7 @@ def test_what_says_that_it_is_larger_than_any_record_is_none(tmp_path: Path) -> 
     """It would be read into memory as a whole."""
     store = opened(tmp_path)
     small, large = (store.put(message(b"x" * length)) for length in (10, 5000))
-    log = view_log.LogView(FileRow([store.paths.commit_log], "the log"), synced_ms=0, longest=1000)
+    log = StoreView(tmp_path, limits=ViewLimits(longest_bytes=1000)).log
     assert log.record_at(small.physical_offset) is not None
     assert log.record_at(large.physical_offset) is None
     store.close()
