@@ -35,7 +35,7 @@ from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.group import NotifyConsumerIdsChangedRequestHeader
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -355,13 +355,13 @@ class GroupNews:
                 and (config is None or config.notify_consumer_ids_changed_enable)
             ):
                 continue
-            header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+            header = ConsumerGroupRequestHeader(consumer_group=group)
             for connection in self._state.consumers.connections(group):
                 _push(connection, header)
                 yield
 
 
-def _push(connection: Connection, header: NotifyConsumerIdsChangedRequestHeader) -> None:
+def _push(connection: Connection, header: ConsumerGroupRequestHeader) -> None:
     request = Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
     # A member that is gone or takes nothing finds out by its own rebalance timer.
     with suppress(RemotingError):

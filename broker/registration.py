@@ -42,10 +42,9 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.registration import (
-    QueryDataVersionRequestHeader,
+    BrokerRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
-    UnRegisterBrokerRequestHeader,
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.tasks import Supervisor
@@ -123,7 +122,7 @@ class Announcement:
 
     def query_version(self, version: DataVersion) -> Command:
         """QUERY_DATA_VERSION: is this the newest that the name server knows?"""
-        header = QueryDataVersionRequestHeader(
+        header = BrokerRequestHeader(
             broker_name=self.broker_name,
             broker_addr=self.address,
             cluster_name=self.cluster,
@@ -133,7 +132,7 @@ class Announcement:
 
     def unregister(self) -> Command:
         """UNREGISTER_BROKER."""
-        header = UnRegisterBrokerRequestHeader(
+        header = BrokerRequestHeader(
             broker_name=self.broker_name,
             broker_addr=self.address,
             cluster_name=self.cluster,

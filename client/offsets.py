@@ -31,14 +31,10 @@ from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.pull import (
-    GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    QueryConsumerOffsetResponseHeader,
-    SearchOffsetResponseHeader,
+    OffsetResponseHeader,
+    QueueRequestHeader,
 )
 from remoting.protocol.queue import MessageQueue
 
@@ -92,11 +88,11 @@ class Offsets:
 
     async def minimum(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
-        header = GetMinOffsetRequestHeader(
+        header = QueueRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
-        return read_header(answer, GetMinOffsetResponseHeader, queue).offset
+        return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def maximum(self, queue: MessageQueue) -> int:
         """The offset that the next message will get."""
@@ -104,17 +100,17 @@ class Offsets:
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
-        return read_header(answer, GetMaxOffsetResponseHeader, queue).offset
+        return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset that the broker finds for a store time: one near it, by its own rules."""
         header = search_header(queue, timestamp_ms)
         answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        return read_header(answer, SearchOffsetResponseHeader, queue).offset
+        return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
         """When the oldest message was stored, ms; -1 for none."""
-        header = GetEarliestMsgStoretimeRequestHeader(
+        header = QueueRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
         answer = await self._ask(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header)
@@ -136,7 +132,7 @@ class Offsets:
         """
         header = committed_header(queue, group, by_broker=True)
         answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, group=group)
-        return read_header(answer, QueryConsumerOffsetResponseHeader, queue).offset
+        return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def in_table(self, queue: MessageQueue, group: str) -> int | None:
         """What the broker's whole table has for a group; None: nothing.

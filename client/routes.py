@@ -40,9 +40,9 @@ from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
-from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
 from remoting.protocol.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -451,7 +451,7 @@ class RouteSubscription:
         """What a name server or broker asks of us: only route changes are anything to us now."""
         if command.code == OwnRequestCode.ROUTE_CHANGED:
             try:
-                routes.changed(command.read(RouteChangedRequestHeader).topic)
+                routes.changed(command.read(TopicRequestHeader).topic)
             except HeaderError:
                 return None
             return None

@@ -47,28 +47,25 @@ from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (
-    AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
-    DeleteKVConfigRequestHeader,
+    BrokerNameRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
-    GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
+    KVKeyRequestHeader,
     PutKVConfigRequestHeader,
-    WipeWritePermOfBrokerRequestHeader,
+    TopicRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
 from remoting.protocol.headers.registration import (
     BrokerHeartbeatRequestHeader,
+    BrokerRequestHeader,
     GetBrokerMemberGroupRequestHeader,
-    QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
-    RegisterTopicRequestHeader,
-    UnRegisterBrokerRequestHeader,
 )
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.settings import ConfigError
@@ -100,7 +97,7 @@ def register_broker(state: SharedState, request: Command, peer: Peer) -> Command
 
 def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Command:
     """UNREGISTER_BROKER: a broker stops in an orderly way."""
-    header = request.read(UnRegisterBrokerRequestHeader)
+    header = request.read(BrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
     state.apply(change, f"it unregistered from {peer.remote_text}", expected=True)
     return request.reply()
@@ -108,7 +105,7 @@ def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Comma
 
 def query_data_version(state: SharedState, request: Command, _: Peer) -> Command:
     """QUERY_DATA_VERSION: whether a registration would tell anything new."""
-    header = request.read(QueryDataVersionRequestHeader)
+    header = request.read(BrokerRequestHeader)
     version = decode(DataVersion, request.body) if request.body else DataVersion()
     changed, known = state.routes.compare_version(header.broker_addr, version, state.now_ms)
     return request.reply(
@@ -136,7 +133,7 @@ def get_broker_member_group(state: SharedState, request: Command, _: Peer) -> Co
 
 def register_topic(state: SharedState, request: Command, _: Peer) -> Command:
     """REGISTER_TOPIC_IN_NAMESRV: a topic's place by somebody else's word (5.x)."""
-    topic = request.read(RegisterTopicRequestHeader).topic
+    topic = request.read(TopicRequestHeader).topic
     problem = _name_problem(topic)
     if problem is not None:
         return request.reply(ResponseCode.SYSTEM_ERROR, problem)
@@ -329,7 +326,7 @@ def delete_topic(state: SharedState, request: Command, _: Peer) -> Command:
 
 def wipe_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
     """WIPE_WRITE_PERM_OF_BROKER: clients send no more to a broker that is to be stopped."""
-    name = request.read(WipeWritePermOfBrokerRequestHeader).broker_name
+    name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.wipe_write_permission(name)
     state.apply(change, "write permission wiped")
     return request.reply(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
@@ -337,7 +334,7 @@ def wipe_write_permission(state: SharedState, request: Command, _: Peer) -> Comm
 
 def add_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
     """ADD_WRITE_PERM_OF_BROKER: and here they send again."""
-    name = request.read(AddWritePermOfBrokerRequestHeader).broker_name
+    name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.add_write_permission(name)
     state.apply(change, "write permission added")
     return request.reply(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
@@ -381,13 +378,13 @@ async def put_kv(state: SharedState, request: Command, peer: Peer) -> Command:
 
 async def delete_kv(state: SharedState, request: Command, peer: Peer) -> Command:
     """DELETE_KV_CONFIG; that it isn't there is a success too."""
-    header = request.read(DeleteKVConfigRequestHeader)
+    header = request.read(KVKeyRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, None))
 
 
 def get_kv(state: SharedState, request: Command, _: Peer) -> Command:
     """GET_KV_CONFIG."""
-    header = request.read(GetKVConfigRequestHeader)
+    header = request.read(KVKeyRequestHeader)
     value = state.kv.get(header.namespace, header.key)
     if value is None:
         return request.reply(

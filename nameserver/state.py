@@ -25,7 +25,8 @@ from remoting.errors import RemotingError
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
-from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 
 T = TypeVar("T")
 
@@ -216,7 +217,7 @@ def _read_properties(text: bytes) -> dict[str, str]:
 
 
 def _tell(peer: Peer, topic: str) -> None:
-    header = RouteChangedRequestHeader(topic=topic)
+    header = TopicRequestHeader(topic=topic)
     try:
         peer.send_oneway(Command.request(OwnRequestCode.ROUTE_CHANGED, header, oneway=True))
     except RemotingError as error:

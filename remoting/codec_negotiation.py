@@ -8,13 +8,11 @@ does not know, and nothing changes. Requests of the server itself stay JSON.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Final
 
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
-from remoting.protocol.errors import HeaderError
 from remoting.protocol.frame import encode, encode_head
 
 FIELD: Final = "pmqCodecs"
@@ -85,19 +83,6 @@ class CodecNegotiation:
         self._owed = None
         self.agreed = True
         return _with_pair(command, encode)
-
-
-def type_answer(answer: Command, request_code: int) -> None:
-    """Give a msgpack answer its typed header: positions alone have no names.
-
-    One that does not fit stays as it is, and says so when it is read.
-    """
-    from remoting.protocol.headers import RESPONSE_HEADERS  # noqa: PLC0415 - made when first asked
-
-    header_type = RESPONSE_HEADERS.get(request_code)
-    if header_type is not None:
-        with contextlib.suppress(HeaderError):
-            answer.header = answer.read(header_type)
 
 
 def _head(command: Command) -> bytes:

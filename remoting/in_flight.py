@@ -18,7 +18,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from remoting.codec_negotiation import type_answer
 from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -226,8 +225,6 @@ class PendingRequests:
         pending = self._table.pop(response.opaque, None)
         if pending is None or pending.future.done():
             return False
-        if response.values is not None:
-            type_answer(response, pending.code)
         pending.future.set_result(response)
         return True
 

@@ -42,11 +42,11 @@ from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
-    GetConsumerListByGroupRequestHeader,
+    ConsumerGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
-from remoting.protocol.own_codes import CONFLICT, DescribeConsumerGroupRequestHeader
+from remoting.protocol.own_codes import CONFLICT
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class ClientProcessor:
 
     def consumer_list(self, command: Command, _: Connection) -> Command:
         """GET_CONSUMER_LIST_BY_GROUP: the client ids of a group's members."""
-        header = command.read(GetConsumerListByGroupRequestHeader)
+        header = command.read(ConsumerGroupRequestHeader)
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
             return command.reply(
@@ -267,7 +267,7 @@ class DescriptionProcessor:
 
     def describe(self, command: Command, _: Connection) -> Command:
         """DESCRIBE_CONSUMER_GROUP: also of groups that are offline, whose offsets are here."""
-        name = command.read(DescribeConsumerGroupRequestHeader).consumer_group
+        name = command.read(ConsumerGroupRequestHeader).consumer_group
         self._watch.look(name)
         group = self._state.consumers.groups.get(name)
         found = self._state.findings.of(name)

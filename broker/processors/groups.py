@@ -30,13 +30,13 @@ from remoting.protocol.bodies.stats import GroupList
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.group import (
+    ConsumerGroupRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
-    GetConsumerConnectionListRequestHeader,
     GetProducerConnectionListRequestHeader,
-    GetSubscriptionGroupConfigRequestHeader,
+    GroupRequestHeader,
 )
-from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class GroupProcessor:
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings."""
-        name = command.read(GetSubscriptionGroupConfigRequestHeader).group
+        name = command.read(GroupRequestHeader).group
         config = self._state.groups.get(name)
         if config is None:
             raise RequestRefused(
@@ -97,7 +97,7 @@ class GroupProcessor:
 
     def consumer_connections(self, command: Command, _: Connection) -> Command:
         """GET_CONSUMER_CONNECTION_LIST: who consumes in a group, and what."""
-        name = command.read(GetConsumerConnectionListRequestHeader).consumer_group
+        name = command.read(ConsumerGroupRequestHeader).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
             raise RequestRefused(
@@ -123,7 +123,7 @@ class GroupProcessor:
 
     def consumed_by(self, command: Command, _: Connection) -> Command:
         """QUERY_TOPIC_CONSUME_BY_WHO: the groups that subscribe a topic or have offsets in it."""
-        topic = command.read(QueryTopicConsumeByWhoRequestHeader).topic
+        topic = command.read(TopicRequestHeader).topic
         groups = self._state.consumers.groups_of(topic) | self._state.offsets.groups_of(topic)
         return command.reply(body=encode(GroupList(group_list=sorted(groups))))
 

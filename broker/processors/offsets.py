@@ -22,21 +22,16 @@ from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
     LockBatchResponseBody,
-    UnlockBatchRequestBody,
 )
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import (
-    GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
+    OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
+    QueueRequestHeader,
     SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.own_codes import TAKE_LOCKS
@@ -83,7 +78,7 @@ class OffsetProcessor:
         """GET_MAX_OFFSET: the offset of the next message to come."""
         header = command.read(GetMaxOffsetRequestHeader)
         offset = self._state.store.max_offset(header.topic, header.queue_id)
-        return command.reply(header=GetMaxOffsetResponseHeader(offset=offset))
+        return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def update(self, command: Command, _: Connection) -> Command:
         """UPDATE_CONSUMER_OFFSET: always taken, as 4.9 does."""
@@ -111,17 +106,17 @@ class OffsetProcessor:
         """SEARCH_OFFSET_BY_TIMESTAMP: the message stored nearest to a time."""
         header = command.read(SearchOffsetRequestHeader)
         offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
-        return command.reply(header=SearchOffsetResponseHeader(offset=offset))
+        return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def minimum(self, command: Command, _: Connection) -> Command:
         """GET_MIN_OFFSET: the first offset that is still there."""
-        header = command.read(GetMinOffsetRequestHeader)
+        header = command.read(QueueRequestHeader)
         offset = self._state.store.min_offset(header.topic, header.queue_id)
-        return command.reply(header=GetMinOffsetResponseHeader(offset=offset))
+        return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def earliest(self, command: Command, _: Connection) -> Command:
         """GET_EARLIEST_MSG_STORETIME: of a queue's first message, -1 if it has none."""
-        header = command.read(GetEarliestMsgStoretimeRequestHeader)
+        header = command.read(QueueRequestHeader)
         stored_ms = self._state.store.earliest_store_time(header.topic, header.queue_id)
         return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
 
@@ -152,7 +147,7 @@ class OffsetProcessor:
 
 
 def _offset(command: Command, offset: int) -> Command:
-    return command.reply(header=QueryConsumerOffsetResponseHeader(offset=offset))
+    return command.reply(header=OffsetResponseHeader(offset=offset))
 
 
 class LockProcessor:
@@ -182,6 +177,6 @@ class LockProcessor:
 
     def unlock(self, command: Command, _: Connection) -> Command:
         """UNLOCK_BATCH_MQ: give locks back."""
-        body = decode(UnlockBatchRequestBody, command.body)
+        body = decode(LockBatchRequestBody, command.body)
         self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()

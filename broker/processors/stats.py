@@ -28,10 +28,9 @@ from remoting.protocol.bodies.stats import (
 )
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader
+from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader, TopicRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
     QueryConsumeQueueRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
@@ -70,7 +69,7 @@ class FigureProcessor:
 
     def topic_stats(self, command: Command, connection: Connection) -> Answer:
         """GET_TOPIC_STATS_INFO: what each queue of a topic holds."""
-        name = command.read(GetTopicStatsInfoRequestHeader).topic
+        name = command.read(TopicRequestHeader).topic
         topic = self._state.topics.get(name)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")

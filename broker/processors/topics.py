@@ -26,15 +26,13 @@ from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
     TopicConfig,
-    TopicConfigAndQueueMapping,
     TopicConfigSerializeWrapper,
 )
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (
     CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetTopicConfigRequestHeader,
+    TopicRequestHeader,
 )
 from remoting.protocol.names import SCHEDULE_TOPIC
 
@@ -83,7 +81,7 @@ class TopicProcessor:
 
     def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
         """DELETE_TOPIC_IN_BROKER: settings and queues go, consumers' offsets stay, as in 4.9."""
-        topic = command.read(DeleteTopicRequestHeader).topic
+        topic = command.read(TopicRequestHeader).topic
         self._check_name(topic)
         self._state.topics.delete(topic, self._state.clock.now_ms())
         self._state.store.delete_topic(topic)
@@ -103,13 +101,13 @@ class TopicProcessor:
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_TOPIC_CONFIG: one topic's settings."""
-        name = command.read(GetTopicConfigRequestHeader).topic
+        name = command.read(TopicRequestHeader).topic
         config = self._state.topics.get(name)
         if config is None:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
             )
-        body = TopicConfigAndQueueMapping(
+        body = TopicConfig(
             topic_name=config.topic_name,
             read_queue_nums=config.read_queue_nums,
             write_queue_nums=config.write_queue_nums,

@@ -12,14 +12,12 @@ from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.admin import (
-    AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
-    DeleteKVConfigRequestHeader,
-    GetKVConfigRequestHeader,
+    BrokerNameRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
+    KVKeyRequestHeader,
     PutKVConfigRequestHeader,
-    WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
 
@@ -55,7 +53,7 @@ class BrokerAdmin(AdminBase):
         self._life.check()
         answers = await self._context.name_servers.ask_all(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-            WipeWritePermOfBrokerRequestHeader(broker_name=broker),
+            BrokerNameRequestHeader(broker_name=broker),
         )
         kind = WipeWritePermOfBrokerResponseHeader
         return max(read_header(answer, kind, None, broker).wipe_topic_count for answer in answers)
@@ -65,7 +63,7 @@ class BrokerAdmin(AdminBase):
         self._life.check()
         answers = await self._context.name_servers.ask_all(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
-            AddWritePermOfBrokerRequestHeader(broker_name=broker),
+            BrokerNameRequestHeader(broker_name=broker),
         )
         kind = AddWritePermOfBrokerResponseHeader
         return max(read_header(answer, kind, None, broker).add_topic_count for answer in answers)
@@ -83,7 +81,7 @@ class BrokerAdmin(AdminBase):
         self._life.check()
         answer = await self._context.name_servers.ask(
             RequestCode.GET_KV_CONFIG,
-            GetKVConfigRequestHeader(namespace=namespace, key=key),
+            KVKeyRequestHeader(namespace=namespace, key=key),
             accept=_FOUND_OR_NOT,
         )
         if answer.code != ResponseCode.SUCCESS:
@@ -95,7 +93,7 @@ class BrokerAdmin(AdminBase):
         self._life.check()
         await self._context.name_servers.ask_all(
             RequestCode.DELETE_KV_CONFIG,
-            DeleteKVConfigRequestHeader(namespace=namespace, key=key),
+            KVKeyRequestHeader(namespace=namespace, key=key),
         )
 
     async def kv(self, namespace: str) -> dict[str, str]:

@@ -43,19 +43,17 @@ from remoting.protocol.bodies.group import (
 )
 from remoting.protocol.bodies.stats import ConsumeStats, GroupList, OffsetWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.group import (
+    ConsumerGroupRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
-    GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetProducerConnectionListRequestHeader,
-    GetSubscriptionGroupConfigRequestHeader,
+    GroupRequestHeader,
 )
-from remoting.protocol.headers.query import (
-    GetConsumeStatsRequestHeader,
-    QueryTopicConsumeByWhoRequestHeader,
-)
+from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import is_system_group, is_tool_group
-from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 
@@ -168,7 +166,7 @@ class GroupAdmin(AdminBase):
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
         try:
             answer = await self._remote.call(
-                address, code, GetSubscriptionGroupConfigRequestHeader(group=group), group=group
+                address, code, GroupRequestHeader(group=group), group=group
             )
         except NotSupported:
             return (await self.group_configs(address)).get(group)
@@ -188,7 +186,7 @@ class GroupAdmin(AdminBase):
         names: set[str] = set()
         for address in (await self._masters_of(topic)).values():
             answer = await self._remote.call(
-                address, code, QueryTopicConsumeByWhoRequestHeader(topic=topic), topic=topic
+                address, code, TopicRequestHeader(topic=topic), topic=topic
             )
             names |= set(self._decode(GroupList, answer, code, address).group_list)
         return sorted(names)
@@ -197,7 +195,7 @@ class GroupAdmin(AdminBase):
         """Who consumes in a group, and what. Raises NotOnline when nobody does."""
         check_group(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        header = ConsumerGroupRequestHeader(consumer_group=group)
         merged: ConsumerConnection | None = None
         absent: NotOnline | None = None
         for address in (await self._masters()).values():
@@ -320,7 +318,7 @@ class MemberAdmin(GroupAdmin):
         raise failure
 
     async def _describe(self, broker: str, address: str, group: str) -> GroupDescription:
-        own = DescribeConsumerGroupRequestHeader(consumer_group=group)
+        own = ConsumerGroupRequestHeader(consumer_group=group)
         code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
         try:
             answer = await self._remote.call(address, code, own, group=group)
@@ -331,7 +329,7 @@ class MemberAdmin(GroupAdmin):
 
     async def _connections(self, address: str, group: str) -> GroupDescription:
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        header = ConsumerGroupRequestHeader(consumer_group=group)
         try:
             answer = await self._remote.call(address, code, header, group=group)
         except NotOnline:

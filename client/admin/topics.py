@@ -12,18 +12,15 @@ from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import TopicList, TopicOffset, TopicStatsTable
 from remoting.protocol.bodies.topic import (
     TopicConfig,
-    TopicConfigAndQueueMapping,
     TopicConfigSerializeWrapper,
 )
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import (
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
-    DeleteTopicRequestHeader,
     GetRouteInfoRequestHeader,
-    GetTopicConfigRequestHeader,
+    TopicRequestHeader,
 )
-from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
@@ -140,7 +137,7 @@ class TopicAdmin(AdminBase):
             await self._remote.call(
                 address,
                 RequestCode.DELETE_TOPIC_IN_BROKER,
-                DeleteTopicRequestHeader(topic=topic),
+                TopicRequestHeader(topic=topic),
                 topic=topic,
             )
         await self._context.name_servers.ask_all(
@@ -181,9 +178,9 @@ class TopicAdmin(AdminBase):
         for name, address in (await self._masters_of(topic)).items():
             try:
                 answer = await self._remote.call(
-                    address, code, GetTopicConfigRequestHeader(topic=topic), topic=topic
+                    address, code, TopicRequestHeader(topic=topic), topic=topic
                 )
-                found[name] = self._decode(TopicConfigAndQueueMapping, answer, code, address)
+                found[name] = self._decode(TopicConfig, answer, code, address)
             except NotSupported:
                 found[name] = await self._listed_config(address, topic)
         return found
@@ -223,7 +220,7 @@ class TopicAdmin(AdminBase):
         found: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._masters_of(topic)).values():
             answer = await self._remote.call(
-                address, code, GetTopicStatsInfoRequestHeader(topic=topic), topic=topic
+                address, code, TopicRequestHeader(topic=topic), topic=topic
             )
             found |= self._decode(TopicStatsTable, answer, code, address).offset_table
         return dict(sorted(found.items()))

@@ -33,7 +33,7 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
-from remoting.protocol.headers.group import GetConsumerConnectionListRequestHeader
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
 
@@ -182,7 +182,7 @@ async def _members_at(context: ClientContext, group: str, address: str) -> Consu
     answer = await context.remote.call(
         address,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        GetConsumerConnectionListRequestHeader(consumer_group=group),
+        ConsumerGroupRequestHeader(consumer_group=group),
         accept=_ONLINE_OR_NOT,
         group=group,
     )

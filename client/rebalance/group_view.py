@@ -30,10 +30,10 @@ from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
-from remoting.protocol.headers.group import GetConsumerListByGroupRequestHeader
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.names import retry_topic
-from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 _log = Log("client")
@@ -123,7 +123,7 @@ class GroupView:
         answer = await self._context.remote.call(
             address,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            GetConsumerListByGroupRequestHeader(consumer_group=self._group),
+            ConsumerGroupRequestHeader(consumer_group=self._group),
             group=self._group,
         )
         try:
@@ -174,7 +174,7 @@ async def describe(context: ClientContext, address: str, group: str) -> GroupDes
     answer: Command = await context.remote.call(
         address,
         OwnRequestCode.DESCRIBE_CONSUMER_GROUP,
-        DescribeConsumerGroupRequestHeader(consumer_group=group),
+        ConsumerGroupRequestHeader(consumer_group=group),
         accept=_SERVED_OR_NOT,
         group=group,
     )

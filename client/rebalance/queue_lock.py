@@ -36,7 +36,6 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import (
     LockBatchRequestBody,
     LockBatchResponseBody,
-    UnlockBatchRequestBody,
 )
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
@@ -359,7 +358,7 @@ class LockKeeper:
             ) from error
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
-        body = UnlockBatchRequestBody(
+        body = LockBatchRequestBody(
             consumer_group=self._group, client_id=self._context.client_id, mq_set=queues
         )
         until = self._loop.time() + UNLOCK_TIMEOUT
@@ -378,7 +377,7 @@ class LockKeeper:
             return
 
     async def _unlocked(
-        self, queues: list[MessageQueue], body: UnlockBatchRequestBody
+        self, queues: list[MessageQueue], body: LockBatchRequestBody
     ) -> PocketMQError | None:
         try:
             await self._context.remote.call(

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import (
+    OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
@@ -105,7 +105,7 @@ def committed_offset(answer: Command) -> int | None:
     """
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
-    offset = answer.read(QueryConsumerOffsetResponseHeader).offset
+    offset = answer.read(OffsetResponseHeader).offset
     return offset if offset >= 0 else None
 
 

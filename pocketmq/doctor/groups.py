@@ -34,16 +34,14 @@ from remoting.protocol.bodies.group import SubscriptionGroupWrapper
 from remoting.protocol.bodies.heartbeat import ConsumeFromWhere, MessageModel
 from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.group import (
-    GetConsumerConnectionListRequestHeader,
+    ConsumerGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )
-from remoting.protocol.headers.query import (
-    GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
-)
+from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group, is_tool_group
-from remoting.protocol.own_codes import DescribeConsumerGroupRequestHeader, OwnRequestCode
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 PAGE: Final = f"{DOCS}consumer-groups.md"
@@ -133,7 +131,7 @@ def _describe(case: Case, name: str) -> GroupDescription:
 
 
 def _described(broker: str, address: str, name: str, now: datetime) -> GroupDescription | None:
-    own = DescribeConsumerGroupRequestHeader(consumer_group=name)
+    own = ConsumerGroupRequestHeader(consumer_group=name)
     code = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
     try:
         return of_ours(name, broker, probe.ask(address, code, wire.GroupDescriptionBody, own), now)
@@ -147,7 +145,7 @@ def _described(broker: str, address: str, name: str, now: datetime) -> GroupDesc
 
 
 def _connections(address: str, name: str) -> ConsumerConnection:
-    header = GetConsumerConnectionListRequestHeader(consumer_group=name)
+    header = ConsumerGroupRequestHeader(consumer_group=name)
     return probe.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, header)
 
 
@@ -304,7 +302,7 @@ def _progress(name: str, address: str) -> Iterator[CheckResult]:
 
 def _dead_letters(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     name = description.group
-    header = GetTopicStatsInfoRequestHeader(topic=dlq_topic(name))
+    header = TopicRequestHeader(topic=dlq_topic(name))
     sent_back = {state.queue: state.committed or 0 for state in description.queues}
     waiting = 0
     for address in case.masters.values():

@@ -11,8 +11,7 @@ from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import GroupList
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
-from remoting.protocol.headers.query import QueryTopicConsumeByWhoRequestHeader
+from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 
@@ -39,7 +38,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
 
 def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
     """Who else gets the messages: groups don't take them away from each other."""
-    header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+    header = TopicRequestHeader(topic=topic)
     groups: set[str] = set()
     for address in case.masters.values():
         try:

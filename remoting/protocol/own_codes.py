@@ -29,8 +29,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from remoting.protocol.headers.base import Header, header
-
 
 class OwnRequestCode(IntEnum):
     """PocketMQ's own request codes; all lie within ``codes.OWN_REQUEST_CODES``."""
@@ -58,17 +56,3 @@ BLOCKED: Final = "pmqBlocked"
 STRATEGY: Final = "pmqStrategy"
 """Ext field of a heartbeat: the name of the strategy, ``AVG`` and so on, by which it shares out
 queues. Only by it the broker can name the member whom a queue belongs to."""
-
-
-@header
-class RouteChangedRequestHeader(Header):
-    """ROUTE_CHANGED: the topic whose route is not what it was."""
-
-    topic: str
-
-
-@header
-class DescribeConsumerGroupRequestHeader(Header):
-    """DESCRIBE_CONSUMER_GROUP: the group that is asked about."""
-
-    consumer_group: str

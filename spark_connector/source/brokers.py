@@ -25,14 +25,17 @@ from remoting.protocol.bodies.stats import TopicList, TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command, Extra
 from remoting.protocol.errors import BodyError, HeaderError
-from remoting.protocol.headers.admin import CreateTopicRequestHeader, GetRouteInfoRequestHeader
+from remoting.protocol.headers.admin import (
+    CreateTopicRequestHeader,
+    GetRouteInfoRequestHeader,
+    TopicRequestHeader,
+)
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.pull import (
+    OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
@@ -364,11 +367,7 @@ class Brokers:
     def _stats(self, address: str, topic: str, down: object) -> Facts:
         answer = self.calls.many(
             address,
-            [
-                request(
-                    RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic=topic)
-                )
-            ],
+            [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic=topic))],
             f"the offsets of topic {topic}",
             accept=SUCCESS if down is None else _FOUND_OR_NO_TOPIC,
             retries=None if down is None else 0,
@@ -433,7 +432,7 @@ def _query(group: str, queue: MessageQueue) -> Request:
 def _committed_offset(answer: Command, address: str) -> int | None:
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
-    offset = read_header(answer, QueryConsumerOffsetResponseHeader, address).offset
+    offset = read_header(answer, OffsetResponseHeader, address).offset
     return offset if offset >= 0 else None
 
 

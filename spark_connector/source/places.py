@@ -16,9 +16,9 @@ from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import (
+    OffsetResponseHeader,
     PullMessageResponseHeader,
     SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
 )
 from remoting.protocol.headers.query import QueryMessageRequestHeader, QueryMessageResponseHeader
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
@@ -146,7 +146,7 @@ class Places:
             request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header),
             f"an offset of queue {queue} by time",
         )
-        return max(0, read_header(answer, SearchOffsetResponseHeader, address).offset)
+        return max(0, read_header(answer, OffsetResponseHeader, address).offset)
 
     def _page(self, queue: MessageQueue, offset: int) -> tuple[list[RecordView], int]:
         """Some messages from an offset on, and where the next ones begin."""

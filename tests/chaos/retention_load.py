@@ -17,10 +17,10 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.headers.pull import (
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
+    OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    QueueRequestHeader,
 )
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message.view import RecordView, iter_records
@@ -112,10 +112,10 @@ class Load:
     async def begin(self, queue_id: int) -> None:
         """Read at the very beginning, which is just being deleted."""
         while True:
-            header = GetMinOffsetRequestHeader(topic=TOPIC, queue_id=queue_id)
+            header = QueueRequestHeader(topic=TOPIC, queue_id=queue_id)
             command = Command.request(RequestCode.GET_MIN_OFFSET, header)
             answer = await self.pool.request(self.address, command, timeout=10)
-            offset = answer.read(GetMinOffsetResponseHeader).offset
+            offset = answer.read(OffsetResponseHeader).offset
             answer = await self.pool.request(self.address, pull(queue_id, offset, 8), timeout=30)
             self.check(queue_id, offset, answer)
             await asyncio.sleep(0)

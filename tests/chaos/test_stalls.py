@@ -31,10 +31,8 @@ from remoting.protocol.bodies.topic import (
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode as encode_frame
-from remoting.protocol.headers.query import (
-    GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
-)
+from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from tests.integration.bad_input.peer import PATIENCE, Peer
 from tests.sizes import SOAK, size
 from tests.unit.broker.harness import send_command
@@ -134,7 +132,7 @@ def test_members_that_leave_at_once(server, timed):
 def test_the_figures_of_a_topic_with_very_many_queues(server, timed):
     with Peer(server.addresses["broker"]) as peer:
         make_topics(peer, [TopicConfig("Wide", QUEUES, QUEUES)])
-        stats = GetTopicStatsInfoRequestHeader(topic="Wide")
+        stats = TopicRequestHeader(topic="Wide")
         progress = GetConsumeStatsRequestHeader(consumer_group="g", topic="Wide")
 
         def attack() -> None:

@@ -11,8 +11,8 @@ from remoting.protocol.bodies.heartbeat import HeartbeatData
 from remoting.protocol.bodies.registration import decode_registration
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.errors import BodyError, FrameError, HeaderError, RecordError
-from remoting.protocol.headers import REQUEST_HEADERS
 from remoting.protocol.message import batch, compression, properties, record, view
+from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS
 
 
 def frames(data: bytes) -> None:

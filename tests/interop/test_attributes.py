@@ -11,10 +11,10 @@ import client
 from pocketmq import testing
 from remoting.blocking import BlockingConnection
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.topic import TopicConfigAndQueueMapping
+from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import CreateTopicRequestHeader, GetTopicConfigRequestHeader
+from remoting.protocol.headers.admin import CreateTopicRequestHeader, TopicRequestHeader
 from tests.interop.apache import ANSWER_TIMEOUT, Apache, apache, mqadmin
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -94,12 +94,12 @@ def outcomes(broker: str) -> list[tuple[int, str, dict[str, str] | None]]:
             command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             answer = connection.request(command, timeout=ANSWER_TIMEOUT)
             remark = (answer.remark or "") if answer.code else ""
-            look = GetTopicConfigRequestHeader(topic=topic)
+            look = TopicRequestHeader(topic=topic)
             command = Command.request(RequestCode.GET_TOPIC_CONFIG, look)
             shown = connection.request(command, timeout=ANSWER_TIMEOUT)
             has = None
             if not shown.code:
-                has = decode(TopicConfigAndQueueMapping, bytes(shown.body)).attributes
+                has = decode(TopicConfig, bytes(shown.body)).attributes
             found.append((int(answer.code), remark, has))
     return found
 

@@ -12,7 +12,7 @@ import pytest
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, OffsetResponseHeader
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
 from spark_connector.planning.ranges import OnDataLoss
 from spark_connector.reading import connections
@@ -52,7 +52,7 @@ class PatientFiller(Filler):
         header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
         answer = self._connection.request(Command.request(RequestCode.GET_MAX_OFFSET, header))
         assert answer.code == 0, answer.remark
-        return answer.read(GetMaxOffsetResponseHeader).offset
+        return answer.read(OffsetResponseHeader).offset
 
 
 @pytest.fixture

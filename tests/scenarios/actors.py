@@ -24,7 +24,7 @@ from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import Language, RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
-    GetConsumerListByGroupRequestHeader,
+    ConsumerGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
 from remoting.protocol.headers.pull import PullMessageRequestHeader
@@ -187,7 +187,7 @@ class Foreign:
 
     async def members(self, group: str) -> list[str]:
         """The client ids of a group's members."""
-        header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+        header = ConsumerGroupRequestHeader(consumer_group=group)
         command = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         answer = await self._ask(command)
         if answer.code != ResponseCode.SUCCESS:

@@ -101,15 +101,3 @@ class ConsumerRunningInfo(Body):
     mq_pop_table: dict[Queue, PopProcessQueueInfo] | None = None
     """5.x, as the next."""
     user_consumer_info: dict[str, str] | None = None
-
-
-class ConsumeMessageDirectlyResult(Body):
-    """Answer of CONSUME_MESSAGE_DIRECTLY."""
-
-    order: bool = False
-    auto_commit: bool = True
-    consume_result: str | None = None
-    """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT``, ``CR_THROW_EXCEPTION`` or
-    ``CR_RETURN_NULL``."""
-    remark: str | None = None
-    spent_time_mills: Long = 0

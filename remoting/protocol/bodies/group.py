@@ -87,17 +87,13 @@ class GroupForbidden(Body):
 
 
 class LockBatchRequestBody(Body):
-    """Body of LOCK_BATCH_MQ."""
+    """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ."""
 
     consumer_group: str = ""
     client_id: str = ""
     mq_set: list[Queue] = field(default_factory=list)
     only_this_broker: bool | None = None
     """5.x: not on its slaves too."""
-
-
-class UnlockBatchRequestBody(LockBatchRequestBody):
-    """Body of UNLOCK_BATCH_MQ."""
 
 
 class LockBatchResponseBody(Body):
@@ -125,14 +121,11 @@ class DelayOffsetSerializeWrapper(Body):
     """5.x."""
 
 
-class OffsetSerializeWrapper(Body):
-    """``offsets.json`` of a broadcasting client."""
-
-    offset_table: dict[Queue, Long] = field(default_factory=dict)
-
-
 class ResetOffsetBody(Body):
-    """Body of RESET_CONSUMER_CLIENT_OFFSET, answer of INVOKE_BROKER_TO_RESET_OFFSET."""
+    """Body of RESET_CONSUMER_CLIENT_OFFSET, answer of INVOKE_BROKER_TO_RESET_OFFSET.
+
+    Also ``offsets.json`` of a broadcasting client.
+    """
 
     offset_table: dict[Queue, Long] = field(default_factory=dict)
 

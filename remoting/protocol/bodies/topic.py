@@ -27,7 +27,10 @@ class DataVersion(msgspec.Struct, rename="camel", frozen=True):
 
 
 class TopicConfig(Body):
-    """A topic at one broker (cf. TopicConfig)."""
+    """A topic at one broker (cf. TopicConfig).
+
+    Also the answer of GET_TOPIC_CONFIG; the mapping of a static topic is not kept.
+    """
 
     topic_name: str = ""
     read_queue_nums: Int = 16
@@ -39,10 +42,6 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] | None = None
     """5.x."""
-
-
-class TopicConfigAndQueueMapping(TopicConfig):
-    """Answer of GET_TOPIC_CONFIG; the mapping of a static topic isn't kept."""
 
 
 class LogicQueueMappingItem(Body):

@@ -22,13 +22,12 @@ class CreateTopicRequestHeader(Header):
 
 
 @header
-class CreateTopicListRequestHeader(Header):
-    """UPDATE_AND_CREATE_TOPIC_LIST (5.x): no fields."""
+class TopicRequestHeader(Header):
+    """A topic, and nothing else.
 
-
-@header
-class DeleteTopicRequestHeader(Header):
-    """DELETE_TOPIC_IN_BROKER."""
+    DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG, GET_TOPIC_STATS_INFO, QUERY_TOPIC_CONSUME_BY_WHO,
+    REGISTER_TOPIC_IN_NAMESRV, ROUTE_CHANGED.
+    """
 
     topic: str
 
@@ -39,18 +38,6 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
 
     topic: str
     cluster_name: str | None = None
-
-
-@header
-class GetTopicConfigRequestHeader(Header):
-    """GET_TOPIC_CONFIG (5.x)."""
-
-    topic: str
-
-
-@header
-class GetAllTopicConfigResponseHeader(Header):
-    """No fields; the table is in the body."""
 
 
 @header
@@ -76,8 +63,8 @@ class GetTopicsByClusterRequestHeader(Header):
 
 
 @header
-class WipeWritePermOfBrokerRequestHeader(Header):
-    """WIPE_WRITE_PERM_OF_BROKER: no more sends to a broker."""
+class BrokerNameRequestHeader(Header):
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER: sends to a broker end and begin."""
 
     broker_name: str
 
@@ -87,13 +74,6 @@ class WipeWritePermOfBrokerResponseHeader(Header):
     """How many topics were changed."""
 
     wipe_topic_count: Int
-
-
-@header
-class AddWritePermOfBrokerRequestHeader(Header):
-    """ADD_WRITE_PERM_OF_BROKER: sends to a broker are allowed again."""
-
-    broker_name: str
 
 
 @header
@@ -113,8 +93,8 @@ class PutKVConfigRequestHeader(Header):
 
 
 @header
-class GetKVConfigRequestHeader(Header):
-    """GET_KV_CONFIG."""
+class KVKeyRequestHeader(Header):
+    """GET_KV_CONFIG and DELETE_KV_CONFIG."""
 
     namespace: str
     key: str
@@ -128,15 +108,47 @@ class GetKVConfigResponseHeader(Header):
 
 
 @header
-class DeleteKVConfigRequestHeader(Header):
-    """DELETE_KV_CONFIG."""
-
-    namespace: str
-    key: str
-
-
-@header
 class GetKVListByNamespaceRequestHeader(Header):
     """GET_KVLIST_BY_NAMESPACE."""
 
     namespace: str
+
+
+@header
+class CreateAccessConfigRequestHeader(Header):
+    """UPDATE_AND_CREATE_ACL_CONFIG (4.9): one account."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool | None = None
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+@header
+class DeleteAccessConfigRequestHeader(Header):
+    """DELETE_ACL_CONFIG (4.9)."""
+
+    access_key: str
+
+
+@header
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG (4.9)."""
+
+    global_white_addrs: str
+    acl_file_full_path: str
+
+
+@header
+class GetBrokerAclConfigResponseHeader(Header):
+    """GET_BROKER_CLUSTER_ACL_INFO (4.9): versions of the rule files."""
+
+    version: str
+    all_acl_file_version: str | None = None
+    broker_name: str
+    broker_addr: str
+    cluster_name: str

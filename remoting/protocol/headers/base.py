@@ -291,16 +291,10 @@ def _make_plan(header_type: type[Header]) -> _Plan:
 
 
 def _values_getter(attributes: list[str]) -> Callable[[Any], tuple[object, ...]]:
-    if not attributes:
-        return _no_values
     getter = attrgetter(*attributes)
     if len(attributes) == 1:
         return lambda header: (getter(header),)
     return getter
-
-
-def _no_values(header: object) -> tuple[()]:  # noqa: ARG001  # the getters' common form
-    return ()
 
 
 def _camel_case(attribute: str) -> str:

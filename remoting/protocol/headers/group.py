@@ -9,11 +9,6 @@ from remoting.protocol.headers.base import Header, Int, header
 
 
 @header
-class HeartbeatRequestHeader(Header):
-    """HEART_BEAT (5.x): no fields."""
-
-
-@header
 class UnregisterClientRequestHeader(Header):
     """UNREGISTER_CLIENT: a client leaves a group of producers, of consumers, or both."""
 
@@ -27,42 +22,12 @@ class UnregisterClientRequestHeader(Header):
 
 
 @header
-class UnregisterClientResponseHeader(Header):
-    """No fields."""
+class ConsumerGroupRequestHeader(Header):
+    """A consumer group, and nothing else.
 
-
-@header
-class GetConsumerListByGroupRequestHeader(Header):
-    """GET_CONSUMER_LIST_BY_GROUP: the client ids of a group."""
-
-    consumer_group: str
-
-
-@header
-class GetConsumerListByGroupResponseHeader(Header):
-    """No fields; the ids are in the body."""
-
-
-@header
-class NotifyConsumerIdsChangedRequestHeader(Header):
-    """NOTIFY_CONSUMER_IDS_CHANGED: the group's members have changed, rebalance."""
-
-    consumer_group: str
-
-
-@header
-class LockBatchMqRequestHeader(Header):
-    """LOCK_BATCH_MQ (5.x): no fields."""
-
-
-@header
-class UnlockBatchMqRequestHeader(Header):
-    """UNLOCK_BATCH_MQ (5.x): no fields."""
-
-
-@header
-class GetConsumerConnectionListRequestHeader(Header):
-    """GET_CONSUMER_CONNECTION_LIST."""
+    GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST, NOTIFY_CONSUMER_IDS_CHANGED,
+    DESCRIBE_CONSUMER_GROUP.
+    """
 
     consumer_group: str
 
@@ -72,11 +37,6 @@ class GetProducerConnectionListRequestHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST."""
 
     producer_group: str
-
-
-@header
-class GetAllProducerInfoRequestHeader(Header):
-    """GET_ALL_PRODUCER_INFO: no fields."""
 
 
 @header
@@ -123,8 +83,8 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 
 
 @header
-class GetSubscriptionGroupConfigRequestHeader(Header):
-    """GET_SUBSCRIPTIONGROUP_CONFIG (5.x)."""
+class GroupRequestHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG and QUERY_TOPICS_BY_CONSUMER (5.x)."""
 
     group: str
 
@@ -136,13 +96,6 @@ class UpdateGroupForbiddenRequestHeader(Header):
     group: str
     topic: str
     readable: bool | None = None
-
-
-@header
-class QueryTopicsByConsumerRequestHeader(Header):
-    """QUERY_TOPICS_BY_CONSUMER (5.x)."""
-
-    group: str
 
 
 @header

@@ -52,8 +52,8 @@ class QueryConsumerOffsetRequestHeader(Header):
 
 
 @header
-class QueryConsumerOffsetResponseHeader(Header):
-    """The group's offset: the next message it wants."""
+class OffsetResponseHeader(Header):
+    """An offset in a queue: a group's, the least, the next, or the one found by time."""
 
     offset: Long
 
@@ -70,11 +70,6 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 
 @header
-class UpdateConsumerOffsetResponseHeader(Header):
-    """No fields."""
-
-
-@header
 class SearchOffsetRequestHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP; ``boundaryType`` is LOWER (when absent) or UPPER."""
 
@@ -83,13 +78,6 @@ class SearchOffsetRequestHeader(Header):
     timestamp: Long
     bname: str | None = None
     boundary_type: str | None = None  # 5.x
-
-
-@header
-class SearchOffsetResponseHeader(Header):
-    """The offset found."""
-
-    offset: Long
 
 
 @header
@@ -103,31 +91,8 @@ class GetMaxOffsetRequestHeader(Header):
 
 
 @header
-class GetMaxOffsetResponseHeader(Header):
-    """The offset that the queue's next message will have."""
-
-    offset: Long
-
-
-@header
-class GetMinOffsetRequestHeader(Header):
-    """GET_MIN_OFFSET."""
-
-    topic: str
-    queue_id: Int
-    bname: str | None = None
-
-
-@header
-class GetMinOffsetResponseHeader(Header):
-    """The offset of the queue's first message that is still there."""
-
-    offset: Long
-
-
-@header
-class GetEarliestMsgStoretimeRequestHeader(Header):
-    """GET_EARLIEST_MSG_STORETIME."""
+class QueueRequestHeader(Header):
+    """GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME: one queue."""
 
     topic: str
     queue_id: Int

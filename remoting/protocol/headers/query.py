@@ -33,11 +33,6 @@ class ViewMessageRequestHeader(Header):
 
 
 @header
-class ViewMessageResponseHeader(Header):
-    """No fields; the record is in the body."""
-
-
-@header
 class QueryConsumeQueueRequestHeader(Header):
     """QUERY_CONSUME_QUEUE: raw entries of a consume queue."""
 
@@ -54,20 +49,6 @@ class QueryConsumeTimeSpanRequestHeader(Header):
 
     topic: str
     group: str
-
-
-@header
-class QueryTopicConsumeByWhoRequestHeader(Header):
-    """QUERY_TOPIC_CONSUME_BY_WHO: the groups of a topic."""
-
-    topic: str
-
-
-@header
-class GetTopicStatsInfoRequestHeader(Header):
-    """GET_TOPIC_STATS_INFO: the bounds of a topic's queues."""
-
-    topic: str
 
 
 @header

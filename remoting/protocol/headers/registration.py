@@ -29,18 +29,8 @@ class RegisterBrokerResponseHeader(Header):
 
 
 @header
-class UnRegisterBrokerRequestHeader(Header):
-    """UNREGISTER_BROKER: a broker leaves."""
-
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
-    broker_id: Long
-
-
-@header
-class QueryDataVersionRequestHeader(Header):
-    """QUERY_DATA_VERSION: whether a broker has to register again."""
+class BrokerRequestHeader(Header):
+    """UNREGISTER_BROKER, and QUERY_DATA_VERSION: whether a broker has to register again."""
 
     broker_name: str
     broker_addr: str
@@ -76,62 +66,3 @@ class GetBrokerMemberGroupRequestHeader(Header):
 
     cluster_name: str
     broker_name: str
-
-
-@header
-class RegisterTopicRequestHeader(Header):
-    """REGISTER_TOPIC_IN_NAMESRV (5.x)."""
-
-    topic: str
-
-
-@header
-class NotifyMinBrokerIdChangeRequestHeader(Header):
-    """NOTIFY_MIN_BROKER_ID_CHANGE (5.x): which broker of a name acts as master."""
-
-    min_broker_id: Long | None = None
-    broker_name: str | None = None
-    min_broker_addr: str | None = None
-    offline_broker_addr: str | None = None
-    ha_broker_addr: str | None = None
-
-
-@header
-class AddBrokerRequestHeader(Header):
-    """ADD_BROKER (5.x), to a broker container."""
-
-    config_path: str | None = None
-
-
-@header
-class RemoveBrokerRequestHeader(Header):
-    """REMOVE_BROKER (5.x), to a broker container."""
-
-    broker_name: str
-    broker_cluster_name: str
-    broker_id: Long
-
-
-@header
-class ExchangeHAInfoRequestHeader(Header):
-    """EXCHANGE_BROKER_HA_INFO (5.x), between brokers of one name."""
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@header
-class ExchangeHAInfoResponseHeader(Header):
-    """The other broker's part of EXCHANGE_BROKER_HA_INFO (5.x)."""
-
-    master_ha_address: str | None = None
-    master_flush_offset: Long | None = None
-    master_address: str | None = None
-
-
-@header
-class ResetMasterFlushOffsetHeader(Header):
-    """RESET_MASTER_FLUSH_OFFSET (5.x)."""
-
-    master_flush_offset: Long

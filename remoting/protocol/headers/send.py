@@ -143,11 +143,6 @@ class EndTransactionRequestHeader(Header):
 
 
 @header
-class EndTransactionResponseHeader(Header):
-    """No fields."""
-
-
-@header
 class CheckTransactionStateRequestHeader(Header):
     """CHECK_TRANSACTION_STATE: the broker asks a producer about a half message."""
 
@@ -157,22 +152,4 @@ class CheckTransactionStateRequestHeader(Header):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     bname: str | None = None
-    topic: str | None = None  # 5.x
-
-
-@header
-class CheckTransactionStateResponseHeader(Header):
-    """What became of a transaction."""
-
-    producer_group: str
-    tran_state_table_offset: Long
-    commit_log_offset: Long
-    commit_or_rollback: Int
-
-
-@header
-class ResumeCheckHalfMessageRequestHeader(Header):
-    """RESUME_CHECK_HALF_MESSAGE: check a half message again from the start."""
-
-    msg_id: str | None = None
     topic: str | None = None  # 5.x

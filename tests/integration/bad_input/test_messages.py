@@ -20,7 +20,7 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, Prod
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader
-from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, OffsetResponseHeader
 from remoting.protocol.headers.registration import RegisterBrokerRequestHeader
 from remoting.protocol.limits import (
     MAX_BATCH_MESSAGES,
@@ -75,7 +75,7 @@ def max_offset(peer: Peer, topic: str) -> int:
     header = GetMaxOffsetRequestHeader(topic=topic, queue_id=0)
     answer = peer.ask(Command.request(RequestCode.GET_MAX_OFFSET, header))
     assert answer.code == 0, answer.remark
-    return answer.read(GetMaxOffsetResponseHeader).offset
+    return answer.read(OffsetResponseHeader).offset
 
 
 # --- names

@@ -9,11 +9,11 @@ import pytest
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
-from remoting.protocol.headers import REQUEST_HEADERS
 from remoting.protocol.headers.base import wire_names_of
 from remoting.protocol.own_codes import OwnRequestCode
 from tests.integration.bad_input.peer import Peer, Target, as_msgpack, frame
 from tests.unit.broker.harness import pull_command, send_command
+from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS
 
 CODES = sorted({*map(int, RequestCode), *map(int, OwnRequestCode)})
 

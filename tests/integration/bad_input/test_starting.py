@@ -17,7 +17,7 @@ import client
 from pocketmq.testing import ServerProcess
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import GetKVConfigRequestHeader, PutKVConfigRequestHeader
+from remoting.protocol.headers.admin import KVKeyRequestHeader, PutKVConfigRequestHeader
 from tests.integration.bad_input.conftest import Servers
 from tests.integration.bad_input.disks import may_mount, mount, unmount
 from tests.integration.bad_input.peer import PATIENCE, Peer
@@ -310,7 +310,7 @@ def put_kv(server: ServerProcess) -> Command:
 
 
 def get_kv(server: ServerProcess) -> Command:
-    header = GetKVConfigRequestHeader(namespace="ns", key="k")
+    header = KVKeyRequestHeader(namespace="ns", key="k")
     with Peer(server.addresses["nameserver"]) as peer:
         return peer.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
 

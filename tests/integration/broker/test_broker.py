@@ -139,7 +139,7 @@ async def test_members_of_a_group_hear_of_each_other(broker, connect):
         assert pushed.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     second.connection.abort()
     await asyncio.wait_for(first.pushed.get(), TIMEOUT)
-    header = group.GetConsumerListByGroupRequestHeader(consumer_group="g")
+    header = group.ConsumerGroupRequestHeader(consumer_group="g")
     listed = await first.ask(Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
     assert bytes(listed.body) == b'{"consumerIdList":["first"]}'
 

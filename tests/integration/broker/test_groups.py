@@ -31,6 +31,7 @@ from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader
 from remoting.protocol.headers.group import (
+    ConsumerGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     UnregisterClientRequestHeader,
 )
@@ -38,12 +39,7 @@ from remoting.protocol.headers.pull import (
     ResetOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.own_codes import (
-    CONFLICT,
-    ON_CONFLICT,
-    DescribeConsumerGroupRequestHeader,
-    OwnRequestCode,
-)
+from remoting.protocol.own_codes import CONFLICT, ON_CONFLICT, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 from tests.integration.broker.client import TIMEOUT, Client
 from tests.unit.broker.harness import heartbeat, pull_command
@@ -74,7 +70,7 @@ async def pushed(client: Client, code: int) -> Command:
 
 
 async def describe(client: Client) -> GroupDescriptionBody:
-    header = DescribeConsumerGroupRequestHeader(consumer_group="g")
+    header = ConsumerGroupRequestHeader(consumer_group="g")
     reply = await client.ask(Command.request(OwnRequestCode.DESCRIBE_CONSUMER_GROUP, header))
     return decode(GroupDescriptionBody, reply.body)
 

@@ -13,10 +13,8 @@ from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import (
-    PutKVConfigRequestHeader,
-)
-from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+from remoting.protocol.headers.admin import PutKVConfigRequestHeader, TopicRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.server import Server
 
 NewServer = Callable[..., Awaitable[NameServer]]
@@ -279,7 +277,7 @@ async def test_a_client_that_asked_is_told_of_changed_routes(
 
     def hear(command: Command, _: Any) -> None:
         assert command.code == OwnRequestCode.ROUTE_CHANGED
-        told.append(command.read(RouteChangedRequestHeader).topic)
+        told.append(command.read(TopicRequestHeader).topic)
 
     async with ConnectionPool(hear) as pool:
         connection = await pool.get(server.address)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from remoting.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from remoting.protocol.headers.admin import CreateTopicRequestHeader, TopicRequestHeader
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import batch, properties
@@ -45,7 +45,7 @@ class Filler:
         self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     def delete(self, topic: str) -> None:
-        self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=topic))
+        self._ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRequestHeader(topic=topic))
 
     def send(
         self,

@@ -12,13 +12,10 @@ from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.message.tags import tags_code
-from remoting.protocol.own_codes import (
-    ON_CONFLICT,
-    DescribeConsumerGroupRequestHeader,
-    OwnRequestCode,
-)
+from remoting.protocol.own_codes import ON_CONFLICT, OwnRequestCode
 from tests.unit.broker.harness import Bench, FakeConnection, heartbeat, pull_command
 
 
@@ -69,7 +66,7 @@ def ours(bench: Bench, client_id: str, policy: str = "reject", **topics: str) ->
 
 
 def describe(bench: Bench, group: str = "g") -> GroupDescriptionBody:
-    header = DescribeConsumerGroupRequestHeader(consumer_group=group)
+    header = ConsumerGroupRequestHeader(consumer_group=group)
     reply = bench.must(Command.request(OwnRequestCode.DESCRIBE_CONSUMER_GROUP, header))
     assert reply.code == 0
     return decode(GroupDescriptionBody, reply.body)

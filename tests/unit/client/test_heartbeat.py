@@ -14,7 +14,7 @@ from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.group import NotifyConsumerIdsChangedRequestHeader
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 
 
@@ -141,7 +141,7 @@ def test_a_producer_group_lives_as_long_as_its_last_producer():
 
 
 def test_the_group_of_a_brokers_question_is_found_in_either_field():
-    notify = NotifyConsumerIdsChangedRequestHeader(consumer_group="g")
+    notify = ConsumerGroupRequestHeader(consumer_group="g")
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert group_of(Command.request(code, notify)) == "g"
     reset = ResetOffsetRequestHeader(topic="T", group="h", timestamp=0, is_force=True)

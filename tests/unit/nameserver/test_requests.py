@@ -164,7 +164,7 @@ class TestLiveness:
         assert state.routes.brokers()
 
     def test_the_version_is_compared(self, ask: Ask) -> None:
-        header = registration.QueryDataVersionRequestHeader(
+        header = registration.BrokerRequestHeader(
             broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="c", broker_id=0
         )
 

@@ -22,7 +22,8 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin, registration
-from remoting.protocol.own_codes import OwnRequestCode, RouteChangedRequestHeader
+from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, T, put, register, route_of
 
 
@@ -111,11 +112,11 @@ class TestRoutes:
 
     def test_write_permission_is_wiped_and_added(self, ask: Ask) -> None:
         ask(register(T, TopicConfig("u", perm=4)))
-        wipe = admin.WipeWritePermOfBrokerRequestHeader(broker_name="broker-a")
+        wipe = admin.BrokerNameRequestHeader(broker_name="broker-a")
         reply = ask(Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe))
         assert dict(reply.all_pairs() or ()) == {"wipeTopicCount": "2"}
         assert decode(TopicRouteData, ask(route_of("t")).body).queue_datas[0].perm == 4
-        add = admin.AddWritePermOfBrokerRequestHeader(broker_name="broker-a")
+        add = admin.BrokerNameRequestHeader(broker_name="broker-a")
         reply = ask(Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, add))
         assert dict(reply.all_pairs() or ()) == {"addTopicCount": "2"}
 
@@ -132,12 +133,12 @@ class TestRoutes:
 
     def test_a_topic_can_be_registered_by_its_route(self, ask: Ask) -> None:
         ask(register(T))
-        header = registration.RegisterTopicRequestHeader(topic="new")
+        header = admin.TopicRequestHeader(topic="new")
         body = encode(TopicRouteData(queue_datas=[QueueData("broker-a", 2, 2, 6)]))
         code = RequestCode.REGISTER_TOPIC_IN_NAMESRV
         assert ask(Command.request(code, header, body=body)).code == SUCCESS
         assert ask(route_of("new")).code == SUCCESS
-        bad = registration.RegisterTopicRequestHeader(topic="a b")
+        bad = admin.TopicRequestHeader(topic="a b")
         assert ask(Command.request(code, bad, body=body)).code == ERROR
 
     def test_an_unknown_code_is_3(self, ask: Ask) -> None:
@@ -154,7 +155,7 @@ class TestSubscription:
     def told(self, peer: Any) -> list[str]:
         sent: Iterable[Command] = peer.sent
         assert all(c.is_oneway and c.code == OwnRequestCode.ROUTE_CHANGED for c in sent)
-        return [command.read(RouteChangedRequestHeader).topic for command in sent]
+        return [command.read(TopicRequestHeader).topic for command in sent]
 
     def test_a_client_hears_of_changes_to_its_topics_only(
         self, ask: Ask, new_peer: type[Any]

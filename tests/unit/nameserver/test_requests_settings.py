@@ -18,7 +18,7 @@ from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, put
 
 class TestKeyValues:
     def get(self, ask: Ask, key: str) -> Command:
-        header = admin.GetKVConfigRequestHeader(namespace="ns", key=key)
+        header = admin.KVKeyRequestHeader(namespace="ns", key=key)
         return ask(Command.request(RequestCode.GET_KV_CONFIG, header))
 
     def test_an_entry_is_on_disk_when_it_is_answered(
@@ -32,7 +32,7 @@ class TestKeyValues:
         self, ask: Ask, config: NameServerConfig, clock: ManualClock
     ) -> None:
         ask(put("ns", "k", "v"))
-        header = admin.DeleteKVConfigRequestHeader(namespace="ns", key="k")
+        header = admin.KVKeyRequestHeader(namespace="ns", key="k")
         for _ in range(2):
             assert ask(Command.request(RequestCode.DELETE_KV_CONFIG, header)).code == SUCCESS
         assert self.get(ask, "k").code == ResponseCode.QUERY_NOT_FOUND

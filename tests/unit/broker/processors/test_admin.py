@@ -22,7 +22,6 @@ from remoting.protocol.bodies.stats import (
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
     TopicConfig,
-    TopicConfigAndQueueMapping,
     TopicConfigSerializeWrapper,
 )
 from remoting.protocol.codes import RequestCode
@@ -59,7 +58,7 @@ def test_a_topic_that_exists_is_replaced(bench):
 def test_topics_of_the_broker_can_not_be_made_or_deleted(bench, topic):
     reply = create(bench, topic)
     assert (reply.code, reply.remark) == (1, f"The topic[{topic}] is conflict with system topic.")
-    header = admin.DeleteTopicRequestHeader(topic=topic)
+    header = admin.TopicRequestHeader(topic=topic)
     assert bench.must(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == 1
 
 
@@ -107,7 +106,7 @@ def test_a_deleted_topic_loses_its_queues_and_keeps_consumers_offsets(bench):
     bench.topic("T")
     bench.send("T")
     bench.state.offsets.commit("g", "T", 0, 1)
-    header = admin.DeleteTopicRequestHeader(topic="T")
+    header = admin.TopicRequestHeader(topic="T")
     assert bench.must(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == 0
     assert "T" not in bench.state.topics
     assert bench.store.max_offset("T", 0) == 0
@@ -124,11 +123,11 @@ def test_all_topics_can_be_had_at_once(bench):
 
 def test_one_topics_settings(bench):
     create(bench)
-    header = admin.GetTopicConfigRequestHeader(topic="T")
+    header = admin.TopicRequestHeader(topic="T")
     reply = bench.must(Command.request(RequestCode.GET_TOPIC_CONFIG, header))
-    body = decode(TopicConfigAndQueueMapping, reply.body)
+    body = decode(TopicConfig, reply.body)
     assert (body.topic_name, body.read_queue_nums, body.attributes) == ("T", 3, {})
-    header = admin.GetTopicConfigRequestHeader(topic="U")
+    header = admin.TopicRequestHeader(topic="U")
     assert bench.must(Command.request(RequestCode.GET_TOPIC_CONFIG, header)).code == 17
 
 
@@ -188,10 +187,10 @@ def test_all_groups_can_be_had_at_once_and_one_alone(bench):
     reply = bench.must(Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     body = decode(SubscriptionGroupWrapper, reply.body)
     assert body.subscription_group_table == bench.state.groups.table
-    header = group.GetSubscriptionGroupConfigRequestHeader(group="g")
+    header = group.GroupRequestHeader(group="g")
     reply = bench.must(Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header))
     assert decode(SubscriptionGroupConfig, reply.body).group_name == "g"
-    header = group.GetSubscriptionGroupConfigRequestHeader(group="h")
+    header = group.GroupRequestHeader(group="h")
     assert bench.must(Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)).code == 26
 
 
@@ -209,7 +208,7 @@ def test_a_deleted_group_loses_its_offsets_if_that_is_asked_for(bench, fields, l
 
 
 def test_a_groups_consumers_can_be_listed(bench):
-    header = group.GetConsumerConnectionListRequestHeader(consumer_group="g")
+    header = group.ConsumerGroupRequestHeader(consumer_group="g")
     command = Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
     reply = bench.must(command)
     assert (reply.code, reply.remark) == (206, "the consumer group[g] not online")
@@ -238,7 +237,7 @@ def test_a_groups_producers_can_be_listed(bench):
 def test_who_consumes_a_topic(bench):
     bench.subscribe("online", "T")
     bench.state.offsets.commit("offline", "T", 0, 5)
-    header = query.QueryTopicConsumeByWhoRequestHeader(topic="T")
+    header = admin.TopicRequestHeader(topic="T")
     reply = bench.must(Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header))
     assert decode(GroupList, reply.body).group_list == ["offline", "online"]
 
@@ -249,14 +248,14 @@ def test_who_consumes_a_topic(bench):
 def test_what_a_topic_holds(bench):
     bench.topic("T", queues=2)
     bench.send("T")
-    header = query.GetTopicStatsInfoRequestHeader(topic="T")
+    header = admin.TopicRequestHeader(topic="T")
     reply = bench.must(Command.request(RequestCode.GET_TOPIC_STATS_INFO, header))
     table = decode(TopicStatsTable, reply.body).offset_table
     first = table[MessageQueue("T", "broker-a", 0)]
     assert (first.min_offset, first.max_offset) == (0, 1)
     assert first.last_update_timestamp == bench.clock.now_ms()
     assert table[MessageQueue("T", "broker-a", 1)].last_update_timestamp == 0
-    header = query.GetTopicStatsInfoRequestHeader(topic="U")
+    header = admin.TopicRequestHeader(topic="U")
     assert bench.must(Command.request(RequestCode.GET_TOPIC_STATS_INFO, header)).code == 17
 
 
@@ -369,7 +368,7 @@ def test_connections_of_others_are_told_apart(bench):
     other = FakeConnection(6666)
     bench.subscribe("g", "T")
     bench.subscribe("g", "T", connection=other)
-    header = group.GetConsumerConnectionListRequestHeader(consumer_group="g")
+    header = group.ConsumerGroupRequestHeader(consumer_group="g")
     reply = bench.must(Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header))
     body = decode(ConsumerConnection, reply.body)
     assert [one.client_addr for one in body.connection_set] == ["10.0.0.7:5555", "10.0.0.7:6666"]

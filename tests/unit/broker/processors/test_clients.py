@@ -18,7 +18,7 @@ from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
-    GetConsumerListByGroupRequestHeader,
+    ConsumerGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
@@ -35,7 +35,7 @@ def pushes(connection: FakeConnection) -> list[str]:
 
 
 def consumer_list(bench: Bench, group: str) -> Command:
-    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    header = ConsumerGroupRequestHeader(consumer_group=group)
     return bench.must(Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header))
 
 

@@ -18,10 +18,8 @@ from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.query import (
-    GetConsumeStatsRequestHeader,
-    GetTopicStatsInfoRequestHeader,
-)
+from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, FakeConnection
 from tests.virtual_time import virtual
@@ -29,7 +27,7 @@ from tests.virtual_time import virtual
 MANY = 10 * SLICE_ENTRIES + 1
 MOST_BYTES = 256 * SLICE_ENTRIES
 
-STATS = Command.request(RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="T"))
+STATS = Command.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic="T"))
 PROGRESS = Command.request(
     RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequestHeader(consumer_group="g", topic="T")
 )

@@ -11,7 +11,6 @@ from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
     LockBatchResponseBody,
-    UnlockBatchRequestBody,
 )
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -117,13 +116,13 @@ def test_the_bounds_of_a_queue(bench):
     assert ask_bound(bench, RequestCode.GET_MAX_OFFSET, headers.GetMaxOffsetRequestHeader) == {
         "offset": "3"
     }
-    assert ask_bound(bench, RequestCode.GET_MIN_OFFSET, headers.GetMinOffsetRequestHeader) == {
+    assert ask_bound(bench, RequestCode.GET_MIN_OFFSET, headers.QueueRequestHeader) == {
         "offset": "0"
     }
     assert ask_bound(
         bench,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
-        headers.GetEarliestMsgStoretimeRequestHeader,
+        headers.QueueRequestHeader,
     ) == {"timestamp": str(start)}
 
 
@@ -145,7 +144,7 @@ def test_messages_are_found_by_time(bench, after_ms, offset):
 def test_a_queue_that_does_not_exist_is_empty(bench):
     for code, header_type, fields in (
         (RequestCode.GET_MAX_OFFSET, headers.GetMaxOffsetRequestHeader, {}),
-        (RequestCode.GET_MIN_OFFSET, headers.GetMinOffsetRequestHeader, {}),
+        (RequestCode.GET_MIN_OFFSET, headers.QueueRequestHeader, {}),
         (
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
             headers.SearchOffsetRequestHeader,
@@ -156,7 +155,7 @@ def test_a_queue_that_does_not_exist_is_empty(bench):
     assert ask_bound(
         bench,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
-        headers.GetEarliestMsgStoretimeRequestHeader,
+        headers.QueueRequestHeader,
         9,
     ) == {"timestamp": "-1"}
 
@@ -185,7 +184,7 @@ def lock(bench: Bench, client_id: str, *queues: MessageQueue) -> list[MessageQue
 
 
 def unlock(bench: Bench, client_id: str, *queues: MessageQueue) -> None:
-    body = UnlockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=list(queues))
+    body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=list(queues))
     assert bench.must(Command.request(RequestCode.UNLOCK_BATCH_MQ, body=encode(body))).code == 0
 
 

@@ -15,12 +15,12 @@ from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.pull import (
-    GetEarliestMsgStoretimeRequestHeader,
+    OffsetResponseHeader,
+    QueueRequestHeader,
     SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
 )
-from remoting.protocol.headers.query import GetTopicStatsInfoRequestHeader
 from tests.unit.broker.harness import Bench, answer_of
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
@@ -56,7 +56,7 @@ def found(answer: Command | None) -> int:
     """The offset that a search found."""
     assert answer is not None
     header = answer.header
-    assert isinstance(header, SearchOffsetResponseHeader)
+    assert isinstance(header, OffsetResponseHeader)
     return header.offset
 
 
@@ -85,9 +85,9 @@ async def test_what_is_in_memory_is_answered_at_once(bench: Bench, disk: SlowFil
     [
         (
             RequestCode.GET_EARLIEST_MSG_STORETIME,
-            GetEarliestMsgStoretimeRequestHeader(topic="old", queue_id=0),
+            QueueRequestHeader(topic="old", queue_id=0),
         ),
-        (RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic="old")),
+        (RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic="old")),
         (RequestCode.GET_BROKER_RUNTIME_INFO, None),
     ],
 )

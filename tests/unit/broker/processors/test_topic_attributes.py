@@ -9,7 +9,6 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
     TopicConfig,
-    TopicConfigAndQueueMapping,
 )
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -19,9 +18,9 @@ from tests.unit.broker.processors.topics import create
 
 
 def attributes_of(bench: Bench, topic: str = "T") -> dict[str, str]:
-    header = admin.GetTopicConfigRequestHeader(topic=topic)
+    header = admin.TopicRequestHeader(topic=topic)
     reply = bench.must(Command.request(RequestCode.GET_TOPIC_CONFIG, header))
-    return decode(TopicConfigAndQueueMapping, reply.body).attributes
+    return decode(TopicConfig, reply.body).attributes
 
 
 def test_an_update_without_attributes_leaves_them_alone(bench):

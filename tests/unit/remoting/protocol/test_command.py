@@ -17,7 +17,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
+    OffsetResponseHeader,
     SearchOffsetRequestHeader,
 )
 
@@ -44,7 +44,7 @@ def test_a_oneway_request_says_so() -> None:
 
 def test_a_reply_has_the_requests_opaque_and_codec() -> None:
     request = Command(30, 77, FLAG_ONEWAY, Language.GO, 399, serialize=SerializeType.MSGPACK)
-    reply = request.reply(header=GetMaxOffsetResponseHeader(offset=5), extra=[("a", "b")])
+    reply = request.reply(header=OffsetResponseHeader(offset=5), extra=[("a", "b")])
     assert (reply.code, reply.opaque, reply.flag) == (ResponseCode.SUCCESS, 77, FLAG_RESPONSE)
     assert (reply.language, reply.version) == (Language.JAVA, VERSION)
     assert reply.serialize is SerializeType.MSGPACK

@@ -14,11 +14,11 @@ from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import cut, decode, encode, encode_head, needed
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
-from remoting.protocol.headers.group import NotifyConsumerIdsChangedRequestHeader
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 
 ROUTE = GetRouteInfoRequestHeader(topic="TopicTest")
-CHANGED = NotifyConsumerIdsChangedRequestHeader(consumer_group="g1")
+CHANGED = ConsumerGroupRequestHeader(consumer_group="g1")
 
 
 def java(code: int, opaque: int, **rest: object) -> Command:

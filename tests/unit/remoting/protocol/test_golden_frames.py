@@ -10,9 +10,9 @@ import pytest
 from remoting.protocol.codes import Language, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head, needed
-from remoting.protocol.headers import REQUEST_HEADERS, RESPONSE_HEADERS, Header
-from remoting.protocol.headers.base import wire_names_of
+from remoting.protocol.headers.base import Header, wire_names_of
 from tests.unit.remoting.protocol.captured_frames import FILES, lines
+from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS, RESPONSE_HEADERS
 
 
 def command_of(line: dict[str, Any]) -> Command:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from remoting.protocol.bodies import decode, encode, relaxed_json
+from remoting.protocol.bodies import Body, decode, encode, relaxed_json
+from remoting.protocol.bodies.body import Long
 from remoting.protocol.bodies.clients import (
-    ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerConnection,
@@ -26,7 +26,6 @@ from remoting.protocol.bodies.group import (
     ResetOffsetBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
-    UnlockBatchRequestBody,
 )
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, HeartbeatData
 from remoting.protocol.bodies.registration import RegisterBrokerBody
@@ -45,15 +44,28 @@ from remoting.protocol.bodies.stats import (
 )
 from remoting.protocol.bodies.topic import (
     DataVersion,
-    TopicConfigAndQueueMapping,
+    TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from tests.unit.remoting.protocol.captured_frames import FILES, lines
 
+
+class ConsumeMessageDirectlyResult(Body):
+    """Answer of CONSUME_MESSAGE_DIRECTLY, which a broker passes on unread."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | None = None
+    """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT``, ``CR_THROW_EXCEPTION`` or
+    ``CR_RETURN_NULL``."""
+    remark: str | None = None
+    spent_time_mills: Long = 0
+
+
 REQUESTS: dict[int, type[msgspec.Struct]] = {
     34: HeartbeatData,
     41: LockBatchRequestBody,
-    42: UnlockBatchRequestBody,
+    42: LockBatchRequestBody,
     46: CheckClientRequestBody,
     103: RegisterBrokerBody,
     200: SubscriptionGroupConfig,
@@ -92,7 +104,7 @@ ANSWERS: dict[int, type[msgspec.Struct]] = {
     321: QueryConsumeQueueResponseBody,
     322: DataVersion,
     328: ProducerTableInfo,
-    351: TopicConfigAndQueueMapping,
+    351: TopicConfig,
 }
 
 

@@ -14,29 +14,21 @@ from remoting.protocol.bodies import (
     encode,
     group,
     heartbeat,
-    pop,
     registration,
     relaxed_json,
     route,
     stats,
     topic,
 )
-from remoting.protocol.bodies import group as locks
-from remoting.protocol.bodies import group as offsets
-from remoting.protocol.bodies import stats as tables
 from remoting.protocol.queue import MessageQueue
 
 MODULES = (
     clients,
     group,
     heartbeat,
-    locks,
-    offsets,
-    pop,
     registration,
     route,
     stats,
-    tables,
     topic,
 )
 CLASSES: dict[str, type[msgspec.Struct]] = {
@@ -54,8 +46,8 @@ TEXTS = [
 CONFIG_CLASSES: dict[str, type[msgspec.Struct]] = {
     "topics.json": topic.TopicConfigSerializeWrapper,
     "subscriptionGroup.json": group.SubscriptionGroupWrapper,
-    "consumerOffset.json": offsets.ConsumerOffsetSerializeWrapper,
-    "delayOffset.json": offsets.DelayOffsetSerializeWrapper,
+    "consumerOffset.json": group.ConsumerOffsetSerializeWrapper,
+    "delayOffset.json": group.DelayOffsetSerializeWrapper,
 }
 
 TOPICS_FILE = """{
@@ -94,14 +86,14 @@ DELAY_OFFSETS_FILE = """{
 }"""
 FILES = {
     "topics": (topic.TopicConfigSerializeWrapper, TOPICS_FILE),
-    "consumer offsets": (offsets.ConsumerOffsetSerializeWrapper, CONSUMER_OFFSETS_FILE),
-    "client offsets": (offsets.OffsetSerializeWrapper, CLIENT_OFFSETS_FILE),
-    "delay offsets": (offsets.DelayOffsetSerializeWrapper, DELAY_OFFSETS_FILE),
+    "consumer offsets": (group.ConsumerOffsetSerializeWrapper, CONSUMER_OFFSETS_FILE),
+    "client offsets": (group.ResetOffsetBody, CLIENT_OFFSETS_FILE),
+    "delay offsets": (group.DelayOffsetSerializeWrapper, DELAY_OFFSETS_FILE),
 }
 
 
 def test_the_list_of_texts_is_whole() -> None:
-    assert len(TEXTS) == 43
+    assert len(TEXTS) == 38
 
 
 @pytest.mark.parametrize(("name", "form", "text"), TEXTS, ids=[f"{n}-{f}" for n, f, _ in TEXTS])
@@ -153,18 +145,18 @@ def test_files_without_a_class_keep_their_text_as_well(golden: Path) -> None:
 
 
 def test_a_map_by_queue_is_read_as_a_dict_of_queues() -> None:
-    body = decode(offsets.OffsetSerializeWrapper, CLIENT_OFFSETS_FILE.encode())
+    body = decode(group.ResetOffsetBody, CLIENT_OFFSETS_FILE.encode())
     assert body.offset_table == {MessageQueue("T", "broker-a", 0): 12}
 
 
 def test_more_than_one_queue_stays_on_the_line_of_the_one_before() -> None:
     table = {MessageQueue("T", "a", 0): 1, MessageQueue("T", "a", 1): 2}
-    text = encode(offsets.OffsetSerializeWrapper(table), pretty=True).decode()
+    text = encode(group.ResetOffsetBody(table), pretty=True).decode()
     assert "\t\t}:1,{\n\t\t\t" in text
 
 
 def test_lists_in_files_have_a_line_for_each_element() -> None:
-    text = encode(tables.TopicList(["a", "b"]), pretty=True).decode()
+    text = encode(stats.TopicList(["a", "b"]), pretty=True).decode()
     assert text == '{\n\t"topicList":[\n\t\t"a",\n\t\t"b"\n\t]\n}'
 
 

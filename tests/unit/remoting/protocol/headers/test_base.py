@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.base import Header, Int, Long, header, wire_names_of
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
-from remoting.protocol.headers.pull import UpdateConsumerOffsetResponseHeader
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 
 
@@ -160,13 +159,6 @@ def test_a_long_value_is_cut_in_the_error() -> None:
 def test_names_that_are_no_camel_case_are_mapped() -> None:
     assert wire_names_of(UnregisterClientRequestHeader)[0] == "clientID"
     assert wire_names_of(SendMessageRequestHeaderV2) == tuple("abcdefghijklmn")
-
-
-def test_a_header_without_fields_works_like_any() -> None:
-    empty = UpdateConsumerOffsetResponseHeader()
-    assert empty.pairs() == empty.values() == []
-    assert UpdateConsumerOffsetResponseHeader.from_fields({"x": "y"}) == empty
-    assert UpdateConsumerOffsetResponseHeader.from_values([1]) == empty
 
 
 def test_both_send_headers_have_the_same_attributes() -> None:
