@@ -80,10 +80,18 @@ class Encoder:
 
     Args:
         queues_of: the queues of a topic that can be written to, in their order.
+        slice_bytes: bodies and properties encoded at once.
     """
 
-    def __init__(self, recipe: Recipe, queues_of: Callable[[str], Sequence[MessageQueue]]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        queues_of: Callable[[str], Sequence[MessageQueue]],
+        *,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
         self._recipe = recipe
+        self._slice_bytes = slice_bytes
         self._queues_of = queues_of
         self._placing = Placing(recipe.topic, queues_of, recipe.deciding)
         self.rows = 0
@@ -96,7 +104,7 @@ class Encoder:
         """
         everything = Rows.of(batch, self._recipe.chosen, self.rows)
         self.rows += batch.num_rows
-        for rows in _slices(everything):
+        for rows in _slices(everything, self._slice_bytes):
             yield from self._parcels(rows)
 
     def _parcels(self, rows: Rows) -> Iterator[Parcel]:
@@ -138,7 +146,9 @@ class Encoder:
         lanes = []
         for start, end in pairwise(bounds):
             destination = destinations[of_row[start]]
-            limit = self._row_limit(destination, end - start)
+            limit = SINK_MAX_BATCH_ROWS
+            if destination.queue is None:
+                limit = row_limit(end - start, len(self._queues_of(destination.topic)))
             cuts = cut(offsets, start, end, self._recipe.max_batch_bytes, limit)
             lanes.append(
                 [
@@ -155,12 +165,6 @@ class Encoder:
         for parcel in chain.from_iterable(zip_longest(*lanes)):
             if parcel is not None:
                 yield parcel
-
-    def _row_limit(self, destination: Destination, count: int) -> int:
-        """So many rows in a batch that those for any queue are spread over the topic's."""
-        if destination.queue is not None:
-            return SINK_MAX_BATCH_ROWS
-        return row_limit(count, len(self._queues_of(destination.topic)))
 
     # single messages
 
@@ -238,7 +242,7 @@ def cut(
     return cuts
 
 
-def _slices(rows: Rows) -> Iterator[Rows]:
+def _slices(rows: Rows, slice_bytes: int) -> Iterator[Rows]:
     """The rows, so many at a time that their elements take bounded memory."""
     if rows.count == 0:
         return
@@ -252,7 +256,7 @@ def _slices(rows: Rows) -> Iterator[Rows]:
     start = 0
     while start < rows.count:
         before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + SLICE_BYTES, side="right"))
+        stop = int(np.searchsorted(ends, before + slice_bytes, side="right"))
         stop = min(max(stop, start + 1), rows.count)
         yield rows.slice(start, stop - start)
         start = stop

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from client.producer.queue_selector import by_sharding_key
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message import properties
-from spark_connector.encode import encoder as module
 from spark_connector.encode.encoder import Encoder
-from spark_connector.encode.plain import plain_parcels
 from spark_connector.errors import ConnectorError
 from spark_connector.limits import SINK_MAX_BATCH_ROWS
 from tests.unit.spark_connector.encode.frames import frame, frames, lanes, queues_of, recipe
+from tests.unit.spark_connector.encode.reference import plain_parcels
 
 
 def encoded(batch: Any, **options: Any) -> list[Any]:
@@ -134,10 +133,9 @@ def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
     assert messages(list(again.encode(batch))) == first
 
 
-def test_much_is_encoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE_BYTES", 1000)
+def test_much_is_encoded_in_slices() -> None:
     batch = frame(body=[b"x" * 99] * 100, properties=[[("a", "b" * 100)]] * 100)
-    parcels = encoded(batch)
+    parcels = list(Encoder(recipe(batch), queues_of, slice_bytes=1000).encode(batch))
     assert len(parcels) >= 20
     assert [parcel.first_row for parcel in parcels] == sorted(p.first_row for p in parcels)
     assert sum(parcel.messages for parcel in parcels) == 100
