@@ -64,8 +64,8 @@ def rows_of(size: int) -> Any:
 
 def encoded(batch: Any, count: int) -> float:
     """Seconds for encoding ``count`` rows."""
-    from spark_connector.encode.encoder import Encoder, Recipe
-    from spark_connector.encode.unique_keys import PositionKeys
+    from spark_connector.sink.encoder import Encoder, Recipe
+    from spark_connector.sink.unique_keys import PositionKeys
 
     queues = [MessageQueue(TOPIC, "broker-a", index) for index in range(8)]
     chosen = {name: name for name, _ in FIELDS}
@@ -79,7 +79,7 @@ def encoded(batch: Any, count: int) -> float:
 
 def sent(server: StandaloneServer, batch: Any, count: int) -> float:
     """Seconds one task takes for ``count`` rows, without Spark."""
-    from spark_connector.options.sink import sink_options
+    from spark_connector.sink.options import sink_options
     from spark_connector.sink.task import SinkPlan, write_rows
 
     options = sink_options({"nameServer": server.nameserver, "topic": TOPIC})

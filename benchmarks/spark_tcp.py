@@ -75,8 +75,9 @@ def decoder() -> Any:
 
 def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[], Any]) -> float:
     """Seconds that one task takes for all queues, one after the other."""
-    from spark_connector.planning.ranges import RangePartition, ReadOptions
-    from spark_connector.reading.pull import RangeReader
+    from spark_connector.source.options import ReadOptions
+    from spark_connector.source.pull import RangeReader
+    from spark_connector.source.ranges import RangePartition
 
     rows = 0
     started = time.perf_counter()

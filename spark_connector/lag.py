@@ -30,7 +30,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError
-from spark_connector.planning.offsets import Offsets, from_json
+from spark_connector.source.offsets import Offsets, from_json
 
 MAX_QUERIES: Final = 1000
 """Queries whose lag is kept at a time; beyond it the one that was heard of first is forgotten."""

@@ -23,7 +23,7 @@ from spark_connector.decode.model import (
     Selection,
     Starts,
 )
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column
 
 

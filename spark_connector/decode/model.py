@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from remoting.protocol.limits import MAX_INFLATED_MESSAGE_BYTES
 from remoting.protocol.message.tags import TagExpression
 from spark_connector.errors import DecodeError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column, arrow_schema
 
 Starts: TypeAlias = NDArray[np.int64]

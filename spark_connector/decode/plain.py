@@ -28,7 +28,7 @@ from spark_connector.decode.model import (
     Starts,
 )
 from spark_connector.errors import DecodeError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999

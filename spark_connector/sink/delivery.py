@@ -10,8 +10,8 @@ from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
-from spark_connector.encode.encoder import Parcel
 from spark_connector.errors import BrokerError
+from spark_connector.sink.encoder import Parcel
 
 _NAMES: Final = {code.value: code.name for code in ResponseCode}
 

@@ -30,7 +30,7 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.limits import MAX_TOPICS, NAMES_SHOWN, ROUTE_PERIOD
-from spark_connector.options.common import ConnectionOptions
+from spark_connector.options import ConnectionOptions
 
 Lease = Callable[[str], AbstractContextManager[BlockingConnection]]
 """A connection to an address for the time of a block."""

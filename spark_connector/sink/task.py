@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 from remoting.blocking import BlockingConnection
-from spark_connector.encode.columns import choose
-from spark_connector.encode.encoder import Encoder, Recipe
-from spark_connector.encode.placing import deciding_columns
-from spark_connector.encode.unique_keys import ColumnKeys, PositionKeys, UniqueKeys, random_keys
+from spark_connector.connections import lease as lease_of_process
 from spark_connector.errors import OptionError
-from spark_connector.options.sink import SinkOptions, UniqKey
-from spark_connector.reading.connections import lease as lease_of_process
+from spark_connector.sink.columns import choose
 from spark_connector.sink.dispatcher import Counts, ParcelDispatcher
+from spark_connector.sink.encoder import Encoder, Recipe
+from spark_connector.sink.options import SinkOptions, UniqKey
+from spark_connector.sink.placing import deciding_columns
 from spark_connector.sink.routes import Lease, WriteRoutes
+from spark_connector.sink.unique_keys import ColumnKeys, PositionKeys, UniqueKeys, random_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from remoting.log import Log
 from spark_connector.errors import OptionError
-from spark_connector.options.sink import SinkOptions, UniqKey, sink_options
+from spark_connector.sink.options import SinkOptions, UniqKey, sink_options
 from spark_connector.sink.task import SinkPlan, write_rows
 
 _log = Log("spark")

@@ -14,15 +14,16 @@ from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import OptionError
-from spark_connector.options.source import SourceOptions
-from spark_connector.planning.positions import Edge, Positions, Rules, resolve
-from spark_connector.planning.ranges import RangePartition
 from spark_connector.schema import Column
 from spark_connector.source.brokers import Brokers, Facts
 from spark_connector.source.horizon import check_assigned
+from spark_connector.source.options import SourceOptions
 from spark_connector.source.partitions import QueuePartition, ranges_of, read, tasks
-from spark_connector.source.places import KeyMatches, Places
+from spark_connector.source.positions import Edge, Positions
 from spark_connector.source.pushdown import Pushed, push
+from spark_connector.source.ranges import RangePartition
+from spark_connector.source.resolve import resolve
+from spark_connector.source.search import KeyMatches, MessageSearch
 
 INDEX_MARGIN_MS = 1000
 """What is younger than an index by less than this may not be in it: clocks and threads differ."""
@@ -59,28 +60,25 @@ class RocketMQBatchReader(DataSourceReader):
             if options.subscription.includes(queue)
         }
         check_assigned(options, facts)
-        places = Places(brokers, routes, options.group)
-        ranges = self._narrow(self._ranges(facts, places), places)
-        found = self._by_key(ranges, places, routes) if self._pushed.keys else []
+        search = MessageSearch(brokers, routes, options.group)
+        ranges = self._narrow(self._ranges(facts, search), search)
+        found = self._by_key(ranges, search, routes) if self._pushed.keys else []
         return found + tasks(ranges_of(ranges, routes), options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The messages of one task, on an executor."""
         return read(partition, self._options.read, self._columns)
 
-    def _ranges(self, facts: Facts, places: Places) -> Ranges:
+    def _ranges(self, facts: Facts, search: MessageSearch) -> Ranges:
         """The user's range of each queue."""
         options = self._options
         starting = options.starting or Positions("startingOffsets", Edge.EARLIEST)
         ending = options.ending or Positions("endingOffsets", Edge.LATEST)
-        rules = Rules(
-            now_ms=int(time.time() * 1000),
-            on_no_commit=options.on_no_commit,
-            fail_without_match=options.fail_without_match,
-            on_data_loss=options.read.on_data_loss,
-        )
-        starts = resolve(starting, facts, places, rules)
-        ends = resolve(ending, facts, places, replace(rules, fail_without_match=False))
+        now_ms = int(time.time() * 1000)
+        starts = resolve(starting, facts, search, options, now_ms)
+        # The strategy for instants without a match is that of the beginning.
+        lenient = replace(options, fail_without_match=False)
+        ends = resolve(ending, facts, search, lenient, now_ms)
         for queue, start in starts.items():
             if start > ends[queue] and options.ending is not None:
                 raise OptionError(
@@ -90,7 +88,7 @@ class RocketMQBatchReader(DataSourceReader):
                 )
         return {queue: (start, ends[queue]) for queue, start in starts.items()}
 
-    def _narrow(self, ranges: Ranges, places: Places) -> Ranges:
+    def _narrow(self, ranges: Ranges, search: MessageSearch) -> Ranges:
         """What filters leave of ranges."""
         pushed = self._pushed
         found: Ranges = {}
@@ -99,30 +97,30 @@ class RocketMQBatchReader(DataSourceReader):
             if not pushed.wants(queue) or start >= end:
                 continue
             if pushed.since_ms is not None:
-                start = max(start, places.at_or_after(queue, pushed.since_ms))
+                start = max(start, search.at_or_after(queue, pushed.since_ms))
             if pushed.until_ms is not None and start < end:
-                end = min(end, places.at_or_after(queue, pushed.until_ms))
+                end = min(end, search.at_or_after(queue, pushed.until_ms))
             found[queue] = (start, end)
         return found
 
     def _by_key(
-        self, ranges: Ranges, places: Places, routes: Mapping[str, Route]
+        self, ranges: Ranges, search: MessageSearch, routes: Mapping[str, Route]
     ) -> list[InputPartition]:
         """One task for all that indexes know; what they may not know stays in ``ranges``."""
         known: set[tuple[MessageQueue, int]] = set()
         for topic in sorted({queue.topic for queue in ranges}):
-            lookups = [places.by_key(topic, key) for key in sorted(self._pushed.keys or ())]
+            lookups = [search.by_key(topic, key) for key in sorted(self._pushed.keys or ())]
             for broker in sorted({q.broker_name for q in ranges if q.topic == topic}):
                 matches = [lookup.get(broker) for lookup in lookups]
                 reliable = [match for match in matches if match is not None]
                 if len(reliable) == len(matches):
-                    known |= self._use_index(ranges, topic, broker, reliable, places)
+                    known |= self._use_index(ranges, topic, broker, reliable, search)
         hits = list(_hits(sorted(known), routes))
         return [QueuePartition(hits)] if hits else []
 
     @staticmethod
     def _use_index(
-        ranges: Ranges, topic: str, broker: str, matches: list[KeyMatches], places: Places
+        ranges: Ranges, topic: str, broker: str, matches: list[KeyMatches], search: MessageSearch
     ) -> set[tuple[MessageQueue, int]]:
         """Take the indexed part out of a broker's ranges, and return what the index has of it."""
         found: set[tuple[MessageQueue, int]] = set()
@@ -130,7 +128,7 @@ class RocketMQBatchReader(DataSourceReader):
         for queue, (start, end) in list(ranges.items()):
             if (queue.topic, queue.broker_name) != (topic, broker):
                 continue
-            tail = min(end, max(start, places.at_or_after(queue, indexed_until)))
+            tail = min(end, max(start, search.at_or_after(queue, indexed_until)))
             ranges[queue] = (tail, end)
             for match in matches:
                 found |= {

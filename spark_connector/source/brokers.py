@@ -47,11 +47,11 @@ from remoting.protocol.names import (
 )
 from remoting.protocol.queue import MessageQueue
 from remoting.settings import nearest
+from spark_connector.connections import lease
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.options.common import ConnectionOptions
-from spark_connector.options.source import Subscription
-from spark_connector.planning.positions import QueueFacts
-from spark_connector.reading.connections import lease
+from spark_connector.options import ConnectionOptions
+from spark_connector.source.options import Subscription
+from spark_connector.source.positions import QueueFacts
 
 H = TypeVar("H", bound=Header)
 B = TypeVar("B", bound=Body)

@@ -15,8 +15,8 @@ from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
-from spark_connector.planning.offsets import Offsets
 from spark_connector.source.brokers import Brokers, Facts
+from spark_connector.source.offsets import Offsets
 
 PAUSE_AFTER_FAILURE: Final = 5.0
 """Seconds without commits after one has failed: a dead broker must not slow every batch down."""

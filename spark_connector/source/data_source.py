@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from remoting.log import Log
 from spark_connector.errors import OptionError
-from spark_connector.options.source import SourceOptions
 from spark_connector.source.interpreter import check_interpreter
+from spark_connector.source.options import SourceOptions
 
 _STREAMING_ONLY: Final = (
     "maxOffsetsPerTrigger",

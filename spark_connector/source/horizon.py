@@ -24,10 +24,10 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.options.source import SourceOptions
-from spark_connector.planning.offsets import Offsets
-from spark_connector.planning.positions import QueueFacts
 from spark_connector.source.brokers import Brokers, Facts, master_of
+from spark_connector.source.offsets import Offsets
+from spark_connector.source.options import SourceOptions
+from spark_connector.source.positions import QueueFacts
 
 SUSPEND_MS: Final = 20_000
 """How long a broker holds a pull (cf. DefaultMQPullConsumer.brokerSuspendMaxTimeMillis)."""

@@ -10,11 +10,11 @@ from pyspark.sql.datasource import InputPartition
 from client.routes import Route
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
-from spark_connector.options.source import SourceOptions
-from spark_connector.planning.ranges import RangePartition, ReadOptions, split
 from spark_connector.schema import Column
 from spark_connector.source.brokers import addresses_of
 from spark_connector.source.interpreter import check_interpreter
+from spark_connector.source.options import ReadOptions, SourceOptions
+from spark_connector.source.ranges import RangePartition, split
 
 
 class QueuePartition(InputPartition):
@@ -66,7 +66,7 @@ def read(
     """The messages of a task as Arrow batches. Spark's empty partition gives none."""
     check_interpreter()
     from spark_connector.decode import Decoder  # noqa: PLC0415 - after the check
-    from spark_connector.reading.pull import RangeReader  # noqa: PLC0415
+    from spark_connector.source.pull import RangeReader  # noqa: PLC0415
 
     if not isinstance(partition, QueuePartition):
         return

@@ -22,16 +22,17 @@ from pyspark.sql.streaming.datasource import (
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
-from spark_connector.options.source import SourceOptions
-from spark_connector.planning.admission import Admission, begin
-from spark_connector.planning.offsets import Offsets, check_topics, from_json, to_json
-from spark_connector.planning.positions import Edge, Positions, Rules, resolve
 from spark_connector.schema import Column
+from spark_connector.source.admission import Admission, begin
 from spark_connector.source.brokers import Brokers
 from spark_connector.source.commits import Commits
 from spark_connector.source.horizon import Horizon
+from spark_connector.source.offsets import Offsets, check_topics, from_json, to_json
+from spark_connector.source.options import SourceOptions
 from spark_connector.source.partitions import ranges_of, read, tasks
-from spark_connector.source.places import Places
+from spark_connector.source.positions import Edge, Positions
+from spark_connector.source.resolve import resolve
+from spark_connector.source.search import MessageSearch
 
 _log = Log("spark")
 
@@ -61,13 +62,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             facts = self._horizon.facts or self._horizon.fetch(strict=True)
             options = self._options
             positions = options.starting or Positions("startingOffsets", Edge.LATEST)
-            rules = Rules(
-                now_ms=int(time.time() * 1000),
-                on_no_commit=options.on_no_commit,
-                fail_without_match=options.fail_without_match,
-                on_data_loss=options.read.on_data_loss,
-            )
-            self._initial = to_json(resolve(positions, facts, self._places(), rules))
+            now_ms = int(time.time() * 1000)
+            found = resolve(positions, facts, self._search(), options, now_ms)
+            self._initial = to_json(found)
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -138,12 +135,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark often kills the process instead: nothing depends on this."""
         self._horizon.close()
 
-    def _places(self) -> Places:
-        return Places(self._brokers, self._horizon.routes, self._options.group)
+    def _search(self) -> MessageSearch:
+        return MessageSearch(self._brokers, self._horizon.routes, self._options.group)
 
     def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
         try:
-            return self._places().mean_size(queue, offset)
+            return self._search().mean_size(queue, offset)
         except BrokerError as error:
             _log.warning("a broker can't be asked for the sizes of its messages", reason=error)
             return None

@@ -33,7 +33,7 @@ from remoting.protocol.message.record import (
     SYS_FLAG_AT,
 )
 from spark_connector.errors import DecodeError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column, arrow_schema
 from spark_connector.store.options import StoreOptions
 

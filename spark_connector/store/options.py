@@ -17,20 +17,21 @@ from pyspark.sql.datasource import (
 )
 
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
-from remoting.protocol.names import validate_topic
 from spark_connector.errors import OptionError
-from spark_connector.options.parse import (
+from spark_connector.options import (
+    OnDecodeError,
     Option,
     OptionReader,
-    Refusals,
     boolean,
     byte_count,
-    choice,
     integer,
-    names,
+    option,
+    options_of,
+    tags,
     text,
+    topics,
+    word_of,
 )
-from spark_connector.planning.ranges import OnDecodeError
 from spark_connector.source.pushdown import push
 
 FORMAT: Final = "rocketmq.store"
@@ -45,69 +46,21 @@ class ScanMode(StrEnum):
     LOG = "log"
 
 
-def _topics(value: str) -> tuple[str, ...]:
-    found = names(value)
-    for name in found:
-        validate_topic(name)
-    return found
-
-
-def _tags(value: str) -> str:
-    return TagExpression.parse(value.strip()).text
-
-
-PATH: Final[Option[str | None]] = Option("path", text, None, ("storePathRootDir",))
-COMMIT_LOG_PATH: Final[Option[str | None]] = Option(
-    "commitLogPath", text, None, ("storePathCommitLog",)
-)
-TOPIC: Final[Option[tuple[str, ...] | None]] = Option(
-    "topic", _topics, None, ("topics", "subscribe")
-)
-BROKER_NAME: Final[Option[str | None]] = Option("brokerName", text, None)
-SCAN: Final = Option("scan", choice(ScanMode, "queue", "log"), ScanMode.QUEUE)
-VERIFY_CRC: Final = Option("verifyCrc", boolean, default=False)
-DECOMPRESS: Final = Option("decompress", boolean, default=True)
-ON_DECODE_ERROR: Final = Option(
-    "onDecodeError", choice(OnDecodeError, "fail", "null", "raw"), OnDecodeError.FAIL
-)
-FILTER_TAGS: Final = Option("filterTags", _tags, SUBSCRIBE_ALL, ("subExpression",))
-MIN_PARTITIONS: Final = Option("minPartitions", integer(1, MAX_PARTITIONS), 1)
-MAX_RECORDS: Final = Option("maxRecordsPerPartition", integer(1), 250_000)
-MAX_BYTES: Final = Option("maxBytesPerPartition", byte_count, 64 * 1024 * 1024)
-
-STORE_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    PATH,
-    COMMIT_LOG_PATH,
-    TOPIC,
-    BROKER_NAME,
-    SCAN,
-    VERIFY_CRC,
-    DECOMPRESS,
-    ON_DECODE_ERROR,
-    FILTER_TAGS,
-    MIN_PARTITIONS,
-    MAX_RECORDS,
-    MAX_BYTES,
-)
-
 _NO_OFFSETS: Final = (
     "a store is read whole: filter by queueOffset or storeTimestamp in the query, which narrows"
     " what is read when spark.sql.python.filterPushdown.enabled is true"
 )
 _NO_BROKER: Final = 'a store is read without a broker: give path, or use format("rocketmq")'
 
-_REFUSALS: Final = Refusals(
-    hints={
-        "nameServer": _NO_BROKER,
-        "namesrvAddr": _NO_BROKER,
-        "consumerGroup": _NO_BROKER,
-        "startingOffsets": _NO_OFFSETS,
-        "endingOffsets": _NO_OFFSETS,
-        "startingTimestamp": _NO_OFFSETS,
-        "endingTimestamp": _NO_OFFSETS,
-    },
-    ignored=frozenset({"__partition_columns"}),
-)
+_REFUSALS: Final = {
+    "nameServer": _NO_BROKER,
+    "namesrvAddr": _NO_BROKER,
+    "consumerGroup": _NO_BROKER,
+    "startingOffsets": _NO_OFFSETS,
+    "endingOffsets": _NO_OFFSETS,
+    "startingTimestamp": _NO_OFFSETS,
+    "endingTimestamp": _NO_OFFSETS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +81,20 @@ class StoreOptions:
         max_bytes: bytes of the log for a task, about, in a scan of the log.
     """
 
-    path: str
-    commit_log_path: str | None = None
-    topics: tuple[str, ...] | None = None
-    broker_name: str = ""
-    scan: ScanMode = ScanMode.QUEUE
-    verify_crc: bool = False
-    decompress: bool = True
-    on_decode_error: OnDecodeError = OnDecodeError.FAIL
-    tags: str = SUBSCRIBE_ALL
-    min_partitions: int = 1
-    max_records: int = 250_000
-    max_bytes: int = 64 * 1024 * 1024
+    path: str = option("path", text, "", "storePathRootDir")
+    commit_log_path: str | None = option("commitLogPath", text, None, "storePathCommitLog")
+    topics: tuple[str, ...] | None = option("topic", topics, None, "topics", "subscribe")
+    broker_name: str = option("brokerName", text, "")
+    scan: ScanMode = option("scan", word_of(ScanMode), ScanMode.QUEUE)
+    verify_crc: bool = option("verifyCrc", boolean, False)
+    decompress: bool = option("decompress", boolean, True)
+    on_decode_error: OnDecodeError = option(
+        "onDecodeError", word_of(OnDecodeError), OnDecodeError.FAIL
+    )
+    tags: str = option("filterTags", tags, SUBSCRIBE_ALL, "subExpression")
+    min_partitions: int = option("minPartitions", integer(1, MAX_PARTITIONS), 1)
+    max_records: int = option("maxRecordsPerPartition", integer(1), 250_000)
+    max_bytes: int = option("maxBytesPerPartition", byte_count, 64 * 1024 * 1024)
 
     @property
     def tag_expression(self) -> TagExpression | None:
@@ -148,30 +103,20 @@ class StoreOptions:
         return None if parsed.is_all else parsed
 
 
+STORE_OPTIONS: Final[tuple[Option[Any], ...]] = tuple(options_of(StoreOptions).values())
+
+
 def store_options(given: Mapping[str, str]) -> StoreOptions:
     """The options of a query. Raises OptionError."""
-    reader = OptionReader(given, STORE_OPTIONS, _REFUSALS, "reader", format_name=FORMAT)
-    path = reader.get(PATH)
-    if path is None:
+    reader = OptionReader(given, STORE_OPTIONS, "reader", refusals=_REFUSALS, format_name=FORMAT)
+    options = reader.read(StoreOptions)
+    if not options.path:
         raise OptionError(
             f"the option path of format {FORMAT} is missing",
             "give the store's directory, the one that has commitlog and consumequeue in it",
         )
-    path = path.removeprefix("file://")
-    return StoreOptions(
-        path=path,
-        commit_log_path=reader.get(COMMIT_LOG_PATH),
-        topics=reader.get(TOPIC),
-        broker_name=reader.get(BROKER_NAME) or path,
-        scan=reader.get(SCAN),
-        verify_crc=reader.get(VERIFY_CRC),
-        decompress=reader.get(DECOMPRESS),
-        on_decode_error=reader.get(ON_DECODE_ERROR),
-        tags=reader.get(FILTER_TAGS),
-        min_partitions=reader.get(MIN_PARTITIONS),
-        max_records=reader.get(MAX_RECORDS),
-        max_bytes=reader.get(MAX_BYTES),
-    )
+    path = options.path.removeprefix("file://")
+    return replace(options, path=path, broker_name=options.broker_name or path)
 
 
 @dataclass(frozen=True, slots=True)

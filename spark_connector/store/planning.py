@@ -16,7 +16,7 @@ from broker.storetools.view import StoreView
 from remoting.log import Log
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError
-from spark_connector.planning.ranges import RangePartition, split
+from spark_connector.source.ranges import RangePartition, split
 from spark_connector.store.options import Bounds, ScanMode, StoreOptions
 
 _log = Log("spark")

@@ -17,8 +17,9 @@ from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
 from spark_connector.decode import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
 from spark_connector.errors import ConnectorError, DataLossError
-from spark_connector.planning.ranges import OnDecodeError, RangePartition
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column
+from spark_connector.source.ranges import RangePartition
 from spark_connector.store.gathering import (
     MAX_RAW_BYTES,
     Gatherer,

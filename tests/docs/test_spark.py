@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_connector.encode.columns import SINK_TYPES
-from spark_connector.options.parse import Option
-from spark_connector.options.sink import SINK_OPTIONS
-from spark_connector.options.source import SOURCE_OPTIONS
+from spark_connector.options import Option
 from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS
+from spark_connector.sink.columns import SINK_TYPES
+from spark_connector.sink.options import SINK_OPTIONS
+from spark_connector.source.options import SOURCE_OPTIONS
 from spark_connector.store.options import STORE_OPTIONS
 from tests.tour import HOME
 

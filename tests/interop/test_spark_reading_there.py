@@ -13,10 +13,10 @@ import pytest
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, OffsetResponseHeader
+from spark_connector import connections
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
-from spark_connector.planning.ranges import OnDataLoss
-from spark_connector.reading import connections
 from spark_connector.schema import COLUMNS
+from spark_connector.source.options import OnDataLoss
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows
 from tests.interop.apache import Apache, apache

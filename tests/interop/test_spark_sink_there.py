@@ -9,8 +9,8 @@ import pytest
 
 from client import ReceivedMessage
 from client.blocking import Admin
+from spark_connector import connections
 from spark_connector.errors import ConnectorError
-from spark_connector.reading import connections
 from tests.integration.spark_connector.writing import batch, received, write
 from tests.interop.apache import Apache, apache
 

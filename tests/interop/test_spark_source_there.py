@@ -14,8 +14,8 @@ from pyspark.sql.datasource import EqualTo, LessThan
 
 from client.blocking import Admin, Producer
 from remoting.blocking import BlockingConnection
+from spark_connector import connections
 from spark_connector.errors import UnknownTopicError
-from spark_connector.reading import connections
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,

@@ -9,7 +9,7 @@ import pytest
 
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
-from spark_connector.reading import connections
+from spark_connector import connections
 from tests.integration.spark_connector.filling import Filler
 
 

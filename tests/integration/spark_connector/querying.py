@@ -9,9 +9,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from client import Message
 from client.blocking import Admin, Producer
-from spark_connector.options.source import SourceOptions
 from spark_connector.schema import COLUMNS
 from spark_connector.source.batch import PushDownReader
+from spark_connector.source.options import SourceOptions
 from spark_connector.source.stream import RocketMQStreamReader
 
 Row = dict[str, Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from spark_connector.decode import Decoder
-from spark_connector.planning.ranges import RangePartition, ReadOptions
-from spark_connector.reading.pull import RangeReader
 from spark_connector.schema import COLUMNS
+from spark_connector.source.options import ReadOptions
+from spark_connector.source.pull import RangeReader
+from spark_connector.source.ranges import RangePartition
 
 BROKER = "broker-a"
 

@@ -28,7 +28,7 @@ from pocketmq.testing import StandaloneServer
 from spark_connector.errors import DataLossError, OptionError, UnknownTopicError
 from spark_connector.source import batch
 from spark_connector.source.batch import INDEX_MARGIN_MS, PushDownReader
-from spark_connector.source.places import KeyMatches, Places
+from spark_connector.source.search import KeyMatches, MessageSearch
 from tests.integration.spark_connector.querying import Row, batch_reader, numbers, rows, send
 
 _topics = itertools.count()
@@ -226,7 +226,7 @@ def indexed(found: list[Row], keys: set[str]) -> Callable[..., dict[str, KeyMatc
     """A broker's index of keys, built of rows; it is as young as the youngest of them."""
     youngest = max(row["storeTimestamp"] for row in found)
 
-    def by_key(self: Places, topic: str, key: str) -> dict[str, KeyMatches | None]:
+    def by_key(self: MessageSearch, topic: str, key: str) -> dict[str, KeyMatches | None]:
         hits = [
             (MessageQueue(topic, row["brokerName"], row["queueId"]), row["queueOffset"])
             for row in found
@@ -242,7 +242,7 @@ def test_what_an_index_knows_is_one_small_task(
     reader: Any, all_rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ):
     keys = {"k77", "k78", "k81"}
-    monkeypatch.setattr(Places, "by_key", indexed(all_rows, keys))
+    monkeypatch.setattr(MessageSearch, "by_key", indexed(all_rows, keys))
     pushing = reader()
     filters = [In(("keys",), sorted(keys)), LessThan(("queueId",), 3)]
     returned = pushing.pushFilters(filters)
@@ -260,12 +260,12 @@ def test_what_an_index_may_not_know_yet_is_read(
     monkeypatch.setattr(batch, "INDEX_MARGIN_MS", 0)
     by_key = indexed(old, {"k7"})
 
-    def stale(self: Places, topic: str, key: str) -> dict[str, KeyMatches | None]:
+    def stale(self: MessageSearch, topic: str, key: str) -> dict[str, KeyMatches | None]:
         (broker, matches), *_ = by_key(self, topic, key).items()
         assert matches is not None
         return {broker: matches._replace(indexed_until_ms=int(second_half.timestamp() * 1000))}
 
-    monkeypatch.setattr(Places, "by_key", stale)
+    monkeypatch.setattr(MessageSearch, "by_key", stale)
     found, _ = where(reader(), EqualTo(("keys",), "k7"))
     assert numbers(found) == [7, *range(100, 200)]
 

@@ -14,8 +14,8 @@ from remoting.errors import ConnectFailed
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
+from spark_connector.connections import ConnectionCache
 from spark_connector.limits import MAX_KEPT_CONNECTIONS
-from spark_connector.reading.connections import ConnectionCache
 
 
 class Peer:

@@ -10,11 +10,11 @@ import pytest
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from spark_connector import connections
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
 from spark_connector.limits import BATCH_BYTES, BATCH_MESSAGES, MAX_ANSWER_BYTES
-from spark_connector.planning.ranges import OnDataLoss
-from spark_connector.reading import connections
 from spark_connector.schema import COLUMNS
+from spark_connector.source.options import OnDataLoss
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows
 

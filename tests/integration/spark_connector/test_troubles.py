@@ -11,9 +11,9 @@ from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
-from spark_connector.planning.positions import QueueFacts
 from spark_connector.source import horizon
 from spark_connector.source.brokers import Brokers
+from spark_connector.source.positions import QueueFacts
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from client import FIRST, ReceivedMessage
 from client.blocking import PullConsumer
-from spark_connector.options.sink import sink_options
 from spark_connector.sink.dispatcher import Counts
+from spark_connector.sink.options import sink_options
 from spark_connector.sink.task import SinkPlan, write_rows
 
 TYPES: dict[str, tuple[Any, str]] = {

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from remoting.protocol.queue import MessageQueue
 from spark_connector import lag as lag_module
 from spark_connector.lag import LagListener, QueryLag, lag_of
-from spark_connector.planning.offsets import to_json
+from spark_connector.source.offsets import to_json
 
 KAFKA = '{"topic":{"0":100}}'
 

@@ -17,7 +17,7 @@ from spark_connector.decode import Decoder, model, plain
 from spark_connector.decode.layout import walk
 from spark_connector.decode.model import MAX_PLAIN_RECORDS
 from spark_connector.errors import DecodeError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, arrow_schema
 from tests.unit.spark_connector.decode.records import V6, numbered, record
 

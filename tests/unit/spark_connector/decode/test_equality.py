@@ -14,7 +14,7 @@ from spark_connector.decode import DecodedBatch, Decoder, fast, plain
 from spark_connector.decode.layout import walk
 from spark_connector.decode.model import DecodeSettings, NeedsFallback, Selection
 from spark_connector.errors import DecodeError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS, Column
 from tests.unit.spark_connector.decode import records as made
 

@@ -9,11 +9,11 @@ import pytest
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.queue import MessageQueue
-from spark_connector.encode.encoder import Parcel
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.limits import MAX_IN_FLIGHT_REQUESTS
-from spark_connector.options.sink import SinkOptions, sink_options
 from spark_connector.sink.dispatcher import ParcelDispatcher
+from spark_connector.sink.encoder import Parcel
+from spark_connector.sink.options import SinkOptions, sink_options
 from spark_connector.sink.routes import WriteRoutes
 from tests.unit.spark_connector.sink.brokers import DOWN, NAME_SERVER, SILENT, World
 

@@ -10,7 +10,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
-from spark_connector.options.common import ConnectionOptions
+from spark_connector.options import ConnectionOptions
 from spark_connector.sink import routes as module
 from spark_connector.sink.routes import WriteRoutes
 from tests.unit.spark_connector.sink.brokers import NAME_SERVER, World

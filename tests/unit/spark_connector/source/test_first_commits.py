@@ -8,7 +8,7 @@ from typing import Any
 
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
-from spark_connector.options.common import ConnectionOptions
+from spark_connector.options import ConnectionOptions
 from spark_connector.source.brokers import Brokers, Request
 
 QUEUES = [MessageQueue(topic, "a", number) for topic in ("T", "U") for number in range(3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_connector.errors import OptionError
-from spark_connector.planning.ranges import OnDecodeError
+from spark_connector.options import OnDecodeError
 from spark_connector.store.options import ScanMode, StoreOptions, store_options
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_connector.errors import UnknownTopicError
-from spark_connector.planning.ranges import RangePartition
+from spark_connector.source.ranges import RangePartition
 from spark_connector.store.options import Bounds
 from spark_connector.store.planning import LogPiece, Piece, QueuePieces
 from tests.unit.spark_connector.store.directories import (

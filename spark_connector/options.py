@@ -1,0 +1,384 @@
+"""How options are declared and read: known names only, in any case, each value checked.
+
+An option is a field of a class of options, made by ``option``: its name, parser, default and other
+names stand in one line. ``OptionReader`` fills such classes from Spark's map of texts. An unknown
+name is an error with the nearest known one; so is an option that is given under two of its names
+with different values. Spark's own options are ignored.
+
+A duration is a number of milliseconds or a number with a unit, as Spark writes its own
+(cf. JavaUtils.timeStringAs).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from remoting.docs import DOCS
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.names import validate_group, validate_topic
+from remoting.settings import nearest
+from spark_connector.errors import OptionError
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+PREFIX: Final = "rocketmq.client."
+"""Options of the connections can be written with this prefix too, as Kafka's with ``kafka.``."""
+
+NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
+MAX_DURATION_MS: Final = 86_400_000
+MAX_RETRIES: Final = 1000
+
+_OF_SPARK: Final = {"checkpointlocation", "queryname", "outputmode", "__partition_columns"}
+"""Options that Spark itself hands over."""
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """One option.
+
+    Attributes:
+        name: as documentation writes it.
+        parse: its value from a text; raises ValueError with what to write instead.
+        default: the value when it isn't given.
+        aliases: other names of it.
+        passes_through: it may also be written behind ``rocketmq.client.``.
+    """
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    aliases: tuple[str, ...] = ()
+    passes_through: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it goes by."""
+        own = (self.name, *self.aliases)
+        return (*own, *(PREFIX + name for name in own)) if self.passes_through else own
+
+
+def option(
+    name: str, parse: Callable[[str], T], default: T, *aliases: str, passes_through: bool = False
+) -> T:
+    """A dataclass field that an option sets; the arguments are those of ``Option``."""
+    declared = Option(name, parse, default, aliases, passes_through)
+    made: T = field(default=default, metadata={"option": declared})
+    return made
+
+
+def options_of(kind: Any) -> dict[str, Option[Any]]:
+    """The options that a dataclass declares, by its fields."""
+    return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
+
+
+class OptionReader:
+    """The options of one query.
+
+    Args:
+        given: as Spark hands them over.
+        known: all there are.
+        what: what reads them, for errors: ``source`` or ``sink``.
+        refusals: names that are known and not served, and what to do instead. Values never appear
+            in the error: some are secrets.
+        format_name: of which format, for errors.
+
+    Raises:
+        OptionError: a name is unknown or refused, or there are two values for one option.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[Option[Any]],
+        what: str,
+        *,
+        refusals: Mapping[str, str],
+        format_name: str = "rocketmq",
+    ) -> None:
+        self._format = f"format {format_name}"
+        self._options = {option.name: option for option in known}
+        self._texts: dict[str, tuple[str, str]] = {}
+        # Spark hands names over in lower case: errors use the spelling of the documentation.
+        canonical = {
+            name.lower(): (option.name, name)
+            for option in self._options.values()
+            for name in option.names
+        }
+        hints = {name.lower(): (name, hint) for name, hint in refusals.items()}
+        for name, text in given.items():
+            lower = name.lower()
+            if lower in canonical:
+                self._take(*canonical[lower], text)
+            elif lower in hints:
+                spelling, hint = hints[lower]
+                raise OptionError(f"{self._format} refuses the option {spelling!r}", hint)
+            elif lower not in _OF_SPARK:
+                raise OptionError(
+                    f"the {what} of {self._format} has no option {name!r}"
+                    f"{nearest(name, [spelling for _, spelling in canonical.values()])}",
+                    f"correct or remove it; all options are in {DOCS}spark.md",
+                )
+
+    def read(self, kind: Callable[..., T], **others: Any) -> T:
+        """A dataclass of options, with the values of its other fields. Raises OptionError."""
+        options = options_of(kind)
+        return kind(**{name: self.get(one.name) for name, one in options.items()} | others)
+
+    def get(self, option: str) -> Any:
+        """An option's value. Raises OptionError when its text isn't one."""
+        declared = self._options[option]
+        if option not in self._texts:
+            return declared.default
+        name, text = self._texts[option]
+        try:
+            return declared.parse(text)
+        except ValueError as error:
+            shown = text if len(text) <= 80 else text[:77] + "..."
+            raise OptionError(
+                f"the option {name} of {self._format} can't be {shown!r}", str(error)
+            ) from None
+
+    def given(self, option: str) -> bool:
+        """Whether the user has set it."""
+        return option in self._texts
+
+    def one_of(self, *options: str) -> Any:
+        """The value of the one that is given; None if none is. Raises OptionError for several."""
+        found = [option for option in options if option in self._texts]
+        if len(found) > 1:
+            names = " and ".join(self._texts[option][0] for option in found)
+            raise OptionError(f"the options {names} contradict each other", "give one of them")
+        return self.get(found[0]) if found else None
+
+    def _take(self, canonical: str, name: str, text: object) -> None:
+        earlier = self._texts.get(canonical)
+        value = "" if text is None else str(text)
+        if earlier is not None and earlier[1] != value:
+            raise OptionError(
+                f"the options {earlier[0]} and {name} mean the same and have different values",
+                "give one of them",
+            )
+        self._texts[canonical] = (name, value)
+
+
+# --- values
+
+
+def text(value: str) -> str:
+    """A text that isn't empty."""
+    if not value.strip():
+        raise ValueError("it is empty: give a value or leave the option out")
+    return value.strip()
+
+
+def boolean(value: str) -> bool:
+    """``true`` or ``false``."""
+    lower = value.strip().lower()
+    if lower not in _TRUE | _FALSE:
+        raise ValueError("write true or false")
+    return lower in _TRUE
+
+
+def integer(least: int, most: int = 2**62) -> Callable[[str], int]:
+    """Whole numbers within bounds."""
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise ValueError("write a whole number") from None
+        if not least <= number <= most:
+            raise ValueError(f"write a number from {least} to {most}")
+        return number
+
+    return parse
+
+
+def choice(values: Mapping[str, T]) -> Callable[[str], T]:
+    """One of some words, in any case, and its value."""
+    by_lower = {word.lower(): value for word, value in values.items()}
+    words = list(values)
+
+    def parse(value: str) -> T:
+        word = value.strip().lower()
+        if word not in by_lower:
+            raise ValueError(f"write {', '.join(words[:-1])} or {words[-1]}")
+        return by_lower[word]
+
+    return parse
+
+
+def word_of(kind: type[E]) -> Callable[[str], E]:
+    """One of an enumeration's words, in any case."""
+    return choice({member.value: member for member in kind})
+
+
+def byte_count(value: str) -> int:
+    """Bytes: a number, or one with k, m or g (1024s)."""
+    lower = value.strip().lower().removesuffix("b").removesuffix("i")
+    factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(lower[-1:], 1)
+    digits = lower[:-1] if factor > 1 else lower
+    if not digits.isdecimal() or not 0 < int(digits) * factor <= 2**62:
+        raise ValueError("write a number of bytes above 0, e.g. 67108864 or 64m")
+    return int(digits) * factor
+
+
+def topics(value: str) -> tuple[str, ...]:
+    """Names of topics between commas, each once."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise ValueError("it names nothing: write names between commas")
+    for name in found:
+        validate_topic(name)
+    return found
+
+
+def group(value: str) -> str:
+    """The name of a consumer or producer group."""
+    validate_group(value.strip())
+    return value.strip()
+
+
+def tags(value: str) -> str:
+    """A tag expression, such as ``A || B``."""
+    return TagExpression.parse(value.strip()).text
+
+
+_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "sec": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+MAX_MS: Final = 2**62
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of ``250``, ``30s``, ``15m``. Raises ValueError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    unit = match and _UNIT_MS.get(match[2] or "ms")
+    if not match or not unit:
+        raise ValueError("write milliseconds, or a number with ms, s, m, h or d, e.g. '30s'")
+    value = float(match[1]) * unit
+    if value > MAX_MS:
+        raise ValueError("that is longer than anything lasts")
+    return int(value)
+
+
+def duration(value: str) -> float:
+    """Seconds of ``250``, ``30s``, ``15m``. Raises ValueError."""
+    return parse_duration_ms(value) / 1000
+
+
+def wait(value: str) -> float:
+    """Seconds of a wait: more than none, at most a day. Raises ValueError."""
+    milliseconds = parse_duration_ms(value)
+    if not 0 < milliseconds <= MAX_DURATION_MS:
+        raise ValueError("write a duration from 1 ms to 1d")
+    return milliseconds / 1000
+
+
+def addresses(value: str) -> tuple[str, ...]:
+    """``host:port`` addresses between ``;`` or ``,``. Raises ValueError."""
+    found = tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
+    if not found:
+        raise ValueError("write host:port, several separated by ';'")
+    for address in found:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(f"write host:port instead of {address!r}")
+    return tuple(dict.fromkeys(found))
+
+
+# --- what source and sink share
+
+
+class OnDecodeError(StrEnum):
+    """What happens with a message that can't be understood."""
+
+    FAIL = "fail"
+    NULL = "null"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How name servers and brokers are reached, times in seconds.
+
+    Attributes:
+        name_servers: their addresses, asked one after the other.
+        request_timeout: of one request.
+        retries: attempts after the first when offsets are asked for.
+        retry_interval: the first pause between attempts; it doubles.
+        connection_idle: connections unused so long are closed.
+    """
+
+    name_servers: tuple[str, ...] = option(
+        "nameServer", addresses, (), "namesrvAddr", "nameServers", passes_through=True
+    )
+    request_timeout: float = option(
+        "requestTimeoutMs", wait, 10.0, "pullTimeoutMs", passes_through=True
+    )
+    retries: int = option("fetchOffset.numRetries", integer(0, MAX_RETRIES), 3)
+    retry_interval: float = option("fetchOffset.retryIntervalMs", wait, 0.2)
+    connection_idle: float = option("connectionIdleMs", wait, 300.0, passes_through=True)
+
+    @classmethod
+    def of(cls, reader: OptionReader) -> ConnectionOptions:
+        """The connection's part of a query's options. Raises OptionError."""
+        options = reader.read(cls)
+        return (
+            options if options.name_servers else replace(options, name_servers=_from_environment())
+        )
+
+
+def _from_environment() -> tuple[str, ...]:
+    found = os.environ.get(NAME_SERVER_VARIABLE, "")
+    if not found:
+        raise OptionError(
+            "the option nameServer of format rocketmq is missing",
+            f"give host:port of a name server, or set {NAME_SERVER_VARIABLE}",
+        )
+    try:
+        return addresses(found)
+    except ValueError as error:
+        raise OptionError(f"{NAME_SERVER_VARIABLE} can't be {found!r}", str(error)) from None
+
+
+_NO_TLS: Final = "TLS is not served yet: connect without it, over a network you trust"
+_NO_SECRETS: Final = (
+    "signing with keys is not served yet: use brokers without ACL, and keep keys out of options"
+)
+_ASK_NAME_SERVER: Final = "RocketMQ has name servers: give nameServer=host:port"
+
+REFUSALS: Final = {
+    "tls": _NO_TLS,
+    "tlsCa": _NO_TLS,
+    "tlsCert": _NO_TLS,
+    "tlsKey": _NO_TLS,
+    "accessKey": _NO_SECRETS,
+    "secretKey": _NO_SECRETS,
+    "secretKeyFile": _NO_SECRETS,
+    "securityToken": _NO_SECRETS,
+    "kafka.bootstrap.servers": _ASK_NAME_SERVER,
+    "bootstrap.servers": _ASK_NAME_SERVER,
+    "kafka.security.protocol": _NO_TLS,
+    "kafka.isolation.level": "it is not needed: half messages are invisible to readers",
+    "dedup": "the source reads each offset once; for repeats by the producer use "
+    'dropDuplicatesWithinWatermark(["messageId"])',
+}
+"""Options of other connectors that have no counterpart here."""

@@ -1,0 +1,248 @@
+r"""The ``properties`` column as text: per row, ``0x02 name 0x01 value`` for each entry.
+
+All entries are joined at once; the text of a row is then a range of theirs. Left out are entries
+without a value, and names with a meaning for brokers and clients: what a broker wrote beside a
+message (``CLUSTER``, ``UNIQ_KEY``, ...) must not be written again when an archive is replayed. Only
+``KEYS`` and ``TAGS`` stand in for the columns ``keys`` and ``tags`` in rows that lack these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from client.producer.prepare import RESERVED
+from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
+from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
+from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY
+from spark_connector.errors import ConnectorError
+from spark_connector.sink.columns import (
+    Rows,
+    binary_of,
+    binary_of_rows,
+    bytes_of,
+    lengths_of,
+    mask_of,
+    offsets_of,
+)
+
+DROPPED: Final = frozenset(RESERVED) | {
+    "TIMER_DELIVER_MS",
+    "TIMER_DELAY_MS",
+    "TIMER_DELAY_SEC",
+    "TIMER_OUT_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    "TIMER_ROLL_TIMES",
+    "TIMER_DEL_UNIQKEY",
+    "TIMER_DELAY_LEVEL",
+}
+"""Names that the map can't give: the reserved ones, and those of 5.x's timers."""
+
+STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
+"""Reserved names that count where the column of the same meaning has nothing."""
+
+_DROPPED_VALUES: Final = pa.array([name.encode() for name in sorted(DROPPED)], type=pa.binary())
+
+
+def own_texts(rows: Rows) -> Any:
+    """The text of each row as a binary array without nulls; None: no row has an entry.
+
+    Raises:
+        ConnectorError: a name or a value can't be written.
+    """
+    maps = rows.get("properties")
+    if maps is None:
+        return None
+    offsets = np.asarray(maps.offsets)
+    counts = np.diff(offsets)
+    names = maps.keys[offsets[0] : offsets[-1]]
+    values = maps.items[offsets[0] : offsets[-1]]
+    row_of = np.repeat(np.arange(rows.count), counts)
+    kept = _kept(rows, maps, names, values, row_of)
+    if not kept.any():
+        return None
+    if not kept.all():
+        mask = pa.array(kept)
+        names, values = names.filter(mask), values.filter(mask)
+        row_of = row_of[kept]
+        counts = np.bincount(row_of, minlength=rows.count)
+    entries = pc.binary_join_element_wise(ENTRY_END, names, NAME_END, values, b"")
+    # The separators join as an element of their own, so NAME_END stands between name and value.
+    _check(rows, names, values, entries, row_of)
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    return binary_of(offsets_of(entries)[ends], entries.buffers()[2])
+
+
+def _kept(
+    rows: Rows, maps: Any, names: Any, values: Any, row_of: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    kept = mask_of(values.is_valid())
+    if maps.null_count:
+        # What lies under a null map is not defined.
+        kept &= mask_of(maps.is_valid())[row_of]
+    dropped = mask_of(pc.is_in(names, value_set=_DROPPED_VALUES))
+    if dropped.any():
+        for name, column in STAND_INS:
+            present = rows.present(column)
+            stands_in = mask_of(pc.equal(names, name.encode()))
+            if present is not None:
+                stands_in &= ~mask_of(present)[row_of]
+            dropped &= ~stands_in
+        kept &= ~dropped
+    return kept
+
+
+def _check(rows: Rows, names: Any, values: Any, entries: Any, row_of: NDArray[np.int64]) -> None:
+    data = bytes_of(entries)
+    fine = (
+        np.count_nonzero(data == ENTRY_END[0]) == len(entries)
+        and np.count_nonzero(bytes_of(names) == NAME_END[0]) == 0
+        and lengths_of(names).all()
+        and lengths_of(values).all()
+    )
+    if fine:
+        return
+    for index, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist(), strict=True)):
+        problem = problem_of(name, value)
+        if problem:
+            raise ConnectorError(
+                f"row {rows.first + int(row_of[index])} of the task can't be sent: {problem}",
+                "drop or clean this entry of the column properties",
+            )
+
+
+def problem_of(name: bytes, value: bytes) -> str:
+    """Why no reader could read this entry; empty: one can."""
+    shown = name[:80].decode("utf-8", "replace")
+    if not name:
+        return "a property has an empty name"
+    if NAME_END in name or ENTRY_END in name:
+        return f"the name of its property {shown!r} holds 0x01 or 0x02"
+    if not value:
+        return f"the value of its property {shown!r} is empty"
+    if ENTRY_END in value:
+        return f"the value of its property {shown!r} holds 0x02"
+    return ""
+
+
+_HEAD: Final = np.dtype(
+    [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")]
+)
+_UNIQ_KEY: Final = UNIQ_KEY.encode() + NAME_END
+
+
+class ElementPart:
+    """A part of each row's properties: a value for all, or an array."""
+
+    __slots__ = ("lengths", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.lengths: NDArray[np.int64] | int = (
+            len(value) if isinstance(value, bytes) else lengths_of(value)
+        )
+
+
+def elements(rows: Rows, unique_keys: Any) -> Any:
+    """The elements of rows as a binary array.
+
+    Raises:
+        ConnectorError: a row can't be sent.
+    """
+    bodies = rows.get("body")
+    sizes = body_sizes(rows)
+    parts = property_parts(rows, unique_keys)
+    texts = text_sizes(rows, parts)
+    heads = np.zeros(rows.count, dtype=_HEAD)
+    heads["size"] = sizes + texts + ELEMENT_FIXED_BYTES
+    heads["body"] = sizes
+    flags = rows.get("flag")
+    if flags is not None:
+        heads["flag"] = pc.fill_null(flags, 0).to_numpy()
+    return pc.binary_join_element_wise(
+        _as_rows(heads),
+        bodies,
+        _as_rows(texts.astype(">u2")),
+        *(part.value for part in parts),
+        b"",
+    )
+
+
+def body_sizes(rows: Rows) -> NDArray[np.int64]:
+    """The length of each body. Raises ConnectorError for one that can't be sent."""
+    bodies = rows.get("body")
+    if bodies.null_count:
+        at = int(np.argmin(mask_of(bodies.is_valid())))
+        raise ConnectorError(
+            f"row {rows.first + at} of the task can't be sent: its body is null",
+            "filter such rows out; a message has a body",
+        )
+    sizes = lengths_of(bodies)
+    wrong = np.flatnonzero((sizes == 0) | (sizes > MAX_MESSAGE_BYTES))
+    if len(wrong):
+        at = int(wrong[0])
+        why = f"has {sizes[at]} bytes, {MAX_MESSAGE_BYTES} are allowed" if sizes[at] else "is empty"
+        raise ConnectorError(
+            f"row {rows.first + at} of the task can't be sent: its body {why}",
+            "split it, or write a reference to it" if sizes[at] else "filter such rows out",
+        )
+    return sizes
+
+
+def property_parts(rows: Rows, unique_keys: Any) -> list[ElementPart]:
+    """What each row's properties text is put together from, in order."""
+    parts = [ElementPart(_UNIQ_KEY), ElementPart(unique_keys)]
+    for name, column in ((TAGS, "tags"), (KEYS, "keys")):
+        parts += _optional(rows, name, column)
+    own = own_texts(rows)
+    if own is not None:
+        parts.append(ElementPart(own))
+    return parts
+
+
+def _optional(rows: Rows, name: str, column: str) -> list[ElementPart]:
+    present = rows.present(column)
+    if present is None or not pc.any(present).as_py():
+        return []
+    values = rows.get(column)
+    _check_value(rows, values, column)
+    prefix = ENTRY_END + name.encode() + NAME_END
+    if pc.all(present).as_py():
+        return [ElementPart(prefix), ElementPart(values)]
+    texts = pc.binary_join_element_wise(prefix, values, b"", null_handling="skip")
+    return [ElementPart(pc.if_else(present, texts, pa.scalar(b"", type=pa.binary())))]
+
+
+def _check_value(rows: Rows, values: Any, column: str) -> None:
+    if not (bytes_of(values) == ENTRY_END[0]).any():
+        return
+    for index, value in enumerate(values.to_pylist()):
+        if value and ENTRY_END in value:
+            raise ConnectorError(
+                f"row {rows.first + index} of the task can't be sent: its {column} hold 0x02",
+                f"clean the column {column}",
+            )
+
+
+def text_sizes(rows: Rows, parts: list[ElementPart]) -> NDArray[np.int64]:
+    """The length of each properties text. Raises ConnectorError for one that is too long."""
+    sizes = np.zeros(rows.count, dtype=np.int64)
+    for part in parts:
+        sizes += part.lengths
+    if rows.count and int(sizes.max()) > MAX_PROPERTIES_BYTES:
+        at = int(sizes.argmax())
+        raise ConnectorError(
+            f"row {rows.first + at} of the task can't be sent: its properties take {sizes[at]} "
+            f"bytes, {MAX_PROPERTIES_BYTES} are allowed",
+            "move data into the body",
+        )
+    return sizes
+
+
+def _as_rows(column: NDArray[Any]) -> Any:
+    return binary_of_rows(column.view(np.uint8).reshape(len(column), column.dtype.itemsize))

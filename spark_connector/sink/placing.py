@@ -1,0 +1,192 @@
+"""Which topic and queue each row goes to.
+
+A row's destination depends on a few values that repeat (topic, queue id, broker, key), so each
+combination of them is looked up once per batch and the rows are only counted through. ``hashKeys``
+gives a key the queue that RocketMQ's clients give it (cf. SelectMessageQueueByHash).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from client.producer.queue_selector import by_sharding_key
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import ConnectorError, OptionError
+from spark_connector.sink.columns import Rows
+
+BY_HASH: Final = ("shardingKey", "keys")
+"""Columns whose first value in a row is the key its queue is chosen by."""
+
+BY_COLUMN: Final = ("queueId", "brokerName")
+
+
+class Destination(NamedTuple):
+    """Where rows go; without a queue: to any of the topic's."""
+
+    topic: str
+    queue: MessageQueue | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The destinations of a batch, and for each row the number of its one."""
+
+    destinations: Sequence[Destination]
+    of_row: NDArray[np.int64]
+
+
+class Placing:
+    """The choice for one write.
+
+    Args:
+        topic: of all rows; None: the column ``topic`` says.
+        queues_of: the queues of a topic that can be written to, in their order.
+        columns: the columns that decide the queue: ``BY_HASH``, ``BY_COLUMN`` or none.
+    """
+
+    def __init__(
+        self,
+        topic: str | None,
+        queues_of: Callable[[str], Sequence[MessageQueue]],
+        columns: Sequence[str],
+    ) -> None:
+        self._topic = topic
+        self._queues_of = queues_of
+        self._columns = columns
+
+    def place(self, rows: Rows) -> Placement:
+        """The destinations of rows.
+
+        Raises:
+            ConnectorError: a row has no topic, or names a queue that its topic doesn't have.
+        """
+        columns = [self._topics(rows), *(rows.get(name) for name in self._deciding(rows))]
+        known: dict[Destination, int] = {}
+        combinations, of_row = _combinations(columns, rows.count)
+        if len(columns[1:]) == 0 and len(combinations) == 1:
+            destination = self._destination(combinations[0], rows)
+            return Placement([destination], of_row)
+        numbers = np.fromiter(
+            (
+                known.setdefault(self._destination(values, rows), len(known))
+                for values in combinations
+            ),
+            dtype=np.int64,
+            count=len(combinations),
+        )
+        return Placement(list(known), numbers[of_row])
+
+    def _topics(self, rows: Rows) -> Any:
+        if self._topic is not None:
+            return None
+        topics = rows.get("topic")
+        present = rows.present("topic")
+        if present is None or not pc.all(present).as_py():
+            at = 0 if present is None else present.to_pylist().index(False)
+            raise ConnectorError(
+                f"row {rows.first + at} of the task can't be sent: its topic is null or empty",
+                "fill the column topic, or give the option topic",
+            )
+        return topics
+
+    def _deciding(self, rows: Rows) -> list[str]:
+        return [name for name in self._columns if rows.get(name) is not None]
+
+    def _destination(self, values: tuple[Any, ...], rows: Rows) -> Destination:
+        topic = self._topic if self._topic is not None else values[0].decode("utf-8", "replace")
+        if not self._columns:
+            return Destination(topic, None)
+        if self._columns == BY_COLUMN:
+            named = dict(zip(self._deciding(rows), values[1:], strict=True))
+            return Destination(topic, self._named(topic, **named))
+        key = next((value for value in values[1:] if value), None)
+        if key is None:
+            return Destination(topic, None)
+        queue = by_sharding_key(self._queues_of(topic), key.decode("utf-8", "replace"))
+        return Destination(topic, queue)
+
+    def _named(
+        self,
+        topic: str,
+        queueId: int | None = None,  # noqa: N803 - the columns' names
+        brokerName: bytes | None = None,  # noqa: N803
+    ) -> MessageQueue | None:
+        if queueId is None:
+            return None
+        queues = self._queues_of(topic)
+        broker = brokerName.decode("utf-8", "replace") if brokerName else None
+        found = [
+            queue
+            for queue in queues
+            if queue.queue_id == queueId and broker in (None, queue.broker_name)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            brokers = ", ".join(queue.broker_name for queue in found)
+            raise ConnectorError(
+                f"topic {topic} has a queue {queueId} at each of the brokers {brokers}",
+                "add the column brokerName",
+            )
+        at = f" at broker {broker}" if broker else ""
+        there = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in queues[:20])
+        raise ConnectorError(
+            f"topic {topic} has no queue {queueId}{at} to write to; it has {there or 'none'}",
+            "correct the column queueId, or widen the topic",
+        )
+
+
+def _combinations(
+    columns: Sequence[Any], count: int
+) -> tuple[list[tuple[Any, ...]], NDArray[np.int64]]:
+    """The different rows of some columns, and for each row the number of its one."""
+    codes = np.zeros(count, dtype=np.int64)
+    combinations: list[tuple[Any, ...]] = [()]
+    for column in columns:
+        if column is None:
+            combinations = [(*values, None) for values in combinations]
+            continue
+        encoded = column.dictionary_encode(null_encoding="encode")
+        values = encoded.dictionary.to_pylist()
+        codes = codes * len(values) + encoded.indices.to_numpy()
+        different, codes = np.unique(codes, return_inverse=True)
+        combinations = [
+            (*combinations[code // len(values)], values[code % len(values)])
+            for code in different.tolist()
+        ]
+    return combinations, codes
+
+
+def deciding_columns(partitioner: str | None, names: Sequence[str]) -> Sequence[str]:
+    """The columns that decide the queue, by the option and the frame's columns.
+
+    Raises:
+        OptionError: the option needs a column that isn't there, or doesn't use one that is.
+    """
+    by_column, by_hash = "queueId" in names, "shardingKey" in names
+    if partitioner is None:
+        partitioner = "column" if by_column else "hashKeys" if by_hash else "roundRobin"
+    if partitioner == "column" and not by_column:
+        raise OptionError("partitioner=column needs the column queueId", "add it to the frame")
+    if partitioner == "hashKeys" and not (by_hash or "keys" in names):
+        raise OptionError(
+            "partitioner=hashKeys needs the column shardingKey or keys", "add one to the frame"
+        )
+    if partitioner != "column" and (by_column or "brokerName" in names):
+        column = "queueId" if by_column else "brokerName"
+        raise OptionError(
+            f"partitioner={partitioner} does not use the column {column}",
+            "drop the column, or write partitioner=column",
+        )
+    if partitioner == "roundRobin" and by_hash:
+        raise OptionError(
+            "partitioner=roundRobin does not use the column shardingKey",
+            "drop the column, or write partitioner=hashKeys",
+        )
+    return {"column": BY_COLUMN, "hashKeys": BY_HASH}.get(partitioner, ())

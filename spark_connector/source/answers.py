@@ -1,0 +1,151 @@
+"""Requests for a range of a queue, the errors of their answers, and pauses between them."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from client.wire.pull_answer import Ends, NoTopic
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import PullMessageRequestHeader
+from spark_connector.errors import BrokerError, DataLossError, DecodeError, UnknownTopicError
+from spark_connector.limits import MAX_ANSWER_BYTES, RETRY_FIRST, RETRY_MAX
+from spark_connector.source.options import ReadOptions
+from spark_connector.source.ranges import RangePartition
+
+_SUBSCRIPTION: Final = 4
+"""A pull's sysFlag: it brings its expression itself (cf. PullSysFlag)."""
+
+REFUSAL_HINTS: Final[dict[int, str]] = {
+    ResponseCode.NO_PERMISSION: "let the topic, its broker and the group be read",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "check the option filterTags",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: (
+        "create the group at the broker, or name one that is there with the option consumerGroup"
+    ),
+}
+"""Refusals that another attempt won't change, and what to do about them."""
+
+
+def pull_request(partition: RangePartition, options: ReadOptions, offset: int, end: int) -> Command:
+    """A pull of messages ``[offset, end)`` that is answered at once, whatever there is."""
+    header = PullMessageRequestHeader(
+        consumer_group=options.group,
+        topic=partition.topic,
+        queue_id=partition.queue_id,
+        queue_offset=offset,
+        max_msg_nums=min(end - offset, options.pull_batch_size),
+        sys_flag=_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=options.filter_tags,
+        sub_version=0,
+        expression_type="TAG",
+        bname=partition.broker_name,
+        max_msg_bytes=MAX_ANSWER_BYTES,
+    )
+    return Command.request(RequestCode.PULL_MESSAGE, header)
+
+
+class RetryState:
+    """A row of failures without progress in between.
+
+    Args:
+        choose: spreads the pauses of many tasks.
+
+    Attributes:
+        failures: how many there were in the row.
+        refusals: how many of them were the broker's own.
+    """
+
+    def __init__(self, choose: random.Random) -> None:
+        self._random = choose
+        self._since: float | None = None
+        self.failures = 0
+        self.refusals = 0
+        self._bound = 0.0
+
+    def over(self) -> None:
+        """There was progress."""
+        self._since = None
+        self.failures = self.refusals = 0
+        self._bound = 0.0
+
+    def failed(self, now: float, *, refused: bool = False) -> float:
+        """One more failure; seconds since the first of the row."""
+        if self._since is None:
+            self._since = now
+        self.failures += 1
+        self._bound = min(RETRY_MAX, self._bound * 2) or RETRY_FIRST
+        self.refusals += refused
+        return now - self._since
+
+    def pause(self) -> float:
+        """Seconds to wait: half to the whole of a bound that doubles with each failure."""
+        return self._bound * self._random.uniform(0.5, 1.0)
+
+
+_OR_SKIP = "set onDataLoss=skip to read what is left"
+
+
+def _queue(partition: RangePartition) -> str:
+    return (
+        f"topic {partition.topic}, queue {partition.queue_id} of broker {partition.broker_name} "
+        f"({', '.join(partition.addresses)})"
+    )
+
+
+def gone(partition: RangePartition, first: int, end: int, count: int) -> DataLossError:
+    """Messages within the range are gone, others behind them are there."""
+    what = f"{count} of the messages" if count < end - first else f"{count} messages"
+    return DataLossError(
+        f"{what} from offset {first} up to {end} are gone: {_queue(partition)}; wanted were "
+        f"{partition.start} up to {partition.end}",
+        f"the broker keeps messages for fileReservedTime hours: read sooner or keep them longer; "
+        f"{_OR_SKIP}",
+    )
+
+
+def ended(partition: RangePartition, position: int, ends: Ends) -> DataLossError:
+    """The queue ends before the range does."""
+    return DataLossError(
+        f"no messages from offset {position} up to {partition.end}, the queue has {ends.min_offset}"
+        f" up to {ends.max_offset}: {_queue(partition)}",
+        "the topic was deleted and made anew, or the broker lost what it had not flushed: "
+        f"restart the query from a new checkpoint; or {_OR_SKIP}",
+    )
+
+
+def no_topic(partition: RangePartition, position: int, answer: NoTopic) -> UnknownTopicError:
+    """The topic vanished."""
+    return UnknownTopicError(
+        f"the topic vanished while offset {position} up to {partition.end} were to be read: "
+        f"{_queue(partition)} says {answer.remark}",
+        f"create it anew, leave it out of the query, or {_OR_SKIP}",
+    )
+
+
+def refused(partition: RangePartition, position: int, reason: str, hint: str) -> BrokerError:
+    """The broker answers, but does not serve."""
+    return BrokerError(
+        f"the broker refuses to give messages from offset {position} on: {_queue(partition)}: "
+        f"{reason}",
+        hint or "look at the broker's log",
+    )
+
+
+def unreachable(
+    partition: RangePartition, position: int, reason: str, waited: float
+) -> BrokerError:
+    """The broker did not answer for too long."""
+    return BrokerError(
+        f"no messages from offset {position} on for {waited:.0f} s: {_queue(partition)}: {reason}",
+        "see that the broker runs and can be reached from the executors, or raise readTimeoutMs",
+    )
+
+
+def damaged(partition: RangePartition, first: int, end: int, error: DecodeError) -> DecodeError:
+    """What came can't be understood."""
+    return DecodeError(
+        f"{error.what}; it came with offsets {first} up to {end} of {_queue(partition)}", error.hint
+    )

@@ -1,0 +1,391 @@
+"""Answers of several pulls side by side in one buffer, which is used again and again.
+
+Decoding a few thousand messages at once costs half of decoding them in handfuls, and memory that is
+already there costs nothing. So bodies are received into the free part of this buffer, and decoded
+together when there is enough. What is decoded keeps no reference to it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, Protocol
+
+from client.wire.pull_answer import Covered, Ends, Gone, NoTopic, PullRefused, judge_pull
+from remoting.blocking import BlockingConnection
+from remoting.errors import RemotingError
+from remoting.log import Log
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.message.record import FIXED_BYTES_V4, QUEUE_OFFSET_AT
+from spark_connector import connections
+from spark_connector.decode import Decoder
+from spark_connector.errors import DecodeError
+from spark_connector.limits import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    FILTERED_BATCH_BYTES,
+    LOSS_PATIENCE,
+    MAX_BATCH_ROWS,
+    REFUSALS,
+)
+from spark_connector.source import answers as complaints
+from spark_connector.source.answers import REFUSAL_HINTS, RetryState, pull_request
+from spark_connector.source.options import OnDataLoss, ReadOptions
+from spark_connector.source.ranges import RangePartition
+from spark_connector.source.read_ahead import PullPart, ReadAhead
+
+_SIZE: Final = Struct(">i")
+_OFFSET: Final = Struct(">q")
+
+
+class Gather:
+    """Bodies of answers, in order.
+
+    Args:
+        size: bytes at first; it grows to what is met.
+
+    Attributes:
+        used: bytes of the bodies so far.
+        first, end: the offsets they cover, the end excluded.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = memoryview(bytearray(size))
+        self.used = 0
+        self.first = self.end = 0
+
+    @property
+    def view(self) -> memoryview:
+        """All bodies."""
+        return self._memory[: self.used]
+
+    @property
+    def expected(self) -> int:
+        """How many messages they bring if none is missing or was left out."""
+        return self.end - self.first if self.used else 0
+
+    def room(self, length: int) -> memoryview:
+        """Where the next body may be received; nothing is kept of it before ``add``."""
+        needed = self.used + length
+        if needed > len(self._memory):
+            larger = memoryview(bytearray(max(needed, len(self._memory) * 2)))
+            larger[: self.used] = self.view
+            self._memory = larger
+        return self._memory[self.used : needed]
+
+    def add(self, body: memoryview, first: int, end: int) -> None:
+        """Keep a body, received into ``room`` or elsewhere; messages below ``first`` are left out.
+
+        What follows must begin where this ends; after a gap the buffer has to be cleared first.
+        """
+        assert not self.used or first == self.end
+        begin = start_of(body, first)
+        length = len(body) - begin
+        room = self.room(length)
+        # Of a body that is where it belongs already nothing is moved.
+        if begin or body.obj is not room.obj:
+            room[:] = body[begin:]
+        if not self.used:
+            self.first = first
+        self.used += length
+        self.end = end
+
+    def clear(self) -> None:
+        """All has been decoded."""
+        self.used = 0
+
+
+def start_of(body: memoryview, first: int) -> int:
+    """Where in a row of records the first one of the offset ``first`` or above begins.
+
+    That is also where the row can't be followed any more: the decoder has to say what is wrong.
+    """
+    at = 0
+    while len(body) - at >= FIXED_BYTES_V4:
+        (size,) = _SIZE.unpack_from(body, at)
+        if size < FIXED_BYTES_V4 or _OFFSET.unpack_from(body, at + QUEUE_OFFSET_AT)[0] >= first:
+            break
+        at += size
+    return min(at, len(body))
+
+
+_log = Log("spark")
+
+_GATHER_BYTES: Final = 2 * BATCH_BYTES
+_NOTHING: Final = memoryview(b"")
+
+
+class Lease(Protocol):
+    """Gives a connection for a block; see ``connections.lease``."""
+
+    def __call__(
+        self, address: str, *, idle_timeout: float
+    ) -> AbstractContextManager[BlockingConnection]: ...
+
+
+class _Stopped(Exception):
+    """The broker answered, but not with what was asked for."""
+
+    def __init__(self, answer: Ends | NoTopic | PullRefused) -> None:
+        super().__init__(answer)
+        self.answer = answer
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What reading a range took.
+
+    Attributes:
+        messages: rows given out.
+        received_bytes: bodies of answers, those that brought nothing new included.
+        pulls: answered.
+        failures: attempts that ended without what was asked for.
+        lost: offsets that are gone at the broker, and were passed over.
+        skipped, damaged: messages without a row, rows without their body; see ``DecodedBatch``.
+    """
+
+    messages: int = 0
+    received_bytes: int = 0
+    pulls: int = 0
+    failures: int = 0
+    lost: int = 0
+    skipped: int = 0
+    damaged: int = 0
+
+
+class RangeReader:
+    """Reads a range once.
+
+    Args:
+        partition: what to read.
+        options: how.
+        decoder: makes batches of records.
+        lease: where connections come from.
+        clock: seconds, monotonic.
+        sleep: waits between attempts.
+        choose: spreads those waits.
+
+    Attributes:
+        counts: what it took so far.
+    """
+
+    def __init__(
+        self,
+        partition: RangePartition,
+        options: ReadOptions,
+        decoder: Decoder,
+        *,
+        lease: Lease = connections.lease,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        choose: random.Random | None = None,
+    ) -> None:
+        self.counts = ReadCounts()
+        self._partition = partition
+        self._options = options
+        self._decoder = decoder
+        self._lease = lease
+        self._clock = clock
+        self._sleep = sleep
+        self._tags = None if options.tags.is_all else options.tags
+        self._ahead = ReadAhead(
+            partition.start,
+            partition.end,
+            width=options.pull_batch_size,
+            depth=options.pull_pipeline,
+        )
+        self._gather = Gather(_GATHER_BYTES)
+        self._trouble = RetryState(choose or random.Random())  # noqa: S311 - spreads load
+        self._address = 0
+
+    def batches(self) -> Iterator[Any]:
+        """The messages as ``pyarrow.RecordBatch`` in the order of their offsets.
+
+        Raises:
+            BrokerError: the broker could not be read from, for longer than may be or at all.
+            DataLossError: messages are gone, and that is not to be passed over.
+            UnknownTopicError: the topic is gone.
+            DecodeError: a message can't be understood.
+        """
+        while not self._ahead.done:
+            try:
+                yield from self._attempt()
+            except _Stopped as stopped:
+                self._stopped(stopped.answer)
+            except RemotingError as error:
+                self._failed(error)
+        yield from self._decoded()
+        if self.counts.lost or self.counts.skipped or self.counts.damaged:
+            self._report()
+
+    # --- one attempt
+
+    def _attempt(self) -> Iterator[Any]:
+        ahead = self._ahead
+        address = self._partition.addresses[self._address]
+        with self._lease(address, idle_timeout=self._options.connection_idle) as connection:
+            while not ahead.done:
+                self._ask(connection)
+                answer = connection.receive(
+                    timeout=self._options.request_timeout, place=self._place
+                )
+                yield from self._take(connection, answer)
+
+    def _ask(self, connection: BlockingConnection) -> None:
+        while (window := self._ahead.next_pull()) is not None:
+            request = pull_request(self._partition, self._options, window.start, window.end)
+            opaque = connection.submit(request, timeout=self._options.request_timeout)
+            self._ahead.sent(window, opaque)
+
+    def _place(self, answer: Command, length: int) -> memoryview | None:
+        """Where a body goes: in its turn behind the others, else where it can wait."""
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        head = self._ahead.head
+        if head is not None and head.opaque == answer.opaque:
+            return self._gather.room(length)
+        return memoryview(bytearray(length))
+
+    def _take(self, connection: BlockingConnection, answer: Command) -> Iterator[Any]:
+        self.counts.pulls += 1
+        self.counts.received_bytes += len(answer.body)
+        window = self._ahead.find(answer.opaque)
+        assert window is not None, "nothing else is asked on this connection"
+        said = judge_pull(
+            answer, window.start, is_filtered=self._tags is not None, hints=REFUSAL_HINTS
+        )
+        if isinstance(said, Covered):
+            body = memoryview(answer.body) if answer.body else None
+            self._ahead.answered(window, said.next_offset, body)
+        elif isinstance(said, Gone):
+            self._ahead.answered(window, said.next_offset, is_lost=True)
+        else:
+            raise _Stopped(said)
+        while (part := self._ahead.next_part()) is not None:
+            self._trouble.over()
+            if part.is_lost:
+                # What was read before the gap is not part of the loss.
+                yield from self._decoded()
+                self._lost(part.first, min(part.next_offset, self._ahead.end))
+            else:
+                self._add(part)
+            if self._is_enough():
+                # Before the decoder has its turn, so that the broker doesn't wait for it.
+                self._ask(connection)
+                yield from self._decoded()
+
+    def _add(self, part: PullPart) -> None:
+        body = _NOTHING if part.body is None else part.body
+        self._gather.add(body, part.first, min(part.next_offset, self._ahead.end))
+
+    def _is_enough(self) -> bool:
+        if self._tags is not None:
+            return self._gather.used >= FILTERED_BATCH_BYTES
+        return self._gather.expected >= BATCH_MESSAGES or self._gather.used >= BATCH_BYTES
+
+    def _decoded(self) -> Iterator[Any]:
+        """What has been gathered, as batches."""
+        gather, counts = self._gather, self.counts
+        if not gather.used:
+            return
+        first, end, expected = gather.first, gather.end, gather.expected
+        rows = skipped = 0
+        try:
+            for decoded in self._decoder.batches(
+                gather.view,
+                first_offset=first,
+                end_offset=end,
+                tags=self._tags,
+                max_rows=MAX_BATCH_ROWS,
+            ):
+                rows += decoded.rows
+                skipped += decoded.skipped
+                counts.damaged += decoded.damaged
+                if decoded.rows:
+                    yield decoded.batch
+        except DecodeError as error:
+            raise complaints.damaged(self._partition, first, end, error) from error
+        gather.clear()
+        counts.messages += rows
+        counts.skipped += skipped
+        if rows > expected:
+            reason = f"it gave {rows} messages for {expected} offsets"
+            raise complaints.refused(self._partition, first, reason, "")
+        if self._tags is None and rows + skipped < expected:
+            self._lost(first, end, expected - rows - skipped)
+
+    # --- what goes wrong
+
+    def _lost(self, first: int, end: int, count: int | None = None) -> None:
+        """Messages within ``[first, end)`` are gone; all of them unless a count is given."""
+        count = end - first if count is None else count
+        if self._options.on_data_loss is OnDataLoss.FAIL:
+            raise complaints.gone(self._partition, first, end, count)
+        self.counts.lost += count
+
+    def _stopped(self, answer: Ends | NoTopic | PullRefused) -> None:
+        position = self._ahead.position
+        if isinstance(answer, PullRefused):
+            self._refused(answer)
+        elif isinstance(answer, NoTopic):
+            if self._options.on_data_loss is OnDataLoss.FAIL:
+                raise complaints.no_topic(self._partition, position, answer)
+            self._end_at(position)
+        elif self._trouble.failed(self._clock()) < LOSS_PATIENCE:
+            self._retry(f"the queue ends at {answer.max_offset}")
+        elif self._options.on_data_loss is OnDataLoss.FAIL:
+            raise complaints.ended(self._partition, position, answer)
+        else:
+            self._end_at(answer.max_offset)
+
+    def _refused(self, answer: PullRefused) -> None:
+        waited = self._trouble.failed(self._clock(), refused=not answer.is_busy)
+        is_final = answer.hint or self._trouble.refusals >= REFUSALS
+        if is_final or waited >= self._options.read_timeout:
+            position = self._ahead.position
+            raise complaints.refused(self._partition, position, answer.reason, answer.hint)
+        self._retry(answer.reason)
+
+    def _failed(self, error: RemotingError) -> None:
+        waited = self._trouble.failed(self._clock())
+        if waited >= self._options.read_timeout:
+            position = self._ahead.position
+            raise complaints.unreachable(self._partition, position, str(error), waited) from error
+        self._retry(str(error))
+
+    def _retry(self, reason: str) -> None:
+        """Wait a little, and go on at the broker's next address."""
+        self._ahead.restart()
+        self.counts.failures += 1
+        if self._trouble.failures == 1:
+            _log.warning(
+                "queue can't be read, trying again",
+                queue=str(self._partition.queue),
+                offset=self._ahead.position,
+                broker=self._partition.addresses[self._address],
+                reason=reason,
+            )
+        self._address = (self._address + 1) % len(self._partition.addresses)
+        self._sleep(self._trouble.pause())
+
+    def _end_at(self, offset: int) -> None:
+        """What is left of the range is lost."""
+        end = self._ahead.end
+        self._ahead.cut(offset)
+        self.counts.lost += end - self._ahead.end
+
+    def _report(self) -> None:
+        _log.warning(
+            "messages were lost or damaged",
+            queue=str(self._partition.queue),
+            start=self._partition.start,
+            end=self._partition.end,
+            lost=self.counts.lost,
+            skipped=self.counts.skipped,
+            damaged=self.counts.damaged,
+        )

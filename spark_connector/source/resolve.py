@@ -1,0 +1,173 @@
+"""Where a query begins and ends in each queue, from what the user asked for and the brokers know.
+
+``resolve`` turns ``Positions`` into offsets. What needs a broker's search (instants, committed
+offsets) is asked of ``Questions``; the ends of queues are given. No I/O here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from remoting.protocol.queue import MessageQueue
+from spark_connector.errors import DataLossError, OptionError
+from spark_connector.source.options import OnDataLoss, SourceOptions
+from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueFacts
+
+
+class Questions(Protocol):
+    """What only brokers know."""
+
+    def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at or after a time; the queue's end for none."""
+        ...
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """How far the query's consumer group has come; None: it has committed nothing."""
+        ...
+
+
+_NAMED: Final = 5
+"""Queues an error names at most."""
+
+
+def resolve(
+    positions: Positions,
+    facts: Mapping[MessageQueue, QueueFacts],
+    ask: Questions,
+    options: SourceOptions,
+    now_ms: int,
+) -> dict[MessageQueue, int]:
+    """The offset in each queue.
+
+    Args:
+        positions: what the user asked for.
+        facts: of the queues.
+        ask: answers what only brokers know.
+        options: say what to do where a position isn't there.
+        now_ms: the time that relative instants refer to.
+
+    Raises:
+        OptionError: queues are missing in the option, or named and not there.
+        DataLossError: a named offset isn't there (with ``OnDataLoss.FAIL``).
+    """
+    _check_names(positions, facts)
+    found = {}
+    for queue, ends in facts.items():
+        position = positions.of(queue)
+        assert position is not None
+        found[queue] = _resolve_one(positions.option, position, queue, ends, ask, options, now_ms)
+    return found
+
+
+def _resolve_one(
+    option: str,
+    position: Position,
+    queue: MessageQueue,
+    ends: QueueFacts,
+    ask: Questions,
+    options: SourceOptions,
+    now_ms: int,
+) -> int:
+    if isinstance(position, Instant):
+        return _of_instant(option, position, queue, ends, ask, options, now_ms)
+    if position is Edge.COMMITTED:
+        committed = ask.committed(queue)
+        if committed is not None:
+            return _within(option, committed, queue, ends, options)
+        if options.on_no_commit is None:
+            raise OptionError(
+                f"the consumer group has committed nothing in queue {queue}",
+                "set onNoCommit to earliest or latest, or let the group commit first",
+            )
+        position = options.on_no_commit
+    if isinstance(position, Edge):
+        return ends.minimum if position is Edge.EARLIEST else ends.maximum
+    return _within(option, position, queue, ends, options)
+
+
+def _of_instant(
+    option: str,
+    instant: Instant,
+    queue: MessageQueue,
+    ends: QueueFacts,
+    ask: Questions,
+    options: SourceOptions,
+    now_ms: int,
+) -> int:
+    timestamp_ms = instant.at(now_ms)
+    if ends.minimum < ends.maximum:
+        found = ask.at_or_after(queue, timestamp_ms)
+        if found < ends.maximum:
+            return max(found, ends.minimum)
+    if options.fail_without_match:
+        raise OptionError(
+            f"queue {queue} holds no message stored at or after {timestamp_ms} ms ({option})",
+            "set startingOffsetsByTimestampStrategy=latest to begin at such a queue's end",
+        )
+    return ends.maximum
+
+
+def _within(
+    option: str, offset: int, queue: MessageQueue, ends: QueueFacts, options: SourceOptions
+) -> int:
+    if ends.minimum <= offset <= ends.maximum:
+        return offset
+    if options.read.on_data_loss is OnDataLoss.FAIL:
+        raise DataLossError(
+            f"{option} asks for offset {offset} of queue {queue}, which holds "
+            f"[{ends.minimum}, {ends.maximum})",
+            "correct the offset, or set onDataLoss=skip to take the nearest there is",
+        )
+    if offset > ends.maximum and options.read.on_data_loss is OnDataLoss.EARLIEST:
+        return ends.minimum
+    return min(max(offset, ends.minimum), ends.maximum)
+
+
+def _check_names(positions: Positions, facts: Mapping[MessageQueue, QueueFacts]) -> None:
+    """All queues have to be named, and only those that are there, each clearly."""
+    if positions.every is not None:
+        return
+    missing = [str(queue) for queue in facts if positions.of(queue) is None]
+    if missing:
+        raise OptionError(
+            f"{positions.option} says nothing about {_some(missing)}",
+            'name every queue: -2 is its earliest, -1 its latest offset, e.g. {"t":{"broker-a":'
+            '{"0":-2}}}',
+        )
+    for topic, brokers in positions.each.items():
+        for broker, queues in brokers.items():
+            _check_named(positions.option, topic, broker, queues, facts)
+
+
+def _check_named(
+    option: str,
+    topic: str,
+    broker: str | None,
+    queues: Mapping[int, Position],
+    facts: Mapping[MessageQueue, QueueFacts],
+) -> None:
+    for queue_id in queues:
+        holders = [
+            queue
+            for queue in facts
+            if (queue.topic, queue.queue_id) == (topic, queue_id)
+            and broker in {None, queue.broker_name}
+        ]
+        if not holders:
+            name = f"{topic}/{broker or '*'}/{queue_id}"
+            raise OptionError(
+                f"{option} names queue {name}, which the query doesn't read",
+                f"there are {_some([str(queue) for queue in facts]) or 'none'}",
+            )
+        if broker is None and len(holders) > 1:
+            raise OptionError(
+                f"{option} names queue {queue_id} of topic {topic} without its broker",
+                f"several have it: name one, e.g. {holders[0].broker_name}",
+            )
+
+
+def _some(names: list[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

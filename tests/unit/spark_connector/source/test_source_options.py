@@ -1,0 +1,291 @@
+"""Options of the source: every name, value, alias and contradiction."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from spark_connector.errors import OptionError
+from spark_connector.options import OnDecodeError
+from spark_connector.source.options import SOURCE_OPTIONS, OnDataLoss, SourceOptions
+from spark_connector.source.positions import Edge, Instant
+
+BASE = {"nameServer": "127.0.0.1:9876", "topic": "orders"}
+
+
+def of(**given: Any) -> SourceOptions:
+    return SourceOptions.of(BASE | {name: str(value) for name, value in given.items()})
+
+
+def test_little_has_to_be_given():
+    options = of()
+    assert options.connection.name_servers == ("127.0.0.1:9876",)
+    assert options.subscription.topics == ("orders",)
+    assert (options.starting, options.ending) == (None, None)
+    assert options.read.on_data_loss is OnDataLoss.FAIL
+    assert options.read.filter_tags == "*"
+    assert options.limits.max_offsets is None
+    assert options.max_records_per_partition == 250_000
+    assert (options.group, options.commit) == ("spark-rocketmq", False)
+
+
+def test_names_are_taken_in_any_case():
+    options = SourceOptions.of({"NAMESERVER": "a:1", "TOPIC": "t", "MaxOffsetsPerTrigger": "7"})
+    assert options.limits.max_offsets == 7
+
+
+def test_errors_spell_names_as_documentation_does():
+    with pytest.raises(OptionError, match="maxOffsetsPerTrigger of format rocketmq can't be '0'"):
+        SourceOptions.of(BASE | {"maxoffsetspertrigger": "0"})
+
+
+def test_name_servers_come_in_a_list_or_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    options = SourceOptions.of({"namesrvAddr": "a:1;b:2,a:1", "topic": "t"})
+    assert options.connection.name_servers == ("a:1", "b:2")
+    monkeypatch.setenv("NAMESRV_ADDR", "c:3")
+    assert SourceOptions.of({"topic": "t"}).connection.name_servers == ("c:3",)
+    monkeypatch.delenv("NAMESRV_ADDR")
+    with pytest.raises(OptionError, match=r"nameServer .* missing.*NAMESRV_ADDR"):
+        SourceOptions.of({"topic": "t"})
+
+
+@pytest.mark.parametrize(
+    ("alias", "name", "value"),
+    [
+        ("subscribe", "topic", "other"),
+        ("includeHeaders", "includeProperties", "false"),
+        ("group", "consumerGroup", "G"),
+        ("kafka.group.id", "consumerGroup", "G"),
+        ("pullTimeoutMs", "requestTimeoutMs", "5000"),
+        ("kafkaConsumer.pollTimeoutMs", "readTimeoutMs", "5000"),
+        ("subExpression", "filterTags", "A || B"),
+        ("rocketmq.client.requestTimeoutMs", "requestTimeoutMs", "5000"),
+    ],
+)
+def test_names_of_other_connectors_mean_the_same(alias: str, name: str, value: str):
+    base = {"nameServer": "a:1"} | ({} if name == "topic" else {"topic": "t"})
+    assert SourceOptions.of(base | {alias: value}) == SourceOptions.of(base | {name: value})
+
+
+def test_an_unknown_option_is_an_error_with_the_nearest_name():
+    with pytest.raises(OptionError, match=r"maxOffsetPerTrigger.*did you mean 'maxOffsetsPerTri"):
+        of(maxOffsetPerTrigger=5)
+    with pytest.raises(OptionError, match=r"rocketmq.client.requestTimeout'.*did you mean"):
+        SourceOptions.of(BASE | {"rocketmq.client.requestTimeout": "5"})
+    with pytest.raises(OptionError, match=r"docs/spark.md"):
+        of(zzzzzz=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey", "secretKeyFile"]
+)
+def test_what_is_not_served_yet_is_refused_without_telling_its_value(name: str):
+    with pytest.raises(OptionError, match="not served yet") as caught:
+        of(**{name: "hush-hush"})
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_kafkas_servers_are_pointed_to_ours():
+    with pytest.raises(OptionError, match="nameServer=host:port"):
+        SourceOptions.of(BASE | {"kafka.bootstrap.servers": "a:1"})
+
+
+def test_sparks_own_options_are_passed_over():
+    assert of(checkpointLocation="/x", queryName="q") == of()
+
+
+@pytest.mark.parametrize("expression", [{"filterSql": "a > 5"}, {"subExpressionType": "SQL92"}])
+def test_sql_filters_are_refused(expression: dict[str, str]):
+    with pytest.raises(OptionError, match=r"filterSql is not served yet.*filterTags"):
+        of(**expression)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("subscribePattern", "a.*"),
+        ("assign", '{"t":{"b":[0]}}'),
+    ],
+)
+def test_one_way_to_name_topics_is_enough(one: str, other: str):
+    with pytest.raises(OptionError, match=f"topic and {one} contradict"):
+        of(**{one: other})
+
+
+def test_a_query_must_be_told_what_to_read():
+    with pytest.raises(OptionError, match=r"not told what to read.*topic="):
+        SourceOptions.of({"nameServer": "a:1"})
+
+
+def test_an_alias_and_its_name_may_not_differ():
+    with pytest.raises(OptionError, match="topic and subscribe mean the same"):
+        of(subscribe="other")
+    assert of(subscribe="orders") == of()
+
+
+@pytest.mark.parametrize(
+    ("given", "position"),
+    [
+        ({"startingOffsets": "earliest"}, Edge.EARLIEST),
+        ({"startingOffsets": "LATEST"}, Edge.LATEST),
+        ({"startingTimestamp": "1700000000000"}, Instant(1_700_000_000_000)),
+        ({"startingTimestamp": "2026-01-31T09:00:00+01:00"}, Instant(1_769_846_400_000)),
+        ({"startingTimestamp": "2026-01-31T08:00:00"}, Instant(1_769_846_400_000)),
+        ({"startingTimestamp": "-1h"}, Instant(-3_600_000, relative=True)),
+        ({"startingTimestamp": "-1.5 min"}, Instant(-90_000, relative=True)),
+        ({"startingTimestamp": "now"}, Instant(0, relative=True)),
+    ],
+)
+def test_one_position_for_all_queues(given: dict[str, str], position: object):
+    starting = of(**given).starting
+    assert starting is not None
+    assert starting.every == position
+
+
+def test_positions_for_each_queue():
+    text = json.dumps({"orders": {"broker-a": {"0": 23, "1": -2, "2": -1}}})
+    starting = of(startingOffsets=text).starting
+    assert starting is not None
+    assert starting.each == {"orders": {"broker-a": {0: 23, 1: Edge.EARLIEST, 2: Edge.LATEST}}}
+    short = of(startingOffsets='{"orders":{"0":23}}').starting
+    assert short is not None
+    assert short.each == {"orders": {None: {0: 23}}}
+    times = of(startingOffsetsByTimestamp='{"orders":{"b":{"0":"-1h","1":5}}}').starting
+    assert times is not None
+    assert times.each == {"orders": {"b": {0: Instant(-3_600_000, relative=True), 1: Instant(5)}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "somewhere",
+        "{",
+        "{}",
+        "[]",
+        '{"t":5}',
+        '{"t":{}}',
+        '{"t":{"b":{"x":1}}}',
+        '{"t":{"b":{"0":-3}}}',
+        '{"t":{"b":{"0":"5"}}}',
+        '{"t":{"b":{"0":true}}}',
+        '{"t":{"b":{"0":1.5}}}',
+        '{"t":{"b":{"0":1,"0":2}}}',
+        '{"t":' * 5000,
+        '{"t":{"b":{"0":1},"1":2}}',
+    ],
+)
+def test_unreadable_offsets_are_errors_that_name_the_option(text: str):
+    with pytest.raises(OptionError, match="startingOffsets of format rocketmq can't be"):
+        of(startingOffsets=text)
+
+
+def test_an_end_can_not_be_the_beginning():
+    assert of(endingOffsets="latest").ending is not None
+    with pytest.raises(OptionError, match="endingOffsets"):
+        of(endingOffsets="earliest")
+    with pytest.raises(OptionError, match="can't be an end"):
+        of(endingOffsets='{"orders":{"0":-2}}')
+
+
+def test_two_beginnings_contradict_each_other():
+    with pytest.raises(OptionError, match="startingOffsets and startingTimestamp contradict"):
+        of(startingOffsets="earliest", startingTimestamp="-1h")
+
+
+def test_committed_offsets_need_a_group():
+    with pytest.raises(OptionError, match=r"startingOffsets=committed needs a consumer group"):
+        of(startingOffsets="committed")
+    options = of(startingOffsets="committed", consumerGroup="G", onNoCommit="error")
+    assert options.on_no_commit is None
+    with pytest.raises(OptionError, match="commitOffsets=broker needs a consumer group"):
+        of(commitOffsets="broker")
+
+
+def test_a_group_is_committed_for_unless_told_otherwise():
+    assert of(consumerGroup="G").commit is True
+    assert of(consumerGroup="G", commitOffsets="none").commit is False
+
+
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({"failOnDataLoss": "false"}, OnDataLoss.SKIP),
+        ({"failOnDataLoss": "true"}, OnDataLoss.FAIL),
+        ({"onDataLoss": "earliest"}, OnDataLoss.EARLIEST),
+        ({"onDataLoss": "skip", "failOnDataLoss": "false"}, OnDataLoss.SKIP),
+    ],
+)
+def test_data_loss_is_an_error_or_not(given: dict[str, str], policy: OnDataLoss):
+    assert of(**given).read.on_data_loss is policy
+
+
+def test_contradictory_options_are_errors():
+    with pytest.raises(OptionError, match="failOnDataLoss=true and onDataLoss=skip contradict"):
+        of(failOnDataLoss="true", onDataLoss="skip")
+    with pytest.raises(OptionError, match=r"minOffsetsPerTrigger=5 and max\w+=4 contradict"):
+        of(minOffsetsPerTrigger=5, maxOffsetsPerTrigger=4)
+    with pytest.raises(OptionError, match="filterTags and subExpression contradict"):
+        of(filterTags="A", subExpression="A")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nameServer", "nowhere"),
+        ("nameServer", "a:70000"),
+        ("topic", ""),
+        ("topic", "a b"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "many"),
+        ("maxBytesPerTrigger", "-5"),
+        ("maxTriggerDelay", "soon"),
+        ("includeProperties", "perhaps"),
+        ("onDataLoss", "cry"),
+        ("onDecodeError", "cry"),
+        ("filterTags", "||"),
+        ("pullBatchSize", "5000"),
+        ("requestTimeoutMs", "0"),
+        ("readTimeoutMs", "2d"),
+        ("startingTimestamp", "yesterday"),
+        ("consumerGroup", "a b"),
+        ("minPartitions", "0"),
+        ("commitOffsets", "spark"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_option_and_value(name: str, value: str):
+    with pytest.raises(
+        OptionError, match=re.escape(f"{name} of format rocketmq can't be {value!r}")
+    ):
+        SourceOptions.of({**BASE, name: value})
+
+
+def test_a_wrong_pattern_is_an_error():
+    with pytest.raises(OptionError, match="no regular expression of Python"):
+        SourceOptions.of({"nameServer": "a:1", "subscribePattern": "a("})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"t":[0]}', '{"t":{"b":[]}}', '{"t":{"b":[-1]}}', "x", '{"t":5}']
+)
+def test_a_wrong_assignment_is_an_error(text: str):
+    with pytest.raises(OptionError, match="assign of format rocketmq can't be"):
+        SourceOptions.of({"nameServer": "a:1", "assign": text})
+
+
+def test_values_have_their_units():
+    options = of(
+        maxBytesPerTrigger="64m", maxTriggerDelay="2m", requestTimeoutMs="1500", readTimeoutMs="20s"
+    )
+    assert options.limits.max_bytes == 64 << 20
+    assert options.limits.max_delay == 120.0
+    assert options.connection.request_timeout == options.read.request_timeout == 1.5
+    assert options.read.read_timeout == 20.0
+    assert of(onDecodeError="raw").read.on_decode_error is OnDecodeError.RAW
+
+
+def test_no_two_options_share_a_name():
+    names = [name.lower() for option in SOURCE_OPTIONS for name in option.names]
+    assert len(names) == len(set(names))
