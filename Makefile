@@ -67,6 +67,7 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house.py --check
+	$(BIN)/python scripts/stubs.py --check
 	PATH=$(BIN):$$PATH cython-lint remoting broker
 
 docs: setup               ## the documentation as a site in build/site, with every link checked

@@ -32,7 +32,7 @@ _ALWAYS: Final = (0, 2**63 - 1)
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _SEEN_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR})
 
-Message = ReceivedMessage[bytes]
+FoundMessage = ReceivedMessage[bytes]
 
 
 class MessageAdmin(AdminBase):
@@ -102,7 +102,7 @@ class MessageAdmin(AdminBase):
 
     async def _find(
         self, topic: str, key: str, limit: int, span: tuple[int, int], *, unique: bool = False
-    ) -> list[Message]:
+    ) -> list[FoundMessage]:
         check_topic_name(topic)
         if not key:
             raise UsageError("a key can't be empty", topic=topic)
@@ -147,7 +147,7 @@ class MessageAdmin(AdminBase):
                 named.append((broker.name, broker.address))
         return named[0] if len(named) == 1 else None
 
-    async def _view(self, name: str, address: str, offset: int) -> Message | None:
+    async def _view(self, name: str, address: str, offset: int) -> FoundMessage | None:
         answer = await self._remote.call(
             address,
             RequestCode.VIEW_MESSAGE_BY_ID,
@@ -169,7 +169,7 @@ def _records(answer: Command, broker: str) -> list[RecordView]:
         ) from error
 
 
-def _received(record: RecordView, broker: str) -> Message:
+def _received(record: RecordView, broker: str) -> FoundMessage:
     queue = MessageQueue(record.topic, broker, record.queue_id)
     return ReceivedMessage(bytes(record.raw), 0, queue, raw)
 

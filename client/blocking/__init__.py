@@ -11,10 +11,6 @@ made from an ``Instance`` shares the instance's. Objects may be used by several 
 
 from __future__ import annotations
 
-from client.blocking.admin import Admin
-from client.blocking.consumer import PullConsumer
-from client.blocking.instance import Instance
-from client.blocking.producer import Producer
-from client.blocking.push import PushConsumer
+from client.blocking.twins import Admin, Instance, Producer, PullConsumer, PushConsumer
 
 __all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer"]

@@ -1,7 +1,6 @@
-"""A private loop in a thread, and calling coroutine methods on it.
+"""An event loop in a thread of its own, and calls of other threads to it.
 
-``Blocking`` makes a blocking method of a coroutine method, with the same signature. Interrupting
-the caller (Ctrl-C) cancels what runs on the loop.
+Interrupting the caller (Ctrl-C) cancels what runs on the loop.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from functools import update_wrapper
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar
 
 from client.errors import UsageError
 from remoting.tasks import new_event_loop
@@ -46,11 +44,15 @@ class LoopThread:
         """Run a coroutine on the loop and return its result."""
         try:
             self._check()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            future = self.spawn(work)
         except BaseException:
             work.close()
             raise
         return self._await(future)
+
+    def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Run a coroutine on the loop; returns at once."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a plain function on the loop's thread and return its result."""
@@ -103,95 +105,3 @@ class LoopThread:
                 "a blocking call inside the client's own thread would wait for itself",
                 hint="leave callbacks quickly and call from another thread",
             )
-
-
-class BlockingPart(Protocol):
-    """What ``Blocking`` needs of the object it is a method of."""
-
-    def _run(self, work: Coroutine[Any, Any, R]) -> R: ...
-
-    @property
-    def _part(self) -> Any: ...
-
-
-class Blocking(Generic[P, R]):
-    """A method that runs a coroutine method of the object within, with the same arguments."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> None:
-        self._method = method
-        update_wrapper(self, method)
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Blocking[P, R]: ...
-
-    @overload
-    def __get__(self, instance: BlockingPart, owner: type) -> Callable[P, R]: ...
-
-    def __get__(
-        self, instance: BlockingPart | None, owner: type
-    ) -> Blocking[P, R] | Callable[P, R]:
-        if instance is None:
-            return self
-
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return self(instance, *args, **kwargs)
-
-        return update_wrapper(call, self._method)
-
-    def __call__(self, instance: BlockingPart, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return instance._run(self._method(instance._part, *args, **kwargs))
-
-
-class ThreadOwner:
-    """What all blocking objects share: the thread, and with-blocks.
-
-    An object made by itself has a thread from ``start`` to ``close``; one made from an instance
-    uses the instance's.
-    """
-
-    _thread: LoopThread | None
-    _owns_thread: bool
-
-    @property
-    def _part(self) -> Any:
-        raise TypeError
-
-    def _run(self, work: Coroutine[Any, Any, R]) -> R:
-        return self._loop(work).run(work)
-
-    def _loop(self, work: Coroutine[Any, Any, Any] | None = None) -> LoopThread:
-        """The thread. Raises UsageError before ``start``, after ``close`` and in a fork."""
-        try:
-            self._part._life.check()
-        except UsageError:
-            if work is not None:
-                work.close()
-            raise
-        assert self._thread is not None
-        return self._thread
-
-    def start(self) -> None:
-        """Get ready."""
-        self._part._life.check_process()
-        if self._thread is None:
-            self._thread = LoopThread("pocketmq-client")
-        try:
-            self._thread.run(self._part.start())
-        except BaseException:
-            self._stop_thread()
-            raise
-
-    def _close(self, work: Coroutine[Any, Any, None]) -> None:
-        thread = self._thread
-        if thread is None or thread.stopped or self._part._life.forked:
-            work.close()
-            return
-        try:
-            thread.run(work)
-        finally:
-            self._stop_thread()
-
-    def _stop_thread(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None and self._owns_thread:
-            thread.stop()

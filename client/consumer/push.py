@@ -407,3 +407,13 @@ def shared_push_consumer(
     consumer._context = context
     consumer._owns_context = False
     return consumer
+
+
+def is_within_handler(consumer: PushConsumer[Any]) -> bool:
+    """Whether a handler of this consumer makes this call."""
+    return consumer._within_handler
+
+
+def give_up(consumer: PushConsumer[Any]) -> None:
+    """Leave now what is still being handled, if the consumer is stopping."""
+    consumer._give_up()

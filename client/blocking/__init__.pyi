@@ -1,0 +1,872 @@
+# Written by scripts/stubs.py.
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from datetime import datetime
+from types import TracebackType
+from typing import Generic, Self, TypeVar, Unpack, overload
+
+from client.admin.base import BrokerInfo
+from client.admin.dead_letters import DeadMessage, Redrive
+from client.admin.descriptions import GroupDescription, Member
+from client.admin.groups import Lag
+from client.admin.resets import Reset
+from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
+from client.consumer.options import Handler, PushArguments, Subscribe, Tags
+from client.consumer.received import ReceivedMessage
+from client.errors import SendError
+from client.events import ConsumptionPaused
+from client.message import Message, Receipt
+from client.positions import Duration, Position
+from client.serde import Serde
+from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection, ConsumerRunningInfo
+from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
+from remoting.protocol.bodies.stats import OffsetWrapper, TopicOffset
+from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.queue import MessageQueue
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+class Admin:
+    """See ``client.Admin``: every method is the same and blocks."""
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = ...,
+        permission: str = "rw",
+        order: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Make a topic, or change it to be so, at every master broker.
+
+        Args:
+            queues: to read and write, at each broker.
+            permission: ``rw``, ``r``, ``w`` or nothing.
+            order: its order matters more than its being writable (an order topic).
+            attributes: ``{"+message.type": "FIFO"}`` sets one, ``{"-message.type": ""}`` removes
+                it; others stay. Brokers before 5.0 have none.
+            cluster: only at the masters of this cluster.
+            brokers: only at the masters with these names.
+        """
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: str | None = None,
+        order: bool | None = None,
+    ) -> None:
+        """Change what is given, and nothing else, at every broker that has the topic.
+
+        Another number of queues to write to changes the queue of most sharding keys: until
+        consumers have handled what lies in the queues before, a key's newer messages may overtake
+        older ones.
+
+        To have fewer queues without loss, lower ``write_queues`` first, and ``read_queues`` when
+        the others have been read to their end.
+        """
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic with its messages, at every broker and name server."""
+
+    def topics(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted.
+
+        Args:
+            internal: also those of brokers, retries and dead letters.
+        """
+
+    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """The topic's settings by broker name."""
+
+    def topic_configs(self, address: str) -> dict[str, TopicConfig]:
+        """The settings of all topics of one broker."""
+
+    def topic_route(self, topic: str) -> TopicRouteData:
+        """What the name server tells clients about a topic."""
+
+    def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset, and the time of the last message, of each queue."""
+
+    def system_topics(self, address: str) -> list[str]:
+        """The topics a broker has for itself, sorted."""
+
+    def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
+        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+
+        Args:
+            topic: only this one.
+            owners: also find out who reads each queue: one more request to each broker, and with
+                Apache's one to each member.
+        """
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        *,
+        to: Position,
+        queues: Collection[MessageQueue] | None = None,
+        missing_only: bool = False,
+        dry_run: bool = False,
+    ) -> Reset:
+        """Make a group go on elsewhere in a topic, with or without members online.
+
+        Args:
+            to: an offset (kept within what the queue holds), ``BEGIN``, ``END``, or a datetime:
+                the first message stored at or after.
+            queues: only these.
+            missing_only: only queues in which the group has committed nothing.
+            dry_run: change nothing, only say what would be.
+
+        Raises:
+            GroupNotFound: no broker has the group.
+            UsageError: members are online at an Apache broker, which can't do this then.
+        """
+
+    def skip(
+        self, group: str, queue: MessageQueue, *, messages: int = 1, dry_run: bool = False
+    ) -> Reset:
+        """Move one queue past the message that the group wants next, e.g. one that blocks it.
+
+        Args:
+            messages: how many, at most to the queue's end.
+            dry_run: change nothing, only say what would be.
+
+        Raises:
+            UsageError: there is nothing to skip, or members are online at an Apache broker.
+        """
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Members, queues and problems of a group, as all brokers see it together.
+
+        A group that nobody consumes in has no members; one that no broker has looks the same.
+        """
+
+    def members(self, group: str) -> list[Member]:
+        """The consumers that are in a group now, sorted by client id."""
+
+    def owners(self, group: str) -> dict[MessageQueue, str]:
+        """Which member, by its client id, reads which queue; queues without one are left out.
+
+        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
+        answer are left out.
+        """
+
+    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """What a member says about itself: its settings, and what it holds of each queue.
+
+        Raises:
+            RemoteError: it isn't there, or doesn't answer the broker.
+        """
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        max_retries: int | None = None,
+        retry_queues: int | None = None,
+        consume: bool | None = None,
+        broadcast: bool | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> None:
+        """Make a consumer group, or change what is given of it, at every master broker.
+
+        A setting that isn't given stays as it is where the group exists, and has the default value
+        where it doesn't.
+
+        Args:
+            max_retries: deliveries again before a message is a dead letter; 16 by default.
+            retry_queues: of its retry topic; 1 by default.
+            consume: False: it may not consume.
+            broadcast: it may consume in broadcasting mode, as it may by default.
+            cluster: only at the masters of this cluster.
+            brokers: only at the masters with these names.
+        """
+
+    def delete_group(
+        self, group: str, *, remove_offsets: bool = False, cluster: str | None = None
+    ) -> None:
+        """Delete a consumer group at every broker.
+
+        Args:
+            remove_offsets: also forget how far it has come.
+        """
+
+    def groups(self, *, internal: bool = False) -> list[str]:
+        """The names of all consumer groups, sorted.
+
+        Args:
+            internal: also those that every broker has for itself, and those of the command line.
+        """
+
+    def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        """The settings of all groups of one broker."""
+
+    def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """The group's settings by name of each broker that has it."""
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that consume a topic, or have: those with offsets too; sorted."""
+
+    def consumer_connections(self, group: str) -> ConsumerConnection:
+        """Who consumes in a group, and what. Raises NotOnline when nobody does."""
+
+    def producer_connections(self, group: str) -> list[ConnectionInfo]:
+        """The clients that produce in a group; none when no broker knows it."""
+
+    def consume_stats(
+        self, group: str, *, topic: str | None = None
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """End, committed offset and time of the last consumed message of each queue."""
+
+    def dead_letters(
+        self, group: str, *, limit: int = 1000, redriven: bool = False
+    ) -> list[DeadMessage]:
+        """The messages that a group has given up, the oldest of each queue first.
+
+        Args:
+            limit: at most so many.
+            redriven: also those that have been sent back already.
+
+        Returns:
+            Nothing for a group that has no dead-letter topic.
+        """
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        topic: str | None = None,
+        dry_run: bool = False,
+    ) -> Redrive:
+        """Send dead letters back to the topics they came from, with body, tag, keys and id.
+
+        Every group that subscribes such a topic gets them, not only this one. What was sent back
+        is remembered at the broker, so that another call goes on behind it; but who is killed
+        between the send and that sends one message twice.
+
+        Args:
+            limit: at most so many.
+            topic: send them all here instead.
+            dry_run: send nothing, only say what would be sent.
+
+        Raises:
+            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
+            PocketMQError: one could not be sent; those before it were.
+        """
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted."""
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get."""
+
+    def search_offset(self, queue: MessageQueue, at: datetime) -> int:
+        """The offset the broker finds for a store time, by its own rules: one near it."""
+
+    def earliest_stored_at(self, queue: MessageQueue) -> datetime | None:
+        """When the oldest message was stored, UTC; None for an empty queue."""
+
+    def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """What a group has committed in each queue of a topic; None: nothing."""
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set how far a group has come. Its running consumers don't notice."""
+
+    def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
+        """Every committed offset at one broker: ``topic@group`` to queue id to offset."""
+
+    def find_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        limit: int = ...,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+    ) -> list[ReceivedMessage[bytes]]:
+        """The messages of a topic that have a key, the oldest first.
+
+        Args:
+            topic: where they are stored.
+            key: one of their keys, or their producer's id.
+            limit: of more, the newest; a broker finds 64 at most.
+            begin: stored at this time or later.
+            end: stored at this time or earlier.
+        """
+
+    def message(self, message_id: str, *, topic: str | None = None) -> ReceivedMessage[bytes]:
+        """The message with an id.
+
+        Args:
+            message_id: the broker's id, which says where the message lies; with ``topic`` also the
+                producer's. Of copies with one id it is the newest.
+            topic: where it is stored.
+
+        Raises:
+            NotFound: no broker has it.
+            UsageError: without ``topic``, the id says of no registered broker where it lies.
+        """
+
+    def broker_runtime(self, address: str) -> dict[str, str]:
+        """A broker's figures (cf. mqadmin brokerStatus)."""
+
+    def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings by RocketMQ's keys."""
+
+    def wipe_write_permission(self, broker: str) -> int:
+        """Make producers stop using a broker (by name), e.g. before maintenance.
+
+        Returns:
+            How many topics it concerned, at the name server where they were most.
+        """
+
+    def add_write_permission(self, broker: str) -> int:
+        """The reverse of ``wipe_write_permission``."""
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Set a value of the name servers' configuration, at all of them."""
+
+    def get_kv(self, namespace: str, key: str) -> str | None:
+        """A value of the name servers' configuration; None: there is none."""
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value of the name servers' configuration, at all of them."""
+
+    def kv(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace."""
+
+    def __init__(
+        self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready."""
+
+    def close(self) -> None:
+        """Close its connections, if they are its own."""
+
+    def cluster(self) -> ClusterInfo:
+        """All brokers by cluster, as the name server knows them."""
+
+    def brokers(
+        self, *, cluster: str | None = None, names: Iterable[str] | None = None
+    ) -> list[BrokerInfo]:
+        """The brokers, sorted by cluster, name and id.
+
+        Args:
+            cluster: only those of this cluster.
+            names: only those with one of these names.
+        """
+
+class Instance(Generic[T]):
+    """See ``client.Instance``: one thread, one set of connections, many parts."""
+
+    @overload
+    def __init__(
+        self: Instance[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        serde: None = None,
+        **options: Unpack[ClientArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        serde: Serde[T],
+        **options: Unpack[ClientArguments],
+    ) -> None: ...
+    @property
+    def client_id(self) -> str:
+        """How brokers know this client; empty before the start."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready. Nothing is connected before it is needed."""
+
+    def close(self) -> None:
+        """Close what was made from it, then its connections. May be called twice."""
+
+    @overload
+    def producer(
+        self, *, group: str = ..., serde: None = None, **options: Unpack[ProducerArguments]
+    ) -> Producer[T]:
+        """A producer that shares this instance; it is ready at once and closes with it."""
+
+    @overload
+    def producer(
+        self, *, group: str = ..., serde: Serde[V], **options: Unpack[ProducerArguments]
+    ) -> Producer[V]: ...
+    @overload
+    def pull_consumer(
+        self, *, group: str, serde: None = None, **options: Unpack[ConsumerArguments]
+    ) -> PullConsumer[T]:
+        """A pull consumer that shares this instance; it is ready at once and closes with it."""
+
+    @overload
+    def pull_consumer(
+        self, *, group: str, serde: Serde[V], **options: Unpack[ConsumerArguments]
+    ) -> PullConsumer[V]: ...
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[T]:
+        """A push consumer that shares this instance; it begins with ``start`` or ``async with``."""
+
+    @overload
+    def push_consumer(
+        self,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[V] | None = None,
+        serde: Serde[V],
+        **options: Unpack[PushArguments],
+    ) -> PushConsumer[V]: ...
+    def admin(self) -> Admin:
+        """An admin that shares this instance."""
+
+class Producer(Generic[T]):
+    """See ``client.Producer``: every method is the same and blocks."""
+
+    @overload
+    def __init__(
+        self: Producer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str = ...,
+        serde: None = None,
+        **options: Unpack[ProducerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str = ...,
+        serde: Serde[T],
+        **options: Unpack[ProducerArguments],
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready to send; name servers and brokers are contacted when they are needed."""
+
+    def close(self, timeout: Duration = ...) -> None:
+        """Send what was accepted, then leave. What isn't acknowledged in time fails.
+
+        Args:
+            timeout: seconds to wait for messages in flight.
+        """
+
+    @overload
+    def send(self, message: Message[T], /, *, timeout: Duration | None = None) -> Receipt:
+        """Send a message and wait for its acknowledgement.
+
+        It takes a ``Message``, or topic, body and the attributes of one. It waits while the bound
+        of messages in flight is reached. Cancelling it doesn't unsend.
+
+        Args:
+            timeout: seconds for everything. Without it the producer's, which counts from when there
+                is room; the wait for room ends when nothing is acknowledged for that long.
+
+        Returns:
+            Where it is stored and how durably.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            SendError: it was not acknowledged; ``outcome`` says whether it can be stored. It is
+                ``NoNameServer``, ``NoRoute``, ``BrokerUnreachable`` or ``BufferFull`` too where
+                that is the reason, and the ``RemoteError`` with which a broker refused it.
+        """
+
+    @overload
+    def send(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> Receipt: ...
+    @overload
+    def send_nowait(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> Future[Receipt]:
+        """Accept a message now; the future ends as ``send`` would. The fastest way to send.
+
+        Raises:
+            UsageError: it can't be sent as it is, or this is another thread or loop than the
+                producer's.
+            BufferFull: the bound of messages or bytes in flight is reached.
+        """
+
+    @overload
+    def send_nowait(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> Future[Receipt]: ...
+    @overload
+    def send_oneway(self, message: Message[T], /, *, timeout: Duration | None = None) -> None:
+        """Write a message that nobody acknowledges: it may be lost without a word.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            SendError: there was no connection to write it to; see ``send``.
+        """
+
+    @overload
+    def send_oneway(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        delay_level: int = 0,
+        timeout: Duration | None = None,
+    ) -> None: ...
+    def send_batch(
+        self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
+    ) -> list[Receipt]:
+        """Send messages of one topic as one request: all are stored, side by side, or none.
+
+        All go to one queue: that of the first one's ``queue`` or ``sharding_key``, if it has any.
+
+        Raises:
+            UsageError: they can't be one batch (topics, delays, size), or there are none.
+            SendError: they were not acknowledged; see ``send``.
+        """
+
+    def send_many(
+        self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
+    ) -> list[Receipt | SendError]:
+        """Send any number of messages, in batches, many in flight, within the bounds.
+
+        Returns:
+            For each message, in order, its receipt or why it has none. It raises for none of them.
+        """
+
+    def flush(self) -> None:
+        """Wait until every message accepted before is acknowledged or has failed."""
+
+class PullConsumer(Generic[T]):
+    """See ``client.PullConsumer``: every method is the same and blocks.
+
+    Iterating is convenient, ``get_many`` is much faster: each call changes threads once.
+    """
+
+    @overload
+    def __init__(
+        self: PullConsumer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        serde: None = None,
+        **options: Unpack[ConsumerArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        serde: Serde[T],
+        **options: Unpack[ConsumerArguments],
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready; reading begins with ``assign`` or ``subscribe``."""
+
+    def close(self, timeout: Duration = ...) -> None:
+        """Stop reading, commit if ``auto_commit``, leave the group.
+
+        Args:
+            timeout: seconds for the commits.
+        """
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic, sorted.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            NoNameServer: none could be asked.
+        """
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues it reads, sorted."""
+
+    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+        """Read these queues from now on, and no others.
+
+        A queue that was read already goes on where it is, unless its tags are others now. A new one
+        starts at the group's committed offset, else at ``start_from``.
+
+        Args:
+            tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
+
+        Raises:
+            UsageError: these are no queues, ``tags`` names no tag, or topics are subscribed.
+        """
+
+    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+        """Read this member's share of a topic's queues, which the group's members divide.
+
+        The share changes as members come and go; ``on_gained`` and ``on_lost`` tell. When this
+        returns the first division is done, and the share's messages come as soon as its previous
+        owners have let go. Subscribing a topic again changes the tags.
+
+        Args:
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
+                for all.
+
+        Raises:
+            UsageError: ``topic`` or ``tags`` can't be such, or queues are assigned.
+            GroupConflict: the other members of the group are not alike.
+            NoNameServer: none can be reached.
+        """
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer: its queues are given back to the group.
+
+        Raises:
+            UsageError: the topic isn't subscribed.
+        """
+
+    def seek(self, queue: MessageQueue, to: Position) -> None:
+        """Go on reading an assigned queue at another place; what was read ahead is dropped.
+
+        Args:
+            to: an offset, ``BEGIN``, ``END``, or a datetime: the first message stored at or after.
+
+        Raises:
+            UsageError: the queue isn't assigned, or ``to`` is no place.
+            Unavailable, RemoteError: its broker could not be asked.
+        """
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of these queues until ``resume``. Raises UsageError."""
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with paused queues. Raises UsageError."""
+
+    def get_many(
+        self, max_messages: int, *, timeout: Duration | None = None
+    ) -> list[ReceivedMessage[T]]:
+        """The next messages, in the order of each queue: as soon as there are any.
+
+        Args:
+            max_messages: at most so many; it doesn't wait for as many.
+            timeout: seconds to wait for the first; None: for ever.
+
+        Returns:
+            An empty list when nothing came in time.
+
+        Raises:
+            ConsumerStopped: it was closed, or a background task died.
+            RemoteError: the broker refuses to be read from (it is tried again).
+            UsageError: nothing is assigned or subscribed.
+        """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReceivedMessage[T]:
+        """The next message; iteration ends when the consumer is closed.
+
+        Raises:
+            ConsumerStopped, RemoteError, UsageError: as ``get_many``.
+        """
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message to be handed out.
+
+        Raises:
+            UsageError: the queue isn't assigned.
+            Unavailable, RemoteError: where it starts could not be found out.
+        """
+
+    def committed(
+        self, queues: Iterable[MessageQueue] | None = None
+    ) -> dict[MessageQueue, int | None]:
+        """What the group has committed, by the broker's word; None: nothing.
+
+        Args:
+            queues: which; all assigned ones by default.
+        """
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store how far the group has come; brokers have it when this returns.
+
+        Args:
+            offsets: the next offset wanted of each queue; by default all that was handed out.
+
+        Raises:
+            UsageError: another member of the group has the queue.
+            Unavailable, RemoteError: a broker did not take it; others may have.
+        """
+
+class PushConsumer(Generic[T]):
+    """See ``client.PushConsumer``: every method is the same and blocks.
+
+    A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
+    ``for message in consumer: with message: ...`` takes messages from any number of threads.
+    """
+
+    @overload
+    def __init__(
+        self: PushConsumer[bytes],
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[bytes] | None = None,
+        serde: None = None,
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        nameservers: Addresses | None = None,
+        *,
+        group: str,
+        subscribe: Subscribe,
+        handler: Handler[T] | None = None,
+        serde: Serde[T],
+        **options: Unpack[PushArguments],
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Join the group; the first messages may be in the handler before this returns.
+
+        Raises:
+            GroupConflict: another member of the group differs in what all have to agree on.
+            Unavailable: no name server can be reached.
+            UsageError: the local offsets can't be used.
+        """
+
+    def run(self) -> None:
+        """Serve until ``stop``, SIGTERM, SIGINT or a failure.
+
+        A signal that the application handles is left to it. A second one acts as without this.
+
+        Raises:
+            ConsumerStopped: a background task died; its cause says of what.
+        """
+
+    def stop(self, timeout: Duration = ...) -> None:
+        """Stop fetching, let handlers finish, commit, give queues back, leave the group.
+
+        What isn't finished in time comes again, to whoever has the queue then. Called by a handler
+        it only begins, for it would wait for itself.
+
+        Args:
+            timeout: seconds for running handlers.
+        """
+
+    def close(self, timeout: Duration = ...) -> None:
+        """The same as ``stop``.
+
+        Args:
+            timeout: seconds for running handlers.
+        """
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues it owns at the moment, sorted; its group's retry queues are among them."""
+
+    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+        """Consume a topic too, or other messages of it. Other members have to do the same.
+
+        Raises:
+            UsageError: this is no topic's name, or names no tag.
+        """
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no longer."""
+
+    def suspend(self) -> None:
+        """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
+
+    @property
+    def paused(self) -> ConsumptionPaused | None:
+        """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
+
+    def resume(self) -> None:
+        """Go on after ``suspend``, or after the circuit breaker has paused it."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReceivedMessage[T]:
+        """The next message; iteration ends when the consumer is stopped.
+
+        Raises:
+            ConsumerStopped: a background task died.
+            UsageError: the consumer has a handler, or has subscribed nothing.
+        """

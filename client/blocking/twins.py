@@ -1,0 +1,278 @@
+"""The classes of ``client.blocking``, made of the asyncio ones.
+
+``twin_of`` gives a class a blocking method for each public method of its asyncio twin, with the
+same signature and docstring. ``__init__.pyi`` has their types; ``scripts/stubs.py`` writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import wraps
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from client import admin, instance
+from client.blocking.thread import LoopThread
+from client.consumer import pull, push
+from client.consumer.threads import SIGNALS, is_free
+from client.lifecycle import Lifecycle, LifecycleState
+from client.limits import CLOSE_TIMEOUT
+from client.message import Receipt
+from client.positions import Duration
+from client.producer import producer
+
+B = TypeVar("B", bound="BlockingPart")
+T = TypeVar("T")
+
+
+class BlockingPart:
+    """What all blocking objects share: the asyncio object within, its thread, and with-blocks.
+
+    An object made by itself has a thread from ``start`` to ``close``; one made from an instance
+    uses the instance's.
+    """
+
+    _KIND: ClassVar[str]
+    _inner: Any
+
+    @classmethod
+    def _of(cls, inner: Any, thread: LoopThread | None) -> Self:
+        part = cls.__new__(cls)
+        part._set_up(inner, thread)
+        return part
+
+    def _set_up(self, inner: Any, thread: LoopThread | None) -> None:
+        self._inner = inner
+        self._thread = thread
+        self._owns_thread = thread is None
+        self._life = Lifecycle(self._KIND)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close(self._inner.__aexit__(exc_type, exc, traceback))
+
+    def start(self) -> None:
+        """Get ready."""
+        self._life.check_process()
+        if self._thread is None:
+            self._thread = LoopThread("pocketmq-client")
+        try:
+            self._thread.run(self._inner.start())
+        except BaseException:
+            self._stop_thread()
+            raise
+
+    def _loop(self) -> LoopThread:
+        """The thread. Raises UsageError before ``start``, after ``close`` and in a fork."""
+        self._life.check_process()
+        if self._thread is None:
+            self._life.check()
+        assert self._thread is not None
+        return self._thread
+
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a plain method on the loop's thread; iterators are read in the caller's."""
+        thread = self._loop()
+        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
+        result = thread.call(method, self._inner, *args, **kwargs)
+        twin = _TWINS.get(type(result))
+        return result if twin is None else twin._of(result, thread)
+
+    def _run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a coroutine method on the loop."""
+        return self._loop().run(method(self._inner, *args, **kwargs))
+
+    def _close(self, work: Coroutine[Any, Any, None]) -> None:
+        thread = self._thread
+        if thread is None or thread.stopped or self._life.forked:
+            work.close()
+            return
+        try:
+            thread.run(work)
+        finally:
+            self._life.state = LifecycleState.CLOSED
+            self._stop_thread()
+
+    def _stop_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None and self._owns_thread:
+            thread.stop()
+
+
+class BlockingIterator(BlockingPart):
+    """A consumer that hands out messages to ``for`` loops."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        thread = self._thread
+        closed = self._life.state is LifecycleState.CLOSED if thread is None else thread.stopped
+        if closed and not self._life.forked:
+            raise StopIteration
+        try:
+            return self._run(type(self._inner).__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+_TWINS: dict[type, type[BlockingPart]] = {}
+
+
+def twin_of(kind: type, name: str) -> Callable[[type[B]], type[B]]:
+    """Make a class the blocking twin of ``kind``, which errors call ``name``.
+
+    It gets the public methods and properties of ``kind`` that it doesn't define itself.
+    """
+
+    def make(twin: type[B]) -> type[B]:
+        _TWINS[kind] = twin
+        twin._KIND = name
+        for attribute in dir(kind):
+            if attribute == "__init__" or not (attribute[0] == "_" or hasattr(twin, attribute)):
+                setattr(twin, attribute, _blocking(inspect.getattr_static(kind, attribute), kind))
+        return twin
+
+    return make
+
+
+def _blocking(member: Any, kind: type) -> Any:
+    """The blocking form of a method or property."""
+    if isinstance(member, property):
+        assert member.fget is not None
+        getter = member.fget
+        return property(wraps(getter)(lambda self: self._call(getter)))
+
+    def make(self: BlockingPart, *args: Any, **kwargs: Any) -> None:
+        self._set_up(kind(*args, **kwargs), None)
+
+    def close(self: BlockingPart, *args: Any, **kwargs: Any) -> None:
+        self._close(member(self._inner, *args, **kwargs))
+
+    def run(self: BlockingPart, *args: Any, **kwargs: Any) -> Any:
+        return self._run(member, *args, **kwargs)
+
+    def call(self: BlockingPart, *args: Any, **kwargs: Any) -> Any:
+        return self._call(member, *args, **kwargs)
+
+    otherwise = run if inspect.iscoroutinefunction(member) else call
+    return wraps(member)({"__init__": make, "close": close}.get(member.__name__, otherwise))
+
+
+@twin_of(producer.Producer, "producer")
+class Producer(BlockingPart, Generic[T]):
+    """See ``client.Producer``: every method is the same and blocks."""
+
+    @wraps(producer.Producer.send_nowait)
+    def send_nowait(self, *args: Any, **kwargs: Any) -> Future[Receipt]:
+        thread = self._loop()
+        accepted = thread.call(self._inner.send_nowait, *args, **kwargs)
+        outcome: Future[Receipt] = Future()
+        thread.call_soon(accepted.add_done_callback, lambda done: _chain(done, outcome))
+        return outcome
+
+
+def _chain(source: asyncio.Future[Receipt], target: Future[Receipt]) -> None:
+    """Pass an outcome on to another thread."""
+    if target.cancelled() or not target.set_running_or_notify_cancel():
+        return
+    if source.cancelled():
+        target.set_exception(asyncio.CancelledError())
+        return
+    failure = source.exception()
+    if failure is not None:
+        target.set_exception(failure)
+    else:
+        target.set_result(source.result())
+
+
+@twin_of(pull.PullConsumer, "consumer")
+class PullConsumer(BlockingIterator, Generic[T]):
+    """See ``client.PullConsumer``: every method is the same and blocks.
+
+    Iterating is convenient, ``get_many`` is much faster: each call changes threads once.
+    """
+
+
+@twin_of(push.PushConsumer, "consumer")
+class PushConsumer(BlockingIterator, Generic[T]):
+    """See ``client.PushConsumer``: every method is the same and blocks.
+
+    A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
+    ``for message in consumer: with message: ...`` takes messages from any number of threads.
+    """
+
+    @wraps(push.PushConsumer.run)
+    def run(self) -> None:
+        thread = self._loop()
+        with _on_stop_signal(lambda: thread.spawn(self._inner.stop())):
+            try:
+                self._run(push.PushConsumer.run)
+            except KeyboardInterrupt:
+                # The second: the first was taken as a request to stop, which takes too long.
+                thread.call_soon(push.give_up, self._inner)
+                raise
+
+    @wraps(push.PushConsumer.stop)
+    def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        thread = self._thread
+        stopping = self._inner.stop(timeout)
+        if thread is not None and not thread.stopped and push.is_within_handler(self._inner):
+            thread.spawn(stopping)
+        else:
+            self._close(stopping)
+
+    @wraps(push.PushConsumer.close)
+    def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
+        PushConsumer.stop(self, timeout)
+
+
+@contextmanager
+def _on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
+    """Call ``stop`` at the first signal that nobody handles, if this thread may do so."""
+    replaced: dict[signal.Signals, Any] = {}
+
+    def restore() -> None:
+        while replaced:
+            signal.signal(*replaced.popitem())
+
+    def signalled(_: int, __: FrameType | None) -> None:
+        restore()
+        stop()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in filter(is_free, SIGNALS):
+            replaced[number] = signal.signal(number, signalled)
+    try:
+        yield
+    finally:
+        restore()
+
+
+@twin_of(admin.Admin, "admin")
+class Admin(BlockingPart):
+    """See ``client.Admin``: every method is the same and blocks."""
+
+
+@twin_of(instance.Instance, "instance")
+class Instance(BlockingPart, Generic[T]):
+    """See ``client.Instance``: one thread, one set of connections, many parts."""
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this client; empty before the start."""
+        return self._inner.client_id  # type: ignore[no-any-return]
