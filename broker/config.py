@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
+from broker.store.limits import StoreLimits
 from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
@@ -369,6 +370,9 @@ class BrokerConfig(Settings):
     pull_max_bytes: int = setting(
         "pocketmqPullMaxBytes", integer(4096, MAX_FRAME_BYTES // 2), 4 * 1024 * 1024
     )
+
+    store_limits: StoreLimits = field(default_factory=StoreLimits)
+    """Fixed bounds of the store; only tests change them."""
 
     def check(self) -> None:
         """Check what no single value can tell.

@@ -49,6 +49,7 @@ def make_store(
             message_index_enable=config.message_index_enable,
             max_hash_slots=config.max_hash_slots,
             max_index_entries=config.max_index_entries,
+            limits=config.store_limits,
         ),
         files=files,
         clock=clock,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.processors.errors import RequestRefused
 from broker.state import BrokerState
-from broker.store.index.keys import MAX_CANDIDATES, MAX_KEYS_OF_QUERY, keys_in
+from broker.store.index.keys import keys_in
+from broker.store.limits import MAX_KEY_CANDIDATES, MAX_KEY_MESSAGES
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import (
@@ -47,13 +48,13 @@ class QueryProcessor:
     async def by_key(self, command: Command, connection: Connection) -> Command:
         """QUERY_MESSAGE: the newest messages of a topic with a key, in the order of the log."""
         header = command.read(QueryMessageRequestHeader)
-        most = min(header.max_num, MAX_KEYS_OF_QUERY)
+        most = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
             most = FOUND_BY_UNIQUE_KEY
         found = await self._state.store.index.find(
             header.topic,
             header.key,
-            max_count=MAX_CANDIDATES,
+            max_count=MAX_KEY_CANDIDATES,
             # An entry knows its second only; what is too old is left out below.
             begin_ms=header.begin_timestamp - _WHOLE_SECOND_MS,
             end_ms=header.end_timestamp,

@@ -24,7 +24,6 @@ from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import EntryDispatcher, Waiting, takes_queue_offset
-from broker.store.limits import MAX_CLOCK_STEP_BACK_MS
 from broker.store.queue_table import QueueTable
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus, StoreStats
 from remoting.clock import Clock
@@ -165,6 +164,7 @@ class MessageWriter:
         self._now_ms = clock.now_ms
         self._stats = stats
         self._max_body = config.max_message_size
+        self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._host: Final = host_bytes(*config.store_host)
         self._host_is_v4: Final = len(self._host) == HOST_BYTES_V4
@@ -331,7 +331,7 @@ class MessageWriter:
         """The time of the next record: it goes back only when the clock was set back by much."""
         now = self._now_ms()
         last = self.last_store_ms
-        if now < last <= now + MAX_CLOCK_STEP_BACK_MS:
+        if now < last <= now + self._max_step_back_ms:
             return last
         self.last_store_ms = now
         return now

@@ -23,14 +23,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import (
-    BLOCK_BYTES,
-    COLD_READERS,
-    HOT_QUEUE_ENTRIES,
-    MAX_COLD_READS,
-    MAX_FETCH_GAP_BYTES,
-    READ_AHEAD_BYTES,
-)
+from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.reader import StoreReader
 from broker.store.record_validator import TagsCodes
@@ -57,10 +50,16 @@ class ColdReads:
     """The cold reads of one store."""
 
     def __init__(
-        self, reader: StoreReader, restorer: Restorer, warmth: PageCacheTracker, stats: StoreStats
+        self,
+        reader: StoreReader,
+        restorer: Restorer,
+        warmth: PageCacheTracker,
+        stats: StoreStats,
+        limits: StoreLimits,
     ) -> None:
         self._reader = reader
         self._restorer = restorer
+        self._limits = limits
         self._page_cache = warmth
         self._stats = stats
         self._pool: ThreadPoolExecutor | None = None
@@ -101,15 +100,15 @@ class ColdReads:
                 await self._restore(owner, topic, queue_id, result.broken)
                 wait = False
             elif result.count:
-                await self._fetch(joined(result.cold), owner)
+                await self._fetch(joined(result.cold, self._limits), owner)
                 # These very records have been read. To ask again would take the loop longer.
                 wait = True
             else:
-                await self._fetch(rounded(result.cold), owner)
+                await self._fetch(rounded(result.cold, self._limits), owner)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
         """Have ranges in memory. Raises ``StoreBusy``, ``StoreError``."""
-        await self._fetch(rounded(ranges), owner)
+        await self._fetch(rounded(ranges, self._limits), owner)
 
     async def entries(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
@@ -135,10 +134,10 @@ class ColdReads:
         longest = max_count * ENTRY_BYTES
         if not queue.min_offset <= offset < queue.max_offset:
             return _NO_ENTRIES
-        if offset < max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
+        if offset < max(queue.opened_offset, queue.max_offset - self._limits.hot_queue_entries):
             cold = queue.range_of(offset, longest)
             if cold is not None and not self._page_cache.is_resident(*cold):
-                await self._fetch(rounded((cold,)), owner)
+                await self._fetch(rounded((cold,), self._limits), owner)
                 if offset < queue.min_offset:
                     # They have been deleted meanwhile.
                     return _NO_ENTRIES
@@ -155,7 +154,7 @@ class ColdReads:
         while True:
             cold = self._reader.cold_at(physical_offset, length)
             if cold:
-                await self._fetch(rounded(cold), owner)
+                await self._fetch(rounded(cold, self._limits), owner)
             size = self._reader.size_at(physical_offset)
             if not length < size <= MAX_FRAME_BYTES:
                 return self._reader.record_at(physical_offset)
@@ -172,7 +171,7 @@ class ColdReads:
         plan = self._restorer.plan(topic, queue_id, numbers)
         if plan is None:
             return
-        if self._held >= MAX_COLD_READS:
+        if self._held >= self._limits.max_cold_reads:
             raise _too_many()
         queue, search = plan
         self._held += 1
@@ -204,7 +203,7 @@ class ColdReads:
 
     async def _fetch(self, ranges: Sequence[FileRange], owner: Hashable) -> None:
         """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""
-        fetched = await self._run(partial(fetch_all, ranges), owner)
+        fetched = await self._run(partial(fetch_all, ranges, self._limits), owner)
         self._stats.cold_bytes += fetched
         self._page_cache.fetched(ranges)
 
@@ -212,7 +211,7 @@ class ColdReads:
         """Have something done in a thread. Raises ``StoreBusy``, ``StoreError``."""
         if self._closed:
             raise _closing()
-        if self._count >= MAX_COLD_READS:
+        if self._count >= self._limits.max_cold_reads:
             raise _too_many()
         job = Job(work, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(owner)
@@ -228,7 +227,7 @@ class ColdReads:
         return result
 
     def _start_next(self) -> None:
-        while len(self._running) < COLD_READERS and (job := self._take()) is not None:
+        while len(self._running) < self._limits.cold_readers and (job := self._take()) is not None:
             if not job.done.done():
                 self._start(job)
 
@@ -247,7 +246,9 @@ class ColdReads:
 
     def _start(self, job: Job) -> None:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(COLD_READERS, thread_name_prefix="store-cold-read")
+            self._pool = ThreadPoolExecutor(
+                self._limits.cold_readers, thread_name_prefix="store-cold-read"
+            )
         self._running.add(job.done)
         loop = job.done.get_loop()
 
@@ -288,39 +289,39 @@ def _closing() -> StoreError:
     return StoreError("the store is closing: try again when the broker is back")
 
 
-def fetch_all(ranges: Sequence[FileRange]) -> int:
+def fetch_all(ranges: Sequence[FileRange], limits: StoreLimits) -> int:
     """Read ranges, in a thread; how many bytes. Raises ``OSError``.
 
     Behind the last one the system reads ahead if they lie densely, as those of a replay do.
     """
     wanted = sum(end - start for _, start, end in ranges)
     first, last = ranges[0], ranges[-1]
-    dense = first.file is last.file and last.end - first.start <= wanted + READ_AHEAD_BYTES
+    dense = first.file is last.file and last.end - first.start <= wanted + limits.read_ahead_bytes
     for number, (file, start, end) in enumerate(ranges, 1):
-        ahead = READ_AHEAD_BYTES if dense and number == len(ranges) else 0
+        ahead = limits.read_ahead_bytes if dense and number == len(ranges) else 0
         file.fetch(start, end - start, ahead=ahead)
     return wanted
 
 
-def joined(ranges: Sequence[FileRange]) -> list[FileRange]:
+def joined(ranges: Sequence[FileRange], limits: StoreLimits) -> list[FileRange]:
     """The same with small gaps read as well, so that a few reads do."""
     out = [ranges[0]]
     for file, start, end in ranges[1:]:
         last = out[-1]
-        if file is last.file and 0 <= start - last.end <= MAX_FETCH_GAP_BYTES:
+        if file is last.file and 0 <= start - last.end <= limits.max_fetch_gap_bytes:
             out[-1] = FileRange(file, last.start, end)
         else:
             out.append(FileRange(file, start, end))
     return out
 
 
-def rounded(ranges: Sequence[FileRange]) -> list[FileRange]:
+def rounded(ranges: Sequence[FileRange], limits: StoreLimits) -> list[FileRange]:
     """The same in whole blocks, so that they are known to be there afterwards."""
     return [
         FileRange(
             file,
-            start // BLOCK_BYTES * BLOCK_BYTES,
-            min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, file.size),
+            start // limits.block_bytes * limits.block_bytes,
+            min(-(-end // limits.block_bytes) * limits.block_bytes, file.size),
         )
         for file, start, end in ranges
     ]

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker.store.limits import APPENDER_STEP_BYTES, WRITTEN_FROM_BYTES
+from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files
 from broker.store.results import StoreError
@@ -51,6 +51,7 @@ class CommitLog:
         maps: MappedFiles,
         directory: Path,
         file_size: int,
+        limits: StoreLimits,
         *,
         writes_all: bool = False,
     ) -> None:
@@ -61,6 +62,7 @@ class CommitLog:
             maps: bounds what is mapped.
             directory: of the files.
             file_size: of each, in bytes.
+            limits: of the store.
             writes_all: whether small stores are written, too. A write makes its page dirty; a store
                 through the map all pages of its folio, which newer systems make large, and a sync
                 brings them to the disk.
@@ -78,6 +80,8 @@ class CommitLog:
         self.appended = 0
         self.takes_large = False
         self._writes_all = writes_all
+        self._step_bytes = limits.appender_step_bytes
+        self._written_from = limits.written_from_bytes
         self.room_end = 0
         # Of the file appended to, as it was found whole when the place was reserved.
         self._view = _NOWHERE
@@ -158,7 +162,7 @@ class CommitLog:
             active = self._roll(active)
             used = 0
         if used + size > active.watermark:
-            active.extend(used + size, APPENDER_STEP_BYTES, zeros=not self.takes_large)
+            active.extend(used + size, self._step_bytes, zeros=not self.takes_large)
         self._view = active.view
         self.room_end = active.start + min(active.size - MIN_TAIL_BYTES, active.watermark)
         return active.start + used
@@ -173,7 +177,7 @@ class CommitLog:
         # A store above the watermark may be SIGBUS, and would be zeroed later.
         assert stop <= active.watermark
         length = stop - start
-        self.takes_large = length >= WRITTEN_FROM_BYTES
+        self.takes_large = length >= self._written_from
         writes = self.takes_large or self._writes_all
         if not (writes and active.try_write(start, data)):
             self._view[start:stop] = data

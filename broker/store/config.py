@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Final, Literal
 
-from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES
+from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES, StoreLimits
 from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -49,6 +49,7 @@ class StoreConfig:
         max_hash_slots: ``maxHashSlotNum``, of an index file.
         max_index_entries: ``maxIndexNum``. Index files of another size are not used.
         retention: what is kept for how long.
+        limits: fixed bounds of the store; only tests change them.
     """
 
     root: Path
@@ -72,6 +73,7 @@ class StoreConfig:
     max_hash_slots: int = DEFAULT_SLOTS
     max_index_entries: int = DEFAULT_ENTRIES
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    limits: StoreLimits = field(default_factory=StoreLimits)
 
     @property
     def queue_file_bytes(self) -> int:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.store.limits import PAGE_BYTES, QUEUE_STEP_BYTES
+from broker.store.limits import PAGE_BYTES, StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files
 from broker.store.results import FileRange, StoreError
@@ -48,6 +48,7 @@ class QueueSpace:
     files: Files
     maps: MappedFiles
     file_size: int
+    limits: StoreLimits
 
 
 class QueueEnds(NamedTuple):
@@ -335,7 +336,9 @@ class ConsumeQueue(QueueFiles):
             if last is None or self._ready * ENTRY_BYTES >= last.start + last.size:
                 last = self._add_file(self._ready)
             end = min(wanted * ENTRY_BYTES - last.start, last.size)
-            last.extend(end, max(PAGE_BYTES, min(last.watermark, QUEUE_STEP_BYTES)))
+            last.extend(
+                end, max(PAGE_BYTES, min(last.watermark, self._space.limits.queue_step_bytes))
+            )
             self._ready = (last.start + last.watermark) // ENTRY_BYTES
         if self._active is None:
             self._active = self._file_of(self.max_offset)

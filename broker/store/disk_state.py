@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from broker.store.limits import NO_SPACE_RETRY_SECONDS
+from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, is_no_space
 from remoting.clock import Clock
 
@@ -41,6 +41,7 @@ class DiskState:
         "_files",
         "_lock",
         "_retry_at",
+        "_retry_seconds",
         "final",
         "no_space",
         "refusals",
@@ -48,9 +49,10 @@ class DiskState:
         "trouble",
     )
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, limits: StoreLimits) -> None:
         self._files = files
         self._clock = clock
+        self._retry_seconds = limits.no_space_retry_seconds
         self._lock = threading.Lock()
         self._retry_at = 0.0
         self.trouble: str | None = None
@@ -72,7 +74,7 @@ class DiskState:
         with self._changing():
             self.refusals += 1
             if not self.final:
-                self._retry_at = self._clock.monotonic() + NO_SPACE_RETRY_SECONDS
+                self._retry_at = self._clock.monotonic() + self._retry_seconds
                 self.trouble = self._sentence(path, error)
             sentence = self.trouble or ""
         if is_no_space(error):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import OpeningProgress
 from broker.store.results import StoreError
@@ -53,12 +54,6 @@ _SECTOR_BYTES: Final = 512
 
 _LOOK_BYTES: Final = 1 << 20
 """Walked between two looks whether to go on: a hundredth of a second."""
-
-ALONE_BYTES: Final = 1 << 20
-"""Walked record by record before it is worth to look at more together."""
-
-STRETCH_BYTES: Final = 1 << 20
-"""Looked at together: it stays in the processor's cache while that is done."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -131,6 +126,7 @@ class LogWalk:
         self,
         mapped: Sequence[MappedFile],
         *,
+        limits: StoreLimits,
         check_crc: bool,
         synced_ms: int,
         synced_end: int | None = None,
@@ -141,6 +137,7 @@ class LogWalk:
 
         Args:
             mapped: the files.
+            limits: of the store.
             check_crc: compare the CRC of bodies.
             synced_ms: store time up to which all records had reached the disk.
             synced_end: physical offset up to which they had; None to go by the time.
@@ -148,6 +145,7 @@ class LogWalk:
             together: asked when there is much to walk over, for what does it faster.
         """
         self._mapped = mapped
+        self._limits = limits
         self._check_crc = check_crc
         self._synced_ms = synced_ms
         self._synced_end = synced_end
@@ -198,7 +196,7 @@ class LogWalk:
         self, file: MappedFile, position: int, together_from: int
     ) -> Generator[LogRecord | Stretch, None, bool]:
         """Whether the file is closed by a blank record."""
-        look_at, alone_until = position, position + ALONE_BYTES
+        look_at, alone_until = position, position + self._limits.alone_bytes
         view = file.view
         while True:
             if position >= look_at:
@@ -210,7 +208,7 @@ class LogWalk:
                     self._passed(stretch, stretch.last, stretch.last_store_ms)
                     self.records += stretch.records
                     yield stretch
-                alone_until = position + ALONE_BYTES
+                alone_until = position + self._limits.alone_bytes
             scan, record = self._look(file, position, view)
             if record is not None:
                 position += record.size
@@ -234,13 +232,13 @@ class LogWalk:
             return
         while position < behind:
             self._tell(file, position)
-            data = file.view[position : min(position + STRETCH_BYTES, behind)]
+            data = file.view[position : min(position + self._limits.stretch_bytes, behind)]
             stretch = together(data, file.start + position)
             if stretch is None:
                 return
             position += stretch.size
             yield stretch
-            if stretch.size < STRETCH_BYTES // 2:
+            if stretch.size < self._limits.stretch_bytes // 2:
                 return
 
     def _passed(self, found: LogRecord | Stretch, last: int, store_ms: int) -> None:
@@ -391,13 +389,13 @@ def _lost_text(record: LogRecord) -> bool:
     return False
 
 
-def begins_by(mapped: Sequence[MappedFile], checkpoint: Checkpoint) -> int:
+def begins_by(mapped: Sequence[MappedFile], checkpoint: Checkpoint, limits: StoreLimits) -> int:
     """Index of the last file that begins before what a checkpoint says was on the disk.
 
     0 when the times tell nothing (cf. CommitLog.isMappedFileMatchedRecover).
     """
     safe_ms = checkpoint.recover_from_ms
-    walk = LogWalk(mapped, check_crc=False, synced_ms=safe_ms)
+    walk = LogWalk(mapped, limits=limits, check_crc=False, synced_ms=safe_ms)
     for index in range(len(mapped) - 1, 0, -1):
         first = next(walk.run(index), None)
         if first is not None and first.position == 0 and 0 < first.store_timestamp_ms <= safe_ms:

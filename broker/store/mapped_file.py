@@ -21,10 +21,9 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from broker.store.limits import PREALLOCATE_STEP_BYTES
 from broker.store.os_files import Files, Region, shortened
 
-_ZEROS: Final = memoryview(bytes(PREALLOCATE_STEP_BYTES))
+_ZEROS: Final = memoryview(bytes(1024 * 1024))
 _numbers: Final = count()
 
 

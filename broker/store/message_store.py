@@ -87,7 +87,7 @@ class MessageStore:
         self.sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._files: Files = OsFiles() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._disk = DiskState(self._files, self._clock)
+        self._disk = DiskState(self._files, self._clock, self.config.limits)
         self._dispatcher = EntryDispatcher()
         self._parts: Engine | None = None
         self.progress = OpeningProgress()
@@ -107,7 +107,7 @@ class MessageStore:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
         opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
         self.recovery = opened.report
-        self._disk = DiskState(self._files, self._clock)
+        self._disk = DiskState(self._files, self._clock, self.config.limits)
         self._parts = build_engine(
             opened,
             config=self.config,

@@ -13,8 +13,7 @@ from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import QueueSpace
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import EntryDispatcher
-from broker.store.index.file import Shape
-from broker.store.index.message_index import IndexPlaces, MessageIndex
+from broker.store.index.message_index import MessageIndex
 from broker.store.limits import open_maps
 from broker.store.mapped_file import MappedFiles
 from broker.store.os_files import Files, Lock
@@ -89,13 +88,14 @@ def _recover(
     config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: OpeningProgress
 ) -> RecoveredStore:
     maps = MappedFiles(open_maps(config.max_open_files))
-    space = QueueSpace(files, maps, config.queue_file_bytes)
+    space = QueueSpace(files, maps, config.queue_file_bytes, config.limits)
     queues = QueueTable(space, paths.consume_queues)
     log = CommitLog(
         files,
         maps,
         paths.commit_log,
         config.mapped_file_size_commit_log,
+        config.limits,
         writes_all=config.flush_disk_type == "SYNC_FLUSH",
     )
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
@@ -107,10 +107,8 @@ def _recover(
         queues,
         checkpoint,
         safe.read(),
-        delay_levels_ms=config.delay_levels_ms,
-        check_crc=config.check_crc_on_recover,
-        sync=config.flush_disk_type == "SYNC_FLUSH",
-        progress=progress,
+        config,
+        progress,
     )
     clean = files.size(paths.abort) is None
     stop = None
@@ -193,9 +191,8 @@ def build_engine(
         files,
         disk,
         clock,
-        IndexPlaces(paths.index, paths.index_note),
-        Shape(config.max_hash_slots, config.max_index_entries),
-        enabled=config.message_index_enable,
+        paths,
+        config,
         safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
         # Readers must not see what a crash could take back.
         visible_end=lambda: log_sync.flushed if waits else log.end,
@@ -223,16 +220,16 @@ def build_engine(
         queues,
         disk,
         files,
-        config.retention,
+        config,
         clock,
         directories=(paths.commit_log, paths.consume_queues),
         safe_end=opened.safe.safe_end,
     )
     retention.follow(index.drop_before)
-    page_cache = PageCacheTracker(clock.monotonic)
-    validator = RecordValidator(log, page_cache, stats)
-    reader = StoreReader(log, queues, stats, page_cache, validator)
-    restorer = Restorer(log, queues, validator, stats, config.delay_levels_ms)
+    page_cache = PageCacheTracker(clock.monotonic, config.limits)
+    validator = RecordValidator(log, page_cache, stats, config.limits)
+    reader = StoreReader(log, queues, stats, page_cache, validator, config.limits)
+    restorer = Restorer(log, queues, validator, stats, config)
     return Engine(
         lock=opened.lock,
         log=log,
@@ -247,9 +244,9 @@ def build_engine(
             sync=waits,
         ),
         reader=reader,
-        cold_reads=ColdReads(reader, restorer, page_cache, stats),
+        cold_reads=ColdReads(reader, restorer, page_cache, stats, config.limits),
         syncer=Syncer(log_sync, queue_sync, dispatcher, disk, config, paths, stats),
-        preallocator=Preallocator(log, files, disk),
+        preallocator=Preallocator(log, files, disk, config.limits),
         index=index,
         retention=retention,
     )

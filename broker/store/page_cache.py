@@ -17,14 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.store.limits import (
-    ASKED_AHEAD_BYTES,
-    BLOCK_BYTES,
-    CHECKED_SECONDS,
-    MAX_PROBES,
-    MAX_RESIDENT_BLOCKS,
-    RESIDENT_SECONDS,
-)
+from broker.store.limits import ASKED_AHEAD_BYTES, StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.results import FileRange
 
@@ -35,13 +28,15 @@ _MOST_BLOCKS: Final = 2**24
 class PageCacheTracker:
     """The blocks of files that are known to be in memory."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], limits: StoreLimits) -> None:
         """``monotonic`` tells the time in seconds."""
         self._monotonic = monotonic
+        self._limits = limits
+        self._block_bytes = limits.block_bytes
         # By numbers: tuples would be the garbage collector's work, thousands of them a second.
         self._until: dict[int, float] = {}
         self._epoch = 1
-        self._epoch_ends = monotonic() + CHECKED_SECONDS
+        self._epoch_ends = monotonic() + self._limits.checked_seconds
 
     @property
     def generation(self) -> int:
@@ -53,20 +48,20 @@ class PageCacheTracker:
 
     def _begin_epoch(self, now: float) -> None:
         self._epoch += 1
-        self._epoch_ends = now + CHECKED_SECONDS
+        self._epoch_ends = now + self._limits.checked_seconds
 
     def are_resident(self, ranges: Iterable[FileRange]) -> bool:
         """Whether all of the ranges can be touched without waiting for the disk."""
         now = self._monotonic()
-        until = self._until
+        until, block_bytes = self._until, self._block_bytes
         probes = 0
         for file, start, end in ranges:
             first = file.number * _MOST_BLOCKS
-            for block in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+            for block in range(start // block_bytes, -(-end // block_bytes)):
                 if until.get(first + block, now) > now:
                     continue
                 probes += 1
-                if probes > MAX_PROBES or not self._ask(file, block, start, end, now):
+                if probes > self._limits.max_probes or not self._ask(file, block, start, end, now):
                     self._begin_epoch(now)
                     return False
         return True
@@ -74,17 +69,17 @@ class PageCacheTracker:
     def is_resident(self, file: MappedFile, start: int, end: int) -> bool:
         """Whether one range can be touched; faster when it is known to be in memory."""
         now = self._monotonic()
-        until = self._until
+        until, block_bytes = self._until, self._block_bytes
         first = file.number * _MOST_BLOCKS
-        for block in range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+        for block in range(start // block_bytes, -(-end // block_bytes)):
             if until.get(first + block, now) <= now:
                 return self.are_resident((FileRange(file, start, end),))
         return True
 
     def _ask(self, file: MappedFile, block: int, start: int, end: int, now: float) -> bool:
         """Ask for the whole block and those ahead, or else for what is wanted of it."""
-        first = block * BLOCK_BYTES
-        behind = min(first + BLOCK_BYTES, file.size)
+        first = block * self._block_bytes
+        behind = min(first + self._block_bytes, file.size)
         try:
             if self._ask_ahead(file, block, now):
                 return True
@@ -106,24 +101,24 @@ class PageCacheTracker:
         """
         if self._until.get(file.number * _MOST_BLOCKS + block - 1, now) <= now:
             return False
-        first = block * BLOCK_BYTES
+        first = block * self._block_bytes
         behind = min(first + ASKED_AHEAD_BYTES, file.size)
         if not file.is_cached(first, behind - first):
             return False
-        for known in range(block, -(-behind // BLOCK_BYTES)):
+        for known in range(block, -(-behind // self._block_bytes)):
             self._know(file, known, now)
         return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:
         """The ranges were read just now; blocks that lie in one whole are known to be there."""
-        now = self._monotonic()
+        now, size = self._monotonic(), self._block_bytes
         for file, start, end in ranges:
-            behind = file.size // BLOCK_BYTES + 1 if end == file.size else end // BLOCK_BYTES
-            for block in range(-(-start // BLOCK_BYTES), behind):
+            behind = file.size // size + 1 if end == file.size else end // size
+            for block in range(-(-start // size), behind):
                 self._know(file, block, now)
 
     def _know(self, file: MappedFile, block: int, now: float) -> None:
-        if len(self._until) >= MAX_RESIDENT_BLOCKS:
+        if len(self._until) >= self._limits.max_resident_blocks:
             # All will be asked anew, which takes less than to find the oldest each time.
             self._until.clear()
-        self._until[file.number * _MOST_BLOCKS + block] = now + RESIDENT_SECONDS
+        self._until[file.number * _MOST_BLOCKS + block] = now + self._limits.resident_seconds

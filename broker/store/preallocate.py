@@ -11,16 +11,7 @@ from __future__ import annotations
 
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import DiskState
-from broker.store.limits import (
-    ALLOCATE_STEP_BYTES,
-    APPENDER_STEP_BYTES,
-    NO_SPACE_RETRY_SECONDS,
-    PREALLOCATE_BYTES,
-    PREALLOCATE_FIRST_BYTES,
-    PREALLOCATE_MIN_FREE_BYTES,
-    PREALLOCATE_PAUSE_SECONDS,
-    PREALLOCATE_STEP_BYTES,
-)
+from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
 from broker.store.sync import StoreThread
@@ -29,11 +20,12 @@ from broker.store.sync import StoreThread
 class Preallocator:
     """The thread that allocates."""
 
-    def __init__(self, log: CommitLog, files: Files, disk: DiskState) -> None:
+    def __init__(self, log: CommitLog, files: Files, disk: DiskState, limits: StoreLimits) -> None:
         self._log = log
         self._files = files
         self._disk = disk
-        self._worker = StoreThread("store-preallocate", self._run, disk, wake=log.wanted)
+        self._limits = limits
+        self._worker = StoreThread("store-preallocate", self._run, disk, limits, wake=log.wanted)
 
     def start(self) -> None:
         """Start the thread."""
@@ -48,10 +40,10 @@ class Preallocator:
         wake, stopping = self._worker.wake, self._worker.stopping
         while not stopping.is_set():
             # Woken by the appender; and now and then to see whether a full disk has space again.
-            wake.wait(NO_SPACE_RETRY_SECONDS)
+            wake.wait(self._limits.no_space_retry_seconds)
             wake.clear()
             while not stopping.is_set() and self.try_step():
-                stopping.wait(PREALLOCATE_PAUSE_SECONDS)
+                stopping.wait(self._limits.preallocate_pause_seconds)
 
     def try_step(self) -> bool:
         """One step, or the question whether the disk takes one again; whether to go on."""
@@ -63,10 +55,11 @@ class Preallocator:
                 active, following = self._log.ahead()
                 if active is None or active.watermark == active.size:
                     active = following or self._log.prepare_next()
-                active.advance(APPENDER_STEP_BYTES)
+                active.advance(self._limits.appender_step_bytes)
                 self._disk.healed()
             return (
-                self._files.free_bytes(self._log.directory) >= PREALLOCATE_MIN_FREE_BYTES
+                self._files.free_bytes(self._log.directory)
+                >= self._limits.preallocate_min_free_bytes
             ) and self.step()
         except OSError:
             # Not yet a message's loss: the appender goes on in small steps, and if it finds no
@@ -81,7 +74,9 @@ class Preallocator:
         """
         log = self._log
         active, following = log.ahead()
-        target = min(PREALLOCATE_BYTES, max(PREALLOCATE_FIRST_BYTES, log.appended))
+        target = min(
+            self._limits.preallocate_bytes, max(self._limits.preallocate_first_bytes, log.appended)
+        )
         ready = 0 if active is None else active.start + active.watermark - log.end
         if active is not None and active.watermark < active.size:
             return self._advance(active, ready, target)
@@ -98,12 +93,14 @@ class Preallocator:
         if ready >= target:
             return self._enough(ready, target)
         if self._log.takes_large:
-            file.advance(ALLOCATE_STEP_BYTES, zeros=False)
+            file.advance(self._limits.allocate_step_bytes, zeros=False)
         else:
-            file.advance(PREALLOCATE_STEP_BYTES)
+            file.advance(self._limits.preallocate_step_bytes)
         return True
 
     def _enough(self, ready: int, target: int) -> bool:
         # Woken when half of it is used up; a file shorter than that wakes by rolling.
-        self._log.want_from(self._log.end + max(ready - target // 2, APPENDER_STEP_BYTES))
+        self._log.want_from(
+            self._log.end + max(ready - target // 2, self._limits.appender_step_bytes)
+        )
         return False

@@ -13,12 +13,7 @@ from typing import Final, TypeVar
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import (
-    HOT_LOG_BYTES,
-    HOT_QUEUE_ENTRIES,
-    READ_IN_MEMORY_RATIO,
-    TRUSTED_MEMORY_RATIO,
-)
+from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.queue_table import QueueTable
 from broker.store.record_validator import RecordValidator, Run
@@ -58,17 +53,21 @@ class Queries:
         stats: StoreStats,
         warmth: PageCacheTracker,
         soundness: RecordValidator,
+        limits: StoreLimits,
     ) -> None:
         self._log = log
         self._queues = queues
         self._stats = stats
         self._page_cache = warmth
         self._validator = soundness
+        self._limits = limits
+        self._hot_log_bytes = limits.hot_log_bytes
         self._opened_end = log.end
         self._cold_end = 0
         self._memory_only = False
-        self._memory = memory_bytes()
-        self._in_memory_bytes = int(self._memory * READ_IN_MEMORY_RATIO)
+        memory = memory_bytes()
+        self._trusted_bytes = max(self._hot_log_bytes, memory * limits.trusted_memory_ratio)
+        self._in_memory_bytes = int(memory * limits.read_in_memory_ratio)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """See ``MessageStore.from_memory``."""
@@ -81,7 +80,7 @@ class Queries:
     @property
     def _hot_from(self) -> int:
         """Physical offset from which on records were appended not long ago."""
-        return max(self._opened_end, self._log.end - HOT_LOG_BYTES)
+        return max(self._opened_end, self._log.end - self._hot_log_bytes)
 
     def _is_doubtful(self, queue: ConsumeQueue, offset: int, first: int) -> bool:
         """Whether messages from ``offset`` on, at ``first`` in the log, may be other than stored.
@@ -89,7 +88,7 @@ class Queries:
         What this process appended and what has not left memory since, for all that is known, is as
         it was.
         """
-        newest = self._log.end - max(HOT_LOG_BYTES, self._memory * TRUSTED_MEMORY_RATIO)
+        newest = self._log.end - self._trusted_bytes
         return first < max(self._opened_end, self._cold_end, newest) or (
             offset < queue.opened_offset
         )
@@ -109,7 +108,7 @@ class Queries:
 
     def _cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
         """Where entries lie, if some of them may not be in memory."""
-        if offset >= max(queue.opened_offset, queue.max_offset - HOT_QUEUE_ENTRIES):
+        if offset >= max(queue.opened_offset, queue.max_offset - self._limits.hot_queue_entries):
             return []
         cold = queue.range_of(offset, longest)
         return [] if cold is None or self._page_cache.is_resident(*cold) else [cold]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
-from broker.store.limits import MAX_QUEUES
 from broker.store.progress import OpeningProgress
 from broker.store.results import StoreError
 from remoting.protocol.names import validate_topic
@@ -56,9 +55,10 @@ class QueueTable:
             validate_topic(topic)
             if not 0 <= queue_id <= _MAX_QUEUE_ID:
                 raise ValueError(f"topic {topic} can't have a queue {queue_id}: count from 0")
-            if len(self._queues) >= MAX_QUEUES:
+            most = self._space.limits.max_queues
+            if len(self._queues) >= most:
                 raise ValueError(
-                    f"queue {queue_id} of topic {topic} would be one more than the {MAX_QUEUES}"
+                    f"queue {queue_id} of topic {topic} would be one more than the {most}"
                     " a store may have: delete unused topics or start another broker"
                 )
             queue = self._add(topic, queue_id)

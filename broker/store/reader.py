@@ -21,14 +21,7 @@ from typing import Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
-from broker.store.limits import (
-    BLOCK_BYTES,
-    MAX_PROBES,
-    MAX_PULL_BYTES,
-    MAX_PULL_MESSAGES,
-    MAX_SPAN_BYTES,
-    MIN_SCAN_BYTES,
-)
+from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
 from broker.store.queries import Queries
 from broker.store.record_validator import Run, TagsCodes
 from broker.store.results import FileRange, GetResult, GetStatus
@@ -53,22 +46,23 @@ class Span(NamedTuple):
     high: int
 
 
-def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int]) -> list[Span]:
+def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], near: int) -> list[Span]:
     """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
 
-    Messages are near when no block lies between them that neither has a part in.
+    Messages belong to one span if no more than ``near`` bytes are between them.
 
     Args:
         log: what they lie in.
         starts: physical offset of each.
         sizes: of each.
+        near: see above.
     """
     spans = []
     file = None
     low = begin = end = limit = base = 0
     for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         behind = start + size
-        if end <= start <= end + BLOCK_BYTES and behind <= limit:
+        if end <= start <= end + near and behind <= limit:
             end = behind
             continue
         if file is not None:
@@ -112,11 +106,6 @@ _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_
 """Of so many entries where their records begin and how long they are, in turns."""
 
 
-def _window_bytes(count: int) -> int:
-    """Of the entries looked at for ``count`` messages: more of them, for a filter."""
-    return max(MIN_SCAN_BYTES, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
-
-
 def _places(entries: memoryview, count: int) -> tuple[int, ...]:
     if count <= _TAKEN_AT_ONCE:
         return _PLACES[count](entries)
@@ -153,6 +142,11 @@ class EntryWindow(NamedTuple):
 class StoreReader(Queries):
     """Reads a store; only the loop's thread comes here."""
 
+    def _window_bytes(self, count: int) -> int:
+        """Of the entries looked at for ``count`` messages: more of them, for a filter."""
+        least = self._limits.min_scan_bytes
+        return max(least, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
+
     def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
         """What ``get`` would look at; None where only ``get`` knows what to do.
 
@@ -164,7 +158,7 @@ class StoreReader(Queries):
         low, high = queue.min_offset, queue.max_offset
         if not low <= offset < high:
             return None
-        longest = _window_bytes(max_count)
+        longest = self._window_bytes(max_count)
         if self._cold_entries(queue, offset, longest):
             return None
         entries = queue.entries(offset, longest)
@@ -191,7 +185,7 @@ class StoreReader(Queries):
             begin, end: all their records lie between these physical offsets.
         """
         # A filter takes a few of many: those that it leaves out only have to be in memory as well.
-        if end - begin > MAX_PROBES * BLOCK_BYTES:
+        if end - begin > self._limits.max_probes * self._limits.block_bytes:
             return False
         file = self._log.file_at(begin)
         if file is None or not self._page_cache.is_resident(
@@ -233,7 +227,7 @@ class StoreReader(Queries):
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(max_count, MAX_PULL_MESSAGES))
-        window = _window_bytes(count)
+        window = self._window_bytes(count)
         if not wait and (cold := self._cold_entries(queue, offset, window)):
             return GetResult(GetStatus.COLD, offset, low, high, cold=cold)
         entries = queue.entries(offset, window)
@@ -282,7 +276,7 @@ class StoreReader(Queries):
         is_old = first < self._hot_from or offset < queue.opened_offset
         asks = is_old and not wait
         base = file.start
-        if end > base + file.size or (is_old and end - first > MAX_SPAN_BYTES):
+        if end > base + file.size or (is_old and end - first > self._limits.max_span_bytes):
             records = self._spread_records(queue, offset, starts, sizes, asks=asks)
             if records is None:
                 return None
@@ -325,7 +319,7 @@ class StoreReader(Queries):
         asks: bool,
     ) -> list[memoryview] | None:
         """The records of messages that lie in several places or files; None as ``_take_all``."""
-        spans = spans_of(self._log, starts, sizes)
+        spans = spans_of(self._log, starts, sizes, self._limits.block_bytes)
         if not spans or (
             asks and not self._page_cache.are_resident([span.place for span in spans])
         ):

@@ -27,7 +27,7 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import MAX_NAMED_DAMAGE
+from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.results import StoreStats
 from remoting.protocol.accelerated import crc32
@@ -66,10 +66,13 @@ _log = structlog.get_logger("store")
 class RecordValidator:
     """Tells sound records from damaged ones, for one store."""
 
-    def __init__(self, log: CommitLog, warmth: PageCacheTracker, stats: StoreStats) -> None:
+    def __init__(
+        self, log: CommitLog, warmth: PageCacheTracker, stats: StoreStats, limits: StoreLimits
+    ) -> None:
         self._log = log
         self._page_cache = warmth
         self._stats = stats
+        self._max_named = limits.max_named_damage
         self._named: set[Hashable] = set()
         # Places of records that are damaged, or else their entries are: the log has no others.
         self._searched: set[int] = set()
@@ -143,7 +146,7 @@ class RecordValidator:
                 flaw = validate_record(view, start - base, size, start, queue, number)
                 if not flaw:
                     low, high = (low if number == high else number), number + 1
-            if flaw and (start in self._searched or len(self._searched) >= MAX_NAMED_DAMAGE):
+            if flaw and (start in self._searched or len(self._searched) >= self._max_named):
                 damaged += 1
                 self._damaged(queue.topic, queue.queue_id, number, start, flaw)
             elif flaw:
@@ -236,7 +239,7 @@ class RecordValidator:
         if key in named:
             return
         self._stats.damaged_messages += 1
-        if len(named) >= MAX_NAMED_DAMAGE:
+        if len(named) >= self._max_named:
             return
         named.add(key)
         file = self._log.file_at(place)
@@ -249,7 +252,7 @@ class RecordValidator:
             file="" if file is None else str(file.path),
             reason=flaw,
         )
-        if len(named) == MAX_NAMED_DAMAGE:
+        if len(named) == self._max_named:
             _log.error("more damaged messages are counted, but not named", named=len(named))
 
 

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NoReturn
 
 from broker.store.clean_stop import CleanStop
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import FILES_OF_A_CLEAN_START
 from broker.store.log_walk import LogRecord, LogWalk, LookTogether, Stretch, begins_by
 from broker.store.mapped_file import MappedFile
 from broker.store.progress import OpeningProgress
@@ -68,18 +68,16 @@ class Recovery:
         queues: QueueTable,
         checkpoint: Checkpoint,
         safe: SafePoint | None,
-        *,
-        delay_levels_ms: Sequence[int],
-        check_crc: bool,
-        sync: bool,
+        config: StoreConfig,
         progress: OpeningProgress,
     ) -> None:
         self._log = log
         self._mapped = mapped
         self._queues = queues
-        self._delay_levels_ms = delay_levels_ms
-        self._check_crc = check_crc
-        self._sync = sync
+        self._config = config
+        self._delay_levels_ms = config.delay_levels_ms
+        self._check_crc = config.check_crc_on_recover
+        self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._progress = progress
         self._checkpoint = checkpoint
         self._safe = safe
@@ -94,6 +92,7 @@ class Recovery:
     def _new_walk(self) -> LogWalk:
         return LogWalk(
             self._mapped,
+            limits=self._config.limits,
             check_crc=self._check_crc,
             synced_ms=self._checkpoint.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
@@ -146,7 +145,9 @@ class Recovery:
                 self._from_safe_point(self._safe)
             elif self._safe is None and clean:
                 self._after_clean_stop()
-            elif self._safe is None and (first := begins_by(self._mapped, self._checkpoint)):
+            elif self._safe is None and (
+                first := begins_by(self._mapped, self._checkpoint, self._config.limits)
+            ):
                 self._from_file(first)
             else:
                 self._whole()
@@ -173,7 +174,7 @@ class Recovery:
 
     def _after_clean_stop(self) -> None:
         dispatched = max((queue.last_physical_end() for queue in self._queues.all()), default=0)
-        first = max(0, len(self._mapped) - FILES_OF_A_CLEAN_START)
+        first = max(0, len(self._mapped) - self._config.limits.files_of_a_clean_start)
         while first and self._mapped[first].start > dispatched:
             first -= 1
         self._walk = self._new_walk()

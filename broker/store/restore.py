@@ -22,13 +22,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import (
-    MAX_NAMED_DAMAGE,
-    MAX_NEIGHBOURS,
-    MAX_RESTORE_BYTES,
-    RESTORE_CHUNK_BYTES,
-)
+from broker.store.limits import StoreLimits
 from broker.store.queue_table import QueueTable
 from broker.store.record_validator import LIGHT_PREFIX, RecordValidator
 from broker.store.redispatch import row_of
@@ -57,6 +53,7 @@ class Search(NamedTuple):
         begin, end: numbers of the queue's messages.
         log_end: where the log ends.
         levels_ms: of ``messageDelayLevel``; see ``dispatch.entry_of``.
+        limits: of the store.
     """
 
     log: Path
@@ -68,6 +65,7 @@ class Search(NamedTuple):
     end: int
     log_end: int
     levels_ms: tuple[int, ...]
+    limits: StoreLimits
 
 
 class Restorer:
@@ -79,14 +77,13 @@ class Restorer:
         queues: QueueTable,
         soundness: RecordValidator,
         stats: StoreStats,
-        levels_ms: tuple[int, ...],
+        config: StoreConfig,
     ) -> None:
-        """``levels_ms`` are the store's delay levels."""
         self._commit_log = log
         self._queues = queues
         self._validator = soundness
         self._stats = stats
-        self._levels_ms = levels_ms
+        self._config = config
         self._named: set[tuple[str, int]] = set()
 
     def plan(
@@ -118,7 +115,8 @@ class Restorer:
             begin=queue.min_offset,
             end=queue.max_offset,
             log_end=self._commit_log.end,
-            levels_ms=self._levels_ms,
+            levels_ms=self._config.delay_levels_ms,
+            limits=self._config.limits,
         )
 
     def settle(self, queue: ConsumeQueue, search: Search, found: Mapping[int, bytes]) -> None:
@@ -171,7 +169,7 @@ class Restorer:
         """Count a restored entry, and name the first one of its queue."""
         self._stats.restored_entries += 1
         key = queue.topic, queue.queue_id
-        if key in self._named or len(self._named) >= MAX_NAMED_DAMAGE:
+        if key in self._named or len(self._named) >= self._config.limits.max_named_damage:
             return
         self._named.add(key)
         _log.warning(
@@ -257,7 +255,9 @@ class _Finder:
         elif self.wanted:
             # In a topic that was deleted and made again, messages of its first life have the same
             # numbers, but lie before all others: the last ones that are found count.
-            begin = self._log.first_start(max(self._log.start, end - MAX_RESTORE_BYTES), end)
+            begin = self._log.first_start(
+                max(self._log.start, end - self._search.limits.max_restore_bytes), end
+            )
             self._walk(begin, end, stops=False, is_unique=False)
 
     def undisputed(self) -> dict[int, bytes]:
@@ -307,7 +307,9 @@ class _Finder:
         """
         last = max(self.wanted)
         for found in self._log.walk(
-            begin, min(end, begin + MAX_RESTORE_BYTES), chunk_bytes=RESTORE_CHUNK_BYTES
+            begin,
+            min(end, begin + self._search.limits.max_restore_bytes),
+            chunk_bytes=self._search.limits.restore_chunk_bytes,
         ):
             if not self._goes_on():
                 raise StoreBusy("the search has been given up: try again in a moment")
@@ -332,7 +334,7 @@ class _Finder:
 
     def _neighbour(self, numbers: Iterable[int]) -> tuple[int, int] | None:
         """Place and size of the first of some messages that the log has where its entry says."""
-        for number in islice(numbers, MAX_NEIGHBOURS):
+        for number in islice(numbers, self._search.limits.max_neighbours):
             try:
                 entry = self._queue.read(number * ENTRY_BYTES, ENTRY_BYTES)
             except StoreError as error:

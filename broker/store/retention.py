@@ -29,6 +29,7 @@ from typing import Final, TypeVar
 import structlog
 
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.limits import MAX_RECORD_BYTES
@@ -40,7 +41,6 @@ from broker.store.retention_policy import (
     DiskMoment,
     DiskUsage,
     LogFile,
-    RetentionConfig,
     RetentionPlan,
     decide,
 )
@@ -105,15 +105,6 @@ _log = structlog.get_logger("store")
 
 T = TypeVar("T")
 
-PRESSED_SECONDS: Final = 1.0
-"""How soon a disk that is too full is looked at again, and the shortest pause there is."""
-
-QUEUES_A_TURN: Final = 256
-"""Queues whose beginning the loop moves at once: well below a millisecond."""
-
-QUEUES_A_BREATH: Final = 64
-"""After so many queues looked at the thread leaves the GIL to others."""
-
 
 class _Stopping(Exception):
     """The store is closing."""
@@ -145,7 +136,7 @@ class Retention:
         log, queues: of the store.
         disk: is told whether the disk is too full.
         files: the disk.
-        config: the rules.
+        config: of the store.
         clock: the time.
         directories: whose disks are looked at.
         safe_end: tells up to where log and queues are on the disk; see ``safe_point``.
@@ -160,7 +151,7 @@ class Retention:
         queues: QueueTable,
         disk: DiskState,
         files: Files,
-        config: RetentionConfig,
+        config: StoreConfig,
         clock: Clock,
         *,
         directories: Sequence[Path],
@@ -170,7 +161,8 @@ class Retention:
         self._queues = queues
         self._disk = disk
         self._files = files
-        self._config = config
+        self._config = config.retention
+        self._limits = config.limits
         self._clock = clock
         self._directories = directories
         self._safe_end = safe_end
@@ -180,9 +172,11 @@ class Retention:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: Future[object] | None = None
         self._lock = Lock()
-        self._delete_from = clock.monotonic() + config.first_delay_ms / 1000
-        self._worker = StoreThread("store-retention", self._run, disk, wake=disk.no_space)
-        self._removals = Removals(files, config, clock, self._worker.stopping)
+        self._delete_from = clock.monotonic() + config.retention.first_delay_ms / 1000
+        self._worker = StoreThread(
+            "store-retention", self._run, disk, config.limits, wake=disk.no_space
+        )
+        self._removals = Removals(files, config.retention, clock, self._worker.stopping)
         self.stats = RetentionStats()
         self._followers: list[Callable[[int], object]] = []
 
@@ -230,8 +224,8 @@ class Retention:
                 started = self._clock.monotonic() >= self._delete_from
                 pause = self.step(may_delete=started or self._asked)
                 # Whoever wakes it, never more often than that.
-                stopping.wait(min(pause, PRESSED_SECONDS))
-                wake.wait(max(0.0, pause - PRESSED_SECONDS))
+                stopping.wait(min(pause, self._limits.pressed_seconds))
+                wake.wait(max(0.0, pause - self._limits.pressed_seconds))
                 wake.clear()
         self._removals.work(hurry=True)
 
@@ -259,7 +253,7 @@ class Retention:
             # Perhaps there is room already.
             self._look(asked=False)
         interval = self._config.interval_ms / 1000
-        return min(interval, PRESSED_SECONDS) if plan.pressed or deleted else interval
+        return min(interval, self._limits.pressed_seconds) if plan.pressed or deleted else interval
 
     def _look(self, *, asked: bool) -> RetentionPlan:
         """What is to be done; whoever stores is told whether the disk is too full for that."""
@@ -309,8 +303,8 @@ class Retention:
         """The queues that change when the log begins at ``position``, and where they begin then."""
         begins = []
         for number, queue in enumerate(self._queues.all()):
-            if number % QUEUES_A_BREATH == 0:
-                self._worker.stopping.wait(PRESSED_SECONDS / 1000)
+            if number % self._limits.queues_a_breath == 0:
+                self._worker.stopping.wait(self._limits.pressed_seconds / 1000)
             # One that can't be read keeps its beginning: readers skip what the log has not.
             with contextlib.suppress(OSError):
                 begin = first_alive(queue, position)
@@ -321,8 +315,8 @@ class Retention:
     def _move_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
         """Let queues begin elsewhere; how many of their files that makes superfluous."""
         files = 0
-        for at in range(0, len(begins), QUEUES_A_TURN):
-            some = begins[at : at + QUEUES_A_TURN]
+        for at in range(0, len(begins), self._limits.queues_a_turn):
+            some = begins[at : at + self._limits.queues_a_turn]
             files += self._in_loop(partial(self._begin_queues, some))
         return files
 

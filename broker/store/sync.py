@@ -30,17 +30,7 @@ from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import DiskState
 from broker.store.dispatch import EntryDispatcher
-from broker.store.limits import (
-    CLOSE_SECONDS,
-    FIRST_TURN_SECONDS,
-    FIRST_TURNS,
-    MARK_QUEUE_SECONDS,
-    MARK_SECONDS,
-    NO_SPACE_RETRY_SECONDS,
-    PAGE_BYTES,
-    SAFE_POINT_BYTES,
-    SAFE_POINT_QUEUE_SECONDS,
-)
+from broker.store.limits import PAGE_BYTES, StoreLimits
 from broker.store.os_files import Files, is_no_space
 from broker.store.queue_table import QueueTable
 from broker.store.results import StoreStats
@@ -64,6 +54,7 @@ class StoreThread:
         name: str,
         work: Callable[[], None],
         disk: DiskState,
+        limits: StoreLimits,
         *,
         wake: threading.Event | None = None,
         on_death: Callable[[], None] = lambda: None,
@@ -74,12 +65,14 @@ class StoreThread:
             name: for the log.
             work: returns soon after ``stopping`` and ``wake`` have been set.
             disk: is told of an uncaught error.
+            limits: bound how long the end of the thread is waited for.
             wake: another owner's, to be woken by it.
             on_death: called in the thread after an uncaught error.
         """
         self._name = name
         self._work = work
         self._disk = disk
+        self._close_seconds = limits.close_seconds
         self._on_death = on_death
         self._thread: threading.Thread | None = None
         self.wake = threading.Event() if wake is None else wake
@@ -96,7 +89,7 @@ class StoreThread:
         self.wake.set()
         if self._thread is None:
             return True
-        self._thread.join(CLOSE_SECONDS)
+        self._thread.join(self._close_seconds)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -399,7 +392,7 @@ class QueueSync:
         if now < self._next_at or not grown:
             return False
         pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
-        return grown >= SAFE_POINT_BYTES or now - self._thorough_at >= pause
+        return grown >= self._config.limits.safe_point_bytes or now - self._thorough_at >= pause
 
     def take_mark(self) -> None:
         """Mark what the store comes to now; only the thread that appends may do so."""
@@ -413,8 +406,10 @@ class QueueSync:
 
     def _make_safe(self, mark: Mark) -> None:
         queues = self._queues.all()
-        pause = SAFE_POINT_QUEUE_SECONDS * sum(map(bool, map(_dirty_bytes, queues)))
-        pause += MARK_QUEUE_SECONDS * len(queues)
+        pause = self._config.limits.safe_point_queue_seconds * sum(
+            map(bool, map(_dirty_bytes, queues))
+        )
+        pause += self._config.limits.mark_queue_seconds * len(queues)
         self.sync(thorough=True)
         point = point_of(mark, self._log_sync.flushed)
         with self._guard:
@@ -530,9 +525,11 @@ class Syncer:
         self._commit: GroupCommit | None = None
         self._marked = threading.Event()
         self._log_thread = StoreThread(
-            "store-flush-log", self._sync_log, disk, on_death=self._show_soon
+            "store-flush-log", self._sync_log, disk, config.limits, on_death=self._show_soon
         )
-        self._queue_thread = StoreThread("store-flush-queues", self._sync_queues, disk)
+        self._queue_thread = StoreThread(
+            "store-flush-queues", self._sync_queues, disk, config.limits
+        )
 
     # --- the loop's thread
 
@@ -604,7 +601,7 @@ class Syncer:
         except OSError as error:
             self._disk.refused(self._paths.consume_queues, error)
             if self._loop is not None:
-                self._loop.call_later(NO_SPACE_RETRY_SECONDS, self._show)
+                self._loop.call_later(self._config.limits.no_space_retry_seconds, self._show)
         if self._commit is not None:
             self._commit.reached(durable_end)
             if self._disk.final:
@@ -630,7 +627,7 @@ class Syncer:
                 # What is marked now is safe after this sync. Somebody who requested one waits.
                 self._marked.clear()
                 self._ask_for_mark()
-                self._marked.wait(MARK_SECONDS)
+                self._marked.wait(self._config.limits.mark_seconds)
             if self.log.sync():
                 self._log_synced()
             self._show_soon()
@@ -651,8 +648,8 @@ class Syncer:
         wake, stopping = self._queue_thread.wake, self._queue_thread.stopping
         # A start must not repeat the walk of the one before, over ever more of the log, when one
         # life after the other ends before an interval does.
-        for _ in range(FIRST_TURNS):
-            first = min(FIRST_TURN_SECONDS, interval)
+        for _ in range(self._config.limits.first_turns):
+            first = min(self._config.limits.first_turn_seconds, interval)
             if not self.queues.is_due() or stopping.wait(first):
                 break
             self.turn_queues()

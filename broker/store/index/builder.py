@@ -26,14 +26,7 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.index import keys as batch
 from broker.store.index.file import IndexFileSet
-from broker.store.index.keys import (
-    HOT_LOG_RATIO,
-    MAX_SLICE_BYTES,
-    MIN_SLICE_BYTES,
-    PLAIN_SLICE_BYTES,
-    SLICE_KEYS,
-)
-from broker.store.limits import MAX_RECORD_BYTES
+from broker.store.limits import MAX_RECORD_BYTES, StoreLimits
 from broker.store.os_files import Files, Region
 from remoting.process_limits import memory_bytes
 from remoting.protocol import core
@@ -58,11 +51,11 @@ class Piece(NamedTuple):
 class LogReader:
     """Reads the log for one other thread than the loop's."""
 
-    def __init__(self, log: CommitLog, files: Files) -> None:
+    def __init__(self, log: CommitLog, files: Files, limits: StoreLimits) -> None:
         self._log = log
         self._disk = files
         self._opened_end = log.end
-        self._hot_bytes = int(memory_bytes() * HOT_LOG_RATIO)
+        self._hot_bytes = int(memory_bytes() * limits.trusted_memory_ratio)
         self._start = -1
         self._region: Region | None = None
 
@@ -163,7 +156,14 @@ class IndexBuilder:
     """
 
     def __init__(
-        self, row: IndexFileSet, log: LogReader, files: Files, note: Path, *, safe_ms: int | None
+        self,
+        row: IndexFileSet,
+        log: LogReader,
+        files: Files,
+        note: Path,
+        limits: StoreLimits,
+        *,
+        safe_ms: int | None,
     ) -> None:
         """``safe_ms``: after a crash, the checkpoint's index time."""
         self._row = row
@@ -171,8 +171,9 @@ class IndexBuilder:
         self._disk = files
         self._note = note
         self._safe_ms = safe_ms
+        self._limits = limits
         self._walk = fast_walk() or batch.walk
-        self.slice_bytes = MIN_SLICE_BYTES
+        self.slice_bytes = limits.index_min_slice_bytes
         self.lock = threading.Lock()
         self.position = 0
         self.loaded = False
@@ -231,7 +232,7 @@ class IndexBuilder:
         """
         self.load(end)
         walk = self._walk
-        most = PLAIN_SLICE_BYTES if walk is batch.walk else self.slice_bytes
+        most = self._limits.index_plain_slice_bytes if walk is batch.walk else self.slice_bytes
         piece = self._log.read(self.position, end, most)
         if piece is None:
             self.position = max(self.position, end)
@@ -243,7 +244,7 @@ class IndexBuilder:
                 piece = self._log.read(piece.position, end, size) or piece
             walked = batch.walk(piece.data, piece.position)
         self._row.add(walked.batch)
-        self.slice_bytes = slice_for(walked)
+        self.slice_bytes = slice_for(walked, self._limits)
         if walked.used:
             self.position = piece.position + walked.used
         else:
@@ -299,10 +300,10 @@ class IndexBuilder:
         self._log.close()
 
 
-def slice_for(walked: batch.Walked) -> int:
+def slice_for(walked: batch.Walked, limits: StoreLimits) -> int:
     """Bytes that hold as many keys as are worth a slice, going by those just found."""
-    expected = walked.used * SLICE_KEYS // max(len(walked.batch), 1)
-    return min(max(expected, MIN_SLICE_BYTES), MAX_SLICE_BYTES)
+    expected = walked.used * limits.index_slice_keys // max(len(walked.batch), 1)
+    return min(max(expected, limits.index_min_slice_bytes), limits.index_max_slice_bytes)
 
 
 def _record_size(data: memoryview) -> int:

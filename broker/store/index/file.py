@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from broker.store.index.keys import PAGE_BYTES, Batch
+from broker.store.index.keys import Batch
+from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import Files, Region
 from remoting.clock import Clock
 from remoting.protocol.disk.index_file import (

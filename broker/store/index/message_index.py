@@ -12,40 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig, StorePaths
 from broker.store.disk_state import DiskState
 from broker.store.index.builder import IndexBuilder, IndexHits, LogReader
 from broker.store.index.file import IndexFileSet, Shape
-from broker.store.index.keys import (
-    BUSY_BYTES,
-    FINISH_SECONDS,
-    LOOK_SECONDS,
-    MAX_BACKLOG_SLICES,
-    MAX_QUERIES,
-    PAUSE_SECONDS,
-    QUERY_WAIT_SECONDS,
-    RETRY_SECONDS,
-    SLICES_IN_A_ROW,
-)
 from broker.store.os_files import Files
 from broker.store.results import StoreBusy, StoreError
 from broker.store.sync import StoreThread
 from remoting.clock import Clock
 
 _log = structlog.get_logger("store")
-
-
-class IndexPlaces(NamedTuple):
-    """Where an index is."""
-
-    directory: Path
-    note: Path
-    """What a clean stop leaves; see ``builder``. RocketMQ has none."""
 
 
 class MessageIndex:
@@ -61,10 +41,9 @@ class MessageIndex:
         files: Files,
         disk: DiskState,
         clock: Clock,
-        places: IndexPlaces,
-        shape: Shape,
+        paths: StorePaths,
+        config: StoreConfig,
         *,
-        enabled: bool,
         safe_ms: int | None,
         visible_end: Callable[[], int],
     ) -> None:
@@ -75,21 +54,25 @@ class MessageIndex:
             files: the disk.
             disk: what is wrong with it.
             clock: names files, and bounds what takes time.
-            places: where the files are.
-            shape: how large files are.
-            enabled: whether messages are indexed; if not, what is there can be asked.
+            paths: where the files are.
+            config: of the store.
             safe_ms: after a crash, the checkpoint's index time.
             visible_end: physical offset up to which messages may be shown.
         """
         self._clock = clock
-        self._places = places
-        self._row = IndexFileSet(files, places.directory, shape, clock)
-        reader = LogReader(log, files)
+        self._limits = config.limits
+        self._directory = paths.index
+        shape = Shape(config.max_hash_slots, config.max_index_entries)
+        self._row = IndexFileSet(files, paths.index, shape, clock)
+        reader = LogReader(log, files, config.limits)
         self._hot_bytes = reader.hot_bytes
-        self._builder = IndexBuilder(self._row, reader, files, places.note, safe_ms=safe_ms)
-        self._enabled = enabled
+        self._builder = IndexBuilder(
+            self._row, reader, files, paths.index_note, config.limits, safe_ms=safe_ms
+        )
+        # If messages are not indexed, the files that are there can still be searched.
+        self._enabled = config.message_index_enable
         self._visible_end = visible_end
-        self._worker = StoreThread("store-index", self._run, disk)
+        self._worker = StoreThread("store-index", self._run, disk, config.limits)
         self._pool: ThreadPoolExecutor | None = None
         self._queries = 0
         self._slices = 0
@@ -123,15 +106,17 @@ class MessageIndex:
         stopping = self._worker.stopping
         seen = self._visible_end()
         rest = 0.0
-        while not stopping.wait(max(LOOK_SECONDS, rest)):
+        while not stopping.wait(max(self._limits.index_look_seconds, rest)):
             end = self._visible_end()
             taken, seen = end - seen, end
             waiting = end - self._builder.position
-            most = min(MAX_BACKLOG_SLICES * self._builder.slice_bytes, self._hot_bytes)
-            busy = taken > BUSY_BYTES and waiting < most
+            most = min(
+                self._limits.index_max_backlog_slices * self._builder.slice_bytes, self._hot_bytes
+            )
+            busy = taken > self._limits.index_busy_bytes and waiting < most
             rest = 0.0
             if not busy or not self._builder.loaded:
-                rest = 0.0 if self._advance(end) else RETRY_SECONDS
+                rest = 0.0 if self._advance(end) else self._limits.index_retry_seconds
 
     def _advance(self, end: int) -> bool:
         """Index up to ``end``, with pauses; False when that could not be done."""
@@ -139,13 +124,13 @@ class MessageIndex:
             self._builder.catch_up(end, lambda: self._goes_on(end))
         except OSError as error:
             self._failed(
-                f"the index {self._places.directory} can't be written"
+                f"the index {self._directory} can't be written"
                 f" ({error.strerror or error}), so later messages are not found by their keys:"
                 " once the cause is gone it goes on by itself"
             )
         except Exception as error:  # noqa: BLE001 - an index is not worth a store
             self._failed(
-                f"the index {self._places.directory} can't go on ({error!r}), so later messages are"
+                f"the index {self._directory} can't go on ({error!r}), so later messages are"
                 " not found by their keys: report this"
             )
         else:
@@ -156,9 +141,9 @@ class MessageIndex:
     def _goes_on(self, end: int) -> bool:
         """After a slice: pause, but not each time while nobody stores anything."""
         self._slices += 1
-        if self._slices % SLICES_IN_A_ROW and self._visible_end() == end:
+        if self._slices % self._limits.index_slices_in_a_row and self._visible_end() == end:
             return not self._worker.stopping.is_set()
-        return not self._worker.stopping.wait(PAUSE_SECONDS)
+        return not self._worker.stopping.wait(self._limits.index_pause_seconds)
 
     def _failed(self, sentence: str) -> None:
         if self.trouble != sentence:
@@ -188,7 +173,7 @@ class MessageIndex:
         """
         if self._closed:
             raise _closing()
-        if self._queries >= MAX_QUERIES:
+        if self._queries >= self._limits.max_index_queries:
             raise StoreBusy("too many look for messages by key: try again in a moment")
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="store-index-query")
@@ -208,7 +193,7 @@ class MessageIndex:
     def _find(
         self, end: int, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> IndexHits:
-        deadline = self._clock.monotonic() + QUERY_WAIT_SECONDS
+        deadline = self._clock.monotonic() + self._limits.index_query_wait_seconds
         self._advance_to(end, lambda: not self._closed and self._clock.monotonic() < deadline)
         try:
             with self._builder.lock:
@@ -216,7 +201,7 @@ class MessageIndex:
                 return self._builder.find(topic, key, max_count, begin_ms, end_ms)
         except OSError as error:
             raise StoreError(
-                f"the index {self._places.directory} can't be read ({error.strerror or error})"
+                f"the index {self._directory} can't be read ({error.strerror or error})"
             ) from error
 
     def _advance_to(self, end: int, go_on: Callable[[], bool]) -> None:
@@ -243,13 +228,13 @@ class MessageIndex:
 
         What can't be done in time, or for want of space, is left to the next start.
         """
-        deadline = self._clock.monotonic() + FINISH_SECONDS
+        deadline = self._clock.monotonic() + self._limits.index_finish_seconds
         self._advance_to(self._visible_end(), lambda: self._clock.monotonic() < deadline)
         try:
             with self._builder.lock:
                 self._builder.leave_note()
         except OSError as error:
-            _log.warning("index not saved", index=str(self._places.directory), error=str(error))
+            _log.warning("index not saved", index=str(self._directory), error=str(error))
 
     def close(self) -> None:
         """Let go of the log."""

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 import client
 from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
-from broker.store import queries as lookups
 from pocketmq.doctor import Case, examine
 from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import LoopMonitor, RequestTimes
@@ -33,6 +32,7 @@ from tests.integration.broker.test_cold_reads import HeldFiles, drop_from_page_c
 from tests.integration.client.conftest import Cluster, eventually
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.damage import flip_in
+from tests.unit.broker.store.stores import NOTHING_HOT
 
 QUEUES = 3
 MESSAGES = 900
@@ -53,7 +53,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path)
     await made.name_server.start()
     try:
-        await made.add()
+        await made.add(store_limits=NOTHING_HOT)
         async with client.Admin(made.nameserver) as admin:
             await admin.create_topic("T", queues=QUEUES)
         yield made
@@ -145,7 +145,7 @@ async def push_all(cluster: Cluster, group: str = "push", new: int = 0) -> dict[
 
 @pytest.mark.parametrize("how", ["stopped", "killed", "running", "cold"])
 async def test_consumers_get_everything_else_once_and_in_order(
-    cluster: Cluster, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, how: str
 ) -> None:
     await fill(cluster)
     broker = cluster.brokers["broker-a"]
@@ -163,9 +163,6 @@ async def test_consumers_get_everything_else_once_and_in_order(
         flip_in(file, position)
     if how in {"stopped", "killed"}:
         broker = await cluster.add()
-    else:
-        monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-        monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
     if how == "cold":
         drop_all(broker)
     assert await pull_all(cluster) == expected()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import client
 from broker.app import Broker
 from broker.config import BrokerConfig
+from broker.store.limits import StoreLimits
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from remoting.connection import Connection
@@ -40,7 +42,13 @@ class Cluster:
     def nameserver(self) -> str:
         return self.name_server.address
 
-    async def add(self, name: str = "broker-a", **settings: str) -> Broker:
+    async def add(
+        self,
+        name: str = "broker-a",
+        *,
+        store_limits: StoreLimits | None = None,
+        **settings: str,
+    ) -> Broker:
         """Start a broker, or start it again on its port and store."""
         config = BrokerConfig.from_sources(
             overrides={
@@ -53,6 +61,8 @@ class Cluster:
                 **settings,
             }
         )
+        if store_limits is not None:
+            config = replace(config, store_limits=store_limits)
         broker = Broker(config)
         await broker.start()
         self.brokers[name] = broker

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from broker.store.os_files import OsFiles, Region
 from remoting.clock import Clock
@@ -17,6 +18,10 @@ from remoting.protocol.message.view import RecordView, iter_records
 
 LOG_FILE = 16 * 1024
 QUEUE_FILE = 20 * 50
+LIMITS = StoreLimits()
+NOTHING_HOT = StoreLimits(hot_log_bytes=0, trusted_memory_ratio=0)
+"""What is appended counts as old from the next record on."""
+
 BORN_HOST = b"\x0a\x01\x02\x03\x00\x00\xd4\x31"
 
 

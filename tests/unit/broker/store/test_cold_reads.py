@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.store import cold_reads
-from broker.store import page_cache as warmth
-from broker.store import queries as lookups
-from broker.store.limits import BLOCK_BYTES, COLD_READERS, RESIDENT_SECONDS
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.os_files import OsFiles, Region
 from broker.store.results import FileRange, StoreBusy
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records
-from tests.unit.broker.store.stores import FailingRegion, bodies, message, opened
+from tests.unit.broker.store.stores import LIMITS, FailingRegion, bodies, message, opened
 
 QUEUE = ("TopicTest", 0)
+LITTLE_HOT = StoreLimits(hot_log_bytes=1024, hot_queue_entries=4)
 
 
 class SlowRegion(FailingRegion):
@@ -98,17 +98,21 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
+def limits(request: pytest.FixtureRequest) -> StoreLimits:
+    """With those that a test names in its parameters."""
+    return replace(LITTLE_HOT, **getattr(request, "param", {}))
+
+
+@pytest.fixture
 def store(
-    tmp_path: Path, disk: SlowFiles, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: SlowFiles, clock: ManualClock, limits: StoreLimits
 ) -> Iterator[MessageStore]:
     """A store with messages from before it was opened, all on the disk alone."""
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
-    monkeypatch.setattr(lookups, "HOT_QUEUE_ENTRIES", 4)
     before = opened(tmp_path)
     for number in range(120):
         before.put(message(b"%d" % number, queue_id=number % 3))
     before.close()
-    store = opened(tmp_path, files=disk, clock=clock)
+    store = opened(tmp_path, files=disk, clock=clock, limits=limits)
     disk.cold = True
     yield store
     disk.let.set()
@@ -179,24 +183,20 @@ def test_what_is_in_memory_is_asked_about_once_a_second(
     asked = disk.probes
     assert numbers(unhurried(store, 10)) == expected(0, 10, 10)
     assert disk.probes == asked
-    clock.advance(RESIDENT_SECONDS)
+    clock.advance(LIMITS.resident_seconds)
     assert numbers(unhurried(store)) == expected(0, 0, 10)
     assert disk.probes > asked
 
 
-def test_a_get_that_would_ask_too_much_counts_as_cold(
-    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limits", [{"max_probes": 0}], indirect=True)
+def test_a_get_that_would_ask_too_much_counts_as_cold(store: MessageStore, disk: SlowFiles) -> None:
     disk.cold = False
-    monkeypatch.setattr(warmth, "MAX_PROBES", 0)
     assert unhurried(store).status is GetStatus.COLD
 
 
-def test_what_is_known_is_bounded(
-    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limits", [{"max_resident_blocks": 1}], indirect=True)
+def test_what_is_known_is_bounded(store: MessageStore, disk: SlowFiles) -> None:
     disk.cold = False
-    monkeypatch.setattr(warmth, "MAX_RESIDENT_BLOCKS", 1)
     for offset in (0, 10, 0):
         assert numbers(unhurried(store, offset)) == expected(0, offset, 10)
 
@@ -245,7 +245,7 @@ async def test_a_replay_has_the_system_read_ahead(store: MessageStore, disk: Slo
     path, position, length = disk.ahead[-1]
     assert path.parent.name == "commitlog"
     assert position == 0
-    assert length > cold_reads.READ_AHEAD_BYTES
+    assert length > LIMITS.read_ahead_bytes
 
 
 async def test_a_disk_that_can_not_be_read_is_an_error_of_this_get_alone(
@@ -270,7 +270,7 @@ async def test_no_more_threads_than_allowed_read_at_a_time(
     disk.let.set()
     results = await asyncio.wait_for(asyncio.gather(*gets), 10)
     assert [numbers(result) for result in results] == [expected(0, n, 1) for n in range(30)]
-    assert disk.most_at_work <= COLD_READERS
+    assert disk.most_at_work <= LIMITS.cold_readers
 
 
 async def test_one_that_asks_much_does_not_keep_another_from_its_turn(
@@ -292,14 +292,12 @@ async def test_one_that_asks_much_does_not_keep_another_from_its_turn(
     assert order.index("modest") < 30
 
 
-async def test_too_many_that_wait_are_refused(
-    store: MessageStore, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cold_reads, "MAX_COLD_READS", 2)
+@pytest.mark.parametrize("limits", [{"max_cold_reads": 2}], indirect=True)
+async def test_too_many_that_wait_are_refused(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
     gets = [
         asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
-        for number in range(COLD_READERS + 2)
+        for number in range(LIMITS.cold_readers + 2)
     ]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy, match="try again"):
@@ -314,7 +312,7 @@ async def test_one_who_no_longer_wants_it_costs_no_read(
     disk.let.clear()
     gets = [
         asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
-        for number in range(COLD_READERS)
+        for number in range(LIMITS.cold_readers)
     ]
     gone = asyncio.ensure_future(store.get_async("gone", "TopicTest", 1, 0, 1))
     await asyncio.sleep(0)
@@ -330,7 +328,7 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
     disk.let.clear()
     gets = [
         asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
-        for number in range(COLD_READERS + 3)
+        for number in range(LIMITS.cold_readers + 3)
     ]
     await asyncio.sleep(0)
     disk.let.set()
@@ -342,20 +340,20 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
 
 
 def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Path) -> None:
-    region = OsFiles().open_mapped(tmp_path / "file", 3 * BLOCK_BYTES, create=True)
-    region.write(0, bytes(3 * BLOCK_BYTES))
-    assert region.is_cached(100, 2 * BLOCK_BYTES) in {True, None}
-    region.read_ahead(0, 10 * BLOCK_BYTES)
-    region.fetch(0, 3 * BLOCK_BYTES)
-    assert region.is_cached(0, 3 * BLOCK_BYTES) in {True, None}
+    region = OsFiles().open_mapped(tmp_path / "file", 3 * LIMITS.block_bytes, create=True)
+    region.write(0, bytes(3 * LIMITS.block_bytes))
+    assert region.is_cached(100, 2 * LIMITS.block_bytes) in {True, None}
+    region.read_ahead(0, 10 * LIMITS.block_bytes)
+    region.fetch(0, 3 * LIMITS.block_bytes)
+    assert region.is_cached(0, 3 * LIMITS.block_bytes) in {True, None}
 
 
 def test_ranges_near_to_each_other_are_fetched_together(store: MessageStore) -> None:
     (where,) = unhurried(store).cold
     file = where.file
-    gap = cold_reads.MAX_FETCH_GAP_BYTES
+    gap = LIMITS.max_fetch_gap_bytes
     pieces = [FileRange(file, 0, 10), FileRange(file, 20, 30), FileRange(file, 31 + gap, 40 + gap)]
-    assert cold_reads.joined(pieces) == [FileRange(file, 0, 30), pieces[2]]
+    assert cold_reads.joined(pieces, LIMITS) == [FileRange(file, 0, 30), pieces[2]]
 
 
 def test_everything_is_still_there_in_the_end(store: MessageStore) -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import cold_reads
-from broker.store import queries as lookups
 from broker.store.message_store import MessageStore
 from broker.store.results import StoreError
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import message, opened
-from tests.unit.broker.store.test_cold_reads import SlowFiles
+from tests.unit.broker.store.test_cold_reads import LITTLE_HOT, SlowFiles
 
 TOPIC = "TopicTest"
 BODIES = [b"%d" % number * 300 for number in range(60)]
@@ -31,16 +29,12 @@ def places() -> list[int]:
 
 
 @pytest.fixture
-def store(
-    tmp_path: Path, disk: SlowFiles, places: list[int], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[MessageStore]:
+def store(tmp_path: Path, disk: SlowFiles, places: list[int]) -> Iterator[MessageStore]:
     """A store whose messages are on the disk alone."""
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
-    monkeypatch.setattr(cold_reads, "HOT_QUEUE_ENTRIES", 4)
     before = opened(tmp_path)
     places += [before.put(message(body, tag="a")).physical_offset for body in BODIES]
     before.close()
-    store = opened(tmp_path, files=disk)
+    store = opened(tmp_path, files=disk, limits=LITTLE_HOT)
     disk.cold = True
     yield store
     store.close()

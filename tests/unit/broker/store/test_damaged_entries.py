@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from broker.store import cold_reads, restore
+from broker.store import cold_reads
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore, StoreError
 from broker.store.restore import Search, find_entries
 from broker.store.results import StoreBusy
@@ -357,10 +358,8 @@ def test_of_a_damaged_record_no_other_is_looked_for(
     assert (walks, store.stats.damaged_messages) == ([], 1)
 
 
-def test_the_search_ends_with_its_bound(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restore, "MAX_RESTORE_BYTES", 3000)
+def test_the_search_ends_with_its_bound(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", limits=StoreLimits(max_restore_bytes=3000))
     for number in range(4):
         store.put(message(BODY % number))
         for _ in range(20 if number < 2 else 60):

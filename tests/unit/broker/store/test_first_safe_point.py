@@ -4,37 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from broker.store import sync as queue_flusher
-from broker.store.limits import FIRST_TURNS
+from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore
 from broker.store.safe_point import SafePoint, SafePointFile
 from broker.store.sync import Wish
 from tests.unit.broker.store.crashes import crash
-from tests.unit.broker.store.stores import bodies, message, opened, small_config
+from tests.unit.broker.store.stores import LIMITS, bodies, message, opened, small_config
 
 NEVER_MS = 3_600_000
 MESSAGES = 100
 
 
 @pytest.fixture
-def crashed(tmp_path: Path) -> MessageStore:
+def limits() -> StoreLimits:
+    """Soon there is much in the log, and nothing is put off: no later sync makes up for it."""
+    return StoreLimits(
+        safe_point_bytes=1000,
+        safe_point_queue_seconds=0,
+        mark_queue_seconds=0,
+        mark_seconds=10,
+        first_turn_seconds=0.001,
+    )
+
+
+@pytest.fixture
+def crashed(tmp_path: Path, limits: StoreLimits) -> MessageStore:
     """A store that was killed before it had a safe point, which will not take a turn by itself."""
     store = opened(tmp_path / "store")
     for number in range(MESSAGES):
         store.put(message(b"%d" % number))
     left = crash(store)
     store.close()
-    return MessageStore(small_config(left.paths.root, flush_interval_consume_queue_ms=NEVER_MS))
+    config = small_config(left.paths.root, flush_interval_consume_queue_ms=NEVER_MS, limits=limits)
+    return MessageStore(config)
 
 
 async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
     crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
     loop = asyncio.get_running_loop()
     written: asyncio.Future[SafePoint] = loop.create_future()
     real = SafePointFile.write
@@ -62,8 +74,6 @@ async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
 async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
-    monkeypatch.setattr(queue_flusher, "FIRST_TURN_SECONDS", 0.001)
     loop = asyncio.get_running_loop()
     crashed.open()
     turns = 0
@@ -73,7 +83,7 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     def turn() -> Wish:
         nonlocal turns
         turns += 1
-        if turns == FIRST_TURNS:
+        if turns == LIMITS.first_turns:
             loop.call_soon_threadsafe(enough.set)
         return Wish.NOTHING
 
@@ -81,25 +91,21 @@ async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
     crashed.start(loop)
     await asyncio.wait_for(enough.wait(), 60)
     crashed.close()
-    assert turns == FIRST_TURNS
+    assert turns == LIMITS.first_turns
 
 
 # --- while the log grows fast
 
 
 @pytest.fixture
-def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MessageStore:
+def busy(tmp_path: Path, limits: StoreLimits) -> MessageStore:
     """A store whose log grows by what counts as much, and whose queues' thread does not look."""
-    monkeypatch.setattr(queue_flusher, "SAFE_POINT_BYTES", 1000)
-    # Nothing is put off here, because no later sync would make up for it.
-    monkeypatch.setattr(queue_flusher, "SAFE_POINT_QUEUE_SECONDS", 0)
-    monkeypatch.setattr(queue_flusher, "MARK_QUEUE_SECONDS", 0)
-    monkeypatch.setattr(queue_flusher, "MARK_SECONDS", 10)
     config = small_config(
         tmp_path / "store",
         flush_interval_consume_queue_ms=NEVER_MS,
         flush_commit_log_least_pages=0,
         flush_interval_commit_log_ms=10,
+        limits=limits,
     )
     return MessageStore(config)
 
@@ -132,7 +138,7 @@ async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
 async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(
     busy: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_flusher, "MARK_SECONDS", 0.001)
+    busy.config.limits = replace(busy.config.limits, mark_seconds=0.001)
     busy.open()
     log = busy._opened().syncer.log
     loop = asyncio.get_running_loop()

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import queries as lookups
-from broker.store.limits import CHECKED_SECONDS
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY
@@ -19,7 +17,7 @@ from remoting.protocol.message.record import HEAD_BYTES_V4
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.sizes import size
 from tests.unit.broker.store.damage import TOPIC, flip, flip_in
-from tests.unit.broker.store.stores import QUEUE_FILE, message, opened
+from tests.unit.broker.store.stores import LIMITS, NOTHING_HOT, QUEUE_FILE, message, opened
 
 QUEUES: Final = 2
 MESSAGES: Final = 60
@@ -28,19 +26,13 @@ CHECKED_HEAD: Final = (*range(16), *range(20, 36), *range(84, HEAD_BYTES_V4))
 """What nothing else in or about a record tells is not among them: flags, times and hosts."""
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
-
-
 def body_of(number: int) -> bytes:
     return b"%d." % number * (1 + number * 7 % 90)
 
 
 def filled(root: Path, clock: ManualClock) -> tuple[MessageStore, list[bytes]]:
     """A store of a few files with messages of two queues, and their records."""
-    store = opened(root, clock=clock)
+    store = opened(root, clock=clock, limits=NOTHING_HOT)
     for number in range(MESSAGES):
         store.put(message(body_of(number), queue_id=number % QUEUES, tag="ab"[number // 3 % 2]))
     # What comes last a start looks at, and cuts off.
@@ -100,7 +92,7 @@ def test_what_is_delivered_was_stored_and_only_what_was_flipped_lacks(data: st.D
             damaged.add(number)
         if restarted:
             store.open()
-        clock.advance(CHECKED_SECONDS)
+        clock.advance(LIMITS.checked_seconds)
         for wanted in (None, {97}, None):
             for queue_id in range(QUEUES):
                 expected = [

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import reader
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
+from remoting.process_limits import memory_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import (
@@ -87,11 +88,9 @@ def test_tags_are_chosen_by_their_code_alone(store: MessageStore) -> None:
     assert (none.status, none.count, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0, 5)
 
 
-def test_one_get_looks_at_a_bounded_part_of_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "MIN_SCAN_BYTES", 20 * 10)
-    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100)
+def test_one_get_looks_at_a_bounded_part_of_the_queue(tmp_path: Path) -> None:
+    limits = StoreLimits(min_scan_bytes=20 * 10)
+    store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100, limits=limits)
     for _ in range(40):
         store.put(message())
     result = store.get("TopicTest", 0, 5, 3, codes=frozenset())
@@ -212,14 +211,14 @@ def test_no_other_message_is_nearer_in_time(
     store.close()
 
 
-def test_an_offset_is_in_memory_unless_much_came_behind_it(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(30):
-        store.put(message(b"x" * 1000))
+def test_an_offset_is_in_memory_unless_much_came_behind_it(tmp_path: Path) -> None:
+    limits = StoreLimits(read_in_memory_ratio=5000 / memory_bytes())
+    store = opened(tmp_path, limits=limits)
+    store.put(message(b"x" * 1000))
     assert store.is_offset_in_memory("TopicTest", 0, 0)
+    for _ in range(29):
+        store.put(message(b"x" * 1000))
     assert store.is_offset_in_memory("Unknown", 0, 0)
-    monkeypatch.setattr(store._opened().reader, "_in_memory_bytes", 5000)
     assert not store.is_offset_in_memory("TopicTest", 0, 0)
     assert store.is_offset_in_memory("TopicTest", 0, 29)
     assert store.is_offset_in_memory("TopicTest", 0, 999)

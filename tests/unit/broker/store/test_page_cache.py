@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from broker.store import os_files as page_cache
-from broker.store.limits import BLOCK_BYTES
 from broker.store.os_files import address_of, fetch_range, is_range_cached
 
+BLOCK_BYTES = 64 * 1024
 SIZE = 4 * BLOCK_BYTES
 PAGE = mmap.PAGESIZE
 

@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 
-from broker.store import log_walk
+from broker.store.limits import StoreLimits
 from tests.sizes import size
 from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
-from tests.unit.broker.store.stores import LOG_FILE
+from tests.unit.broker.store.stores import LIMITS, LOG_FILE
 from tests.unit.broker.store.workload import Day
 
 SEEDS = size(ci=600, soak=10_000)
@@ -27,10 +27,10 @@ CUTS = 3
 FAULTS = ("write", "allocate", "sync", "create", "name", "look")
 
 
-def live(seed: int, *, faults: bool = False) -> Day:
+def live(seed: int, *, faults: bool = False, limits: StoreLimits = LIMITS) -> Day:
     """A day with several power cuts; raises if a promise was broken."""
     random = Random(seed)
-    day = Day(SimulatedDisk(random), sync=random.random() < 0.6)
+    day = Day(SimulatedDisk(random), sync=random.random() < 0.6, limits=limits)
     for _ in range(CUTS):
         disk = day.disk
         disk.kept = random.choice([0.0, 0.1, 0.5, 0.9, 1.0])
@@ -68,14 +68,12 @@ def seeds_of(chunk: int) -> range:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("faults", [False, True], ids=["power", "power and errors"])
-def test_what_was_promised_is_there_after_a_power_cut(
-    chunk: int, faults: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_promised_is_there_after_a_power_cut(chunk: int, faults: bool) -> None:
     for seed in seeds_of(chunk):
         # Every other start looks at what it can together; else that takes more than a day writes.
-        monkeypatch.setattr(log_walk, "ALONE_BYTES", 1 << 20 if seed // CHUNKS % 2 else 0)
+        limits = LIMITS if seed // CHUNKS % 2 else StoreLimits(alone_bytes=0)
         try:
-            live(seed, faults=faults)
+            live(seed, faults=faults, limits=limits)
         except BaseException:
             print(f"seed {seed}: POCKETMQ_CRASH_SEED={seed} replays it")  # noqa: T201
             raise

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
@@ -217,8 +218,8 @@ def test_a_batch_with_a_bad_message_stores_nothing(
     assert store.end_offset == 0
 
 
-def test_too_many_queues_are_refused(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.queue_table.MAX_QUEUES", 2)
+def test_too_many_queues_are_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path, limits=StoreLimits(max_queues=2))
     assert [store.put(message(queue_id=n)).status for n in range(3)] == [
         PutStatus.OK,
         PutStatus.OK,

@@ -8,24 +8,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import queries as lookups
 from broker.store.message_store import MessageStore
 from broker.store.queries import NotInMemory
 from tests.unit.broker.store.damage import COUNT, PARTS, all_but, fill, flip, flip_in
-from tests.unit.broker.store.stores import bodies, message, opened
+from tests.unit.broker.store.stores import NOTHING_HOT, bodies, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is appended counts as old from the next record on."""
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    store = opened(tmp_path / "store")
+    store = opened(tmp_path / "store", limits=NOTHING_HOT)
     yield store
     store.close()
 
@@ -66,7 +58,7 @@ def test_what_does_not_say_that_it_is_a_record_is_none(store: MessageStore, part
 
 def test_all_of_a_single_record_has_to_be_in_memory(tmp_path: Path) -> None:
     disk = SlowFiles()
-    store = opened(tmp_path, files=disk)
+    store = opened(tmp_path, files=disk, limits=NOTHING_HOT)
     place = store.put(message(b"x" * 5000)).physical_offset
     store.put(message())
     disk.cold = True

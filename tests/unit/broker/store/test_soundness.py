@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store import queries as lookups
 from broker.store import record_validator as soundness
-from broker.store.limits import CHECKED_SECONDS
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import MAGIC_V2, encode_record
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.damage import BODY, COUNT, PARTS, TOPIC, all_but, fill, flip
-from tests.unit.broker.store.stores import EVERY_CODE, bodies, message, opened
+from tests.unit.broker.store.stores import EVERY_CODE, LIMITS, NOTHING_HOT, bodies, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_hot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is appended counts as old from the next record on."""
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
 
 
 @pytest.fixture
@@ -35,8 +28,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
-    store = opened(tmp_path / "store", clock=clock)
+def limits(request: pytest.FixtureRequest) -> StoreLimits:
+    """Nothing is hot, unless a test names others in its parameters."""
+    limits: StoreLimits = getattr(request, "param", NOTHING_HOT)
+    return limits
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock, limits: StoreLimits) -> Iterator[MessageStore]:
+    store = opened(tmp_path / "store", clock=clock, limits=limits)
     yield store
     store.close()
 
@@ -80,9 +80,8 @@ def test_under_a_running_broker_one_damaged_record_is_left_out(
 @pytest.mark.parametrize("killed", [False, True], ids=["clean stop", "crash"])
 @pytest.mark.parametrize("part", PARTS)
 def test_after_a_start_one_damaged_record_is_left_out(
-    store: MessageStore, part: str, killed: bool, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, part: str, killed: bool
 ) -> None:
-    monkeypatch.undo()
     places = fill(store, COUNT)
     store.flush()
     if killed:
@@ -174,10 +173,8 @@ def test_entries_that_lie_are_restored_and_not_followed(store: MessageStore) -> 
     assert store.stats.damaged_messages == 0
 
 
-def test_an_old_entry_that_points_to_what_came_just_now_is_restored(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
+@pytest.mark.parametrize("limits", [LIMITS], indirect=True)
+def test_an_old_entry_that_points_to_what_came_just_now_is_restored(store: MessageStore) -> None:
     size = fill(store, COUNT)[1]
     store.close()
     store.open()
@@ -190,10 +187,8 @@ def test_an_old_entry_that_points_to_what_came_just_now_is_restored(
     assert bodies(store) == [*all_but(), b"new 0000"]
 
 
-def test_damage_beyond_what_is_named_is_counted(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(soundness, "MAX_NAMED_DAMAGE", 3)
+@pytest.mark.parametrize("limits", [replace(NOTHING_HOT, max_named_damage=3)], indirect=True)
+def test_damage_beyond_what_is_named_is_counted(store: MessageStore) -> None:
     for place in fill(store, 5):
         flip(store, place + PARTS["body"])
     with capture_logs() as logs:
@@ -255,11 +250,12 @@ def test_light_queues_may_point_to_messages_of_other_topics(store: MessageStore)
 
 
 def test_what_came_just_now_is_trusted(
-    store: MessageStore, checks: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: MessageStore, checks: list[int]
 ) -> None:
     places = fill(store, COUNT)
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", store.end_offset - places[20])
-    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 0)
+    newest = replace(NOTHING_HOT, hot_log_bytes=store.end_offset - places[20])
+    store = opened(tmp_path / "another", limits=newest)
+    fill(store, COUNT)
     assert bodies(store) == all_but()
     # Those that one get gives are checked together.
     assert checks == list(range(21))
@@ -326,7 +322,7 @@ def test_after_a_minute_everything_is_checked_again(
 ) -> None:
     places = fill(store, COUNT)
     assert bodies(store) == all_but()
-    clock.advance(CHECKED_SECONDS - 0.1)
+    clock.advance(LIMITS.checked_seconds - 0.1)
     store.get(TOPIC, 0, 0, 10)
     assert len(checks) == COUNT
     clock.advance(0.1)
@@ -338,7 +334,7 @@ async def test_when_something_had_left_memory_everything_is_checked_again(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     disk = SlowFiles()
-    store = opened(tmp_path, files=disk, clock=clock)
+    store = opened(tmp_path, files=disk, clock=clock, limits=NOTHING_HOT)
     places = fill(store, COUNT)
     assert store.get(TOPIC, 0, 0, 20, wait=False).count == 20
     disk.cold = True
@@ -352,7 +348,7 @@ async def test_when_something_had_left_memory_everything_is_checked_again(
 
 async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
     disk = SlowFiles()
-    store = opened(tmp_path, files=disk)
+    store = opened(tmp_path, files=disk, limits=NOTHING_HOT)
     places = fill(store, COUNT, others=True)
     flip(store, places[3] + PARTS["body"])
     disk.cold = True
@@ -363,11 +359,11 @@ async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
 
 
 async def test_what_was_appended_is_trusted_until_something_as_young_had_left_memory(
-    tmp_path: Path, clock: ManualClock, checks: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, checks: list[int]
 ) -> None:
-    monkeypatch.setattr(lookups, "TRUSTED_MEMORY_RATIO", 1 / 8)
     disk = SlowFiles()
-    store = opened(tmp_path, files=disk, clock=clock)
+    trusting = StoreLimits(hot_log_bytes=0)
+    store = opened(tmp_path, files=disk, clock=clock, limits=trusting)
     fill(store, COUNT)
     assert store.get(TOPIC, 0, 0, 20, wait=False).count == 20
     assert checks == []

@@ -9,35 +9,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import queries as lookups
-from broker.store import reader
-from broker.store import reader as spans
 from broker.store.commit_log import CommitLog
-from broker.store.limits import MAX_PULL_BYTES
+from broker.store.limits import MAX_PULL_BYTES, StoreLimits
 from broker.store.message_store import GetStatus, MessageStore
 from broker.store.reader import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
-from tests.unit.broker.store.stores import EVERY_CODE, LOG_FILE, message, opened
+from tests.unit.broker.store.stores import EVERY_CODE, LIMITS, LOG_FILE, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 QUEUES = 3
 ROUNDS = 60
 NEAR = 600
+RECORD_BYTES = 114
 MOST = [(count, MAX_PULL_BYTES) for count in (1, 7, 32, 64, 65, 140, 1000)]
 MOST += [(7, 1), (32, 1000), (140, 5000), (140, 20_000)]
 """How many messages, and bytes, a get may bring."""
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MessageStore]:
+def limits(request: pytest.FixtureRequest) -> StoreLimits:
+    """How near two messages are that are looked at as one: the parameter of a test, or ``NEAR``."""
+    near = getattr(request, "param", NEAR)
+    return StoreLimits(block_bytes=near, max_span_bytes=NEAR, hot_log_bytes=0)
+
+
+@pytest.fixture
+def store(tmp_path: Path, limits: StoreLimits) -> Iterator[MessageStore]:
     """Messages of three queues in turns, runs of one to four; all from before it was opened.
 
     They are in memory, whatever the system's page cache has let go.
     """
-    monkeypatch.setattr(spans, "BLOCK_BYTES", NEAR)
-    monkeypatch.setattr(reader, "MAX_SPAN_BYTES", NEAR)
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    store = opened(tmp_path, files=SlowFiles())
+    store = opened(tmp_path, files=SlowFiles(), limits=limits)
     for number in range(ROUNDS):
         for queue_id in range(QUEUES):
             for _ in range(1 + number % 4):
@@ -73,14 +75,13 @@ def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
                 assert at_once.next_offset == one_by_one.next_offset
 
 
-def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limits", [5 * RECORD_BYTES], indirect=True)
+def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(store: MessageStore) -> None:
     # Rounds 2 and 3 gave this queue three messages and four, with six of others between them.
     queue = store._opened().queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
-    monkeypatch.setattr(spans, "BLOCK_BYTES", 5 * max(sizes))
+    assert max(sizes) == RECORD_BYTES
     result = store.get(TOPIC, 0, 3, 7, wait=False)
     assert [len(record) for record in result.records] == [sum(sizes[:3]), sum(sizes[3:])]
 
@@ -108,7 +109,7 @@ def test_spans_hold_each_message_once_in_one_file_and_no_more_than_near_ones(
         )
     )
     starts, sizes = zip(*places, strict=True)
-    found = spans_of(log, starts, sizes)
+    found = spans_of(log, starts, sizes, LIMITS.block_bytes)
     if any(
         start // LOG_FILE != (start + size - 1) // LOG_FILE or log.file_at(start) is None
         for start, size in zip(starts, sizes, strict=True)

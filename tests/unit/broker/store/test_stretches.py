@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import log_walk
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.dispatch import entry_of
+from broker.store.limits import StoreLimits
 from broker.store.log_walk import LogRecord, LogWalk, Stretch
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.message_store import MessageStore
@@ -140,7 +140,13 @@ def mapped(root: Path, files: Iterable[bytearray]) -> list[MappedFile]:
 
 def walked(files: list[MappedFile], *, by_stretch: bool, **synced: Any) -> Found:
     look = partial(stretches.find_stretch, levels_ms=DEFAULT_DELAY_LEVELS_MS, **synced)
-    walk = LogWalk(files, check_crc=True, **synced, together=lambda: look if by_stretch else None)
+    walk = LogWalk(
+        files,
+        limits=SHORT_STRETCHES,
+        check_crc=True,
+        **synced,
+        together=lambda: look if by_stretch else None,
+    )
     entries: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
     for key, offset, packed in entries_of(walk.sweep()):
         entries.setdefault(key, []).append((offset, packed))
@@ -161,13 +167,9 @@ def entries_of(
             yield (entry.topic, entry.queue_id), entry.queue_offset, packed
 
 
-@pytest.fixture
-def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_walk, "ALONE_BYTES", 0)
-    monkeypatch.setattr(log_walk, "STRETCH_BYTES", 4096)
+SHORT_STRETCHES = StoreLimits(alone_bytes=0, stretch_bytes=4096)
 
 
-@pytest.mark.usefixtures("short_stretches")
 @settings(max_examples=size(ci=300, soak=20_000))
 @given(
     shapes=st.lists(st.sampled_from(SHAPES) | st.sampled_from(SHAPES[:8]), max_size=300),
@@ -191,7 +193,6 @@ def test_a_walk_by_the_stretch_finds_what_one_by_the_record_does(
         assert together == walked(files, by_stretch=False, **synced)
 
 
-@pytest.mark.usefixtures("short_stretches")
 def test_sound_records_come_by_the_stretch(tmp_path: Path) -> None:
     files = mapped(tmp_path, log_of([{}] * 400, []))
     look = partial(
@@ -200,20 +201,25 @@ def test_sound_records_come_by_the_stretch(tmp_path: Path) -> None:
         synced_ms=SYNCED_MS,
         synced_end=None,
     )
-    walk = LogWalk(files, check_crc=True, synced_ms=SYNCED_MS, together=lambda: look)
+    walk = LogWalk(
+        files,
+        limits=SHORT_STRETCHES,
+        check_crc=True,
+        synced_ms=SYNCED_MS,
+        together=lambda: look,
+    )
     found = list(walk.sweep())
     together = sum(one.records for one in found if isinstance(one, Stretch))
     assert walk.records == 400
     assert together > 380
 
 
-@pytest.mark.usefixtures("short_stretches")
 @pytest.mark.parametrize("lost", ["queues", "safe point", "nothing"])
 def test_queues_are_built_anew_by_the_stretch(tmp_path: Path, lost: str) -> None:
     store = opened(tmp_path / "store")
     for number in range(900):
         store.put(message(b"%04d" % number, queue_id=number % 3, tag="abc"[number % 3]))
-    found = crash(store)
+    found = crash(store, limits=SHORT_STRETCHES)
     if lost == "queues":
         for file in found.paths.consume_queues.rglob("0*"):
             if file.is_file():
@@ -230,7 +236,6 @@ def test_queues_are_built_anew_by_the_stretch(tmp_path: Path, lost: str) -> None
     store.close()
 
 
-@pytest.mark.usefixtures("short_stretches")
 def test_who_does_not_want_the_crc_checked_gets_the_walk_by_the_record(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     for number in range(400):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore, PutStatus
 from broker.store.results import StoreStats
 from broker.store.sync import GroupCommit
@@ -45,7 +46,12 @@ def files() -> SlowDisk:
 
 @pytest.fixture
 async def store(tmp_path: Path, files: SlowDisk) -> AsyncIterator[MessageStore]:
-    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+    store = opened(
+        tmp_path,
+        files=files,
+        flush_disk_type="SYNC_FLUSH",
+        limits=StoreLimits(no_space_retry_seconds=0.001),
+    )
     store.start(asyncio.get_running_loop())
     yield store
     files.gate.set()
@@ -358,10 +364,9 @@ async def test_queues_that_can_not_be_synced_stop_nobody(tmp_path: Path, files: 
 
 
 async def test_a_message_that_can_not_be_shown_is_shown_later(
-    store: MessageStore, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, files: SlowDisk
 ) -> None:
     """Its queue's file lost its map, and no more files can be opened just now."""
-    monkeypatch.setattr("broker.store.sync.NO_SPACE_RETRY_SECONDS", 0.001)
     files.gate.clear()
     end = store.put(message()).end_offset
     for queue in store._opened().queues.all():
@@ -397,11 +402,9 @@ async def test_a_thread_that_dies_is_heard_of(
     store.close()
 
 
-async def test_a_disk_that_hangs_does_not_hang_the_stop(
-    tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.store.sync.CLOSE_SECONDS", 0.01)
-    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
+async def test_a_disk_that_hangs_does_not_hang_the_stop(tmp_path: Path, files: SlowDisk) -> None:
+    hasty = StoreLimits(close_seconds=0.01)
+    store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH", limits=hasty)
     store.start(asyncio.get_running_loop())
     files.gate.clear()
     answer = durable(store, store.put(message()).end_offset)

@@ -6,12 +6,14 @@ from typing import cast
 
 import pytest
 
-from broker.store.limits import ASKED_AHEAD_BYTES, BLOCK_BYTES, RESIDENT_SECONDS
+from broker.store.limits import ASKED_AHEAD_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.page_cache import PageCacheTracker
 from broker.store.results import FileRange
 from remoting.clock import ManualClock
+from tests.unit.broker.store.stores import LIMITS
 
+BLOCK_BYTES = LIMITS.block_bytes
 SIZE = 4 * ASKED_AHEAD_BYTES + 100
 
 
@@ -36,7 +38,7 @@ class Reader:
 
     def __init__(self, file: File) -> None:
         self.clock = ManualClock()
-        self.warmth = PageCacheTracker(self.clock.monotonic)
+        self.warmth = PageCacheTracker(self.clock.monotonic, LIMITS)
         self.file = file
         self.at = 0
 
@@ -61,7 +63,7 @@ def test_after_a_while_all_is_asked_for_again() -> None:
     reader = Reader(File())
     assert reader.read()
     assert reader.read(BLOCK_BYTES)
-    reader.clock.advance(RESIDENT_SECONDS)
+    reader.clock.advance(LIMITS.resident_seconds)
     reader.at = 0
     reader.file.warm_bytes = 0
     assert not reader.read()
@@ -77,7 +79,7 @@ def test_up_to_where_the_file_is_in_memory_everything_is_warm(warm_bytes: int) -
 
 def test_a_file_that_is_read_here_and_there_is_asked_for_by_granules() -> None:
     file = File()
-    warmth = PageCacheTracker(ManualClock().monotonic)
+    warmth = PageCacheTracker(ManualClock().monotonic, LIMITS)
     places = range(0, SIZE - BLOCK_BYTES, 3 * BLOCK_BYTES)
     ranges = [FileRange(cast(MappedFile, file), at, at + 10) for at in places]
     assert warmth.are_resident(ranges)

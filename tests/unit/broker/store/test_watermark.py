@@ -10,24 +10,38 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import preallocate
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
 from broker.store.disk_state import DiskState
-from broker.store.limits import WRITTEN_FROM_BYTES
+from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import OsFiles, OsRegion
+from broker.store.os_files import Files, OsFiles, OsRegion
 from broker.store.preallocate import Preallocator
 from broker.store.results import PutStatus
 from remoting.clock import SystemClock
-from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
+from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, message, opened
 
 FILE = 64 * 1024
 
 
-def new_log(directory: Path, file_size: int = FILE, *, writes_all: bool = False) -> CommitLog:
+def new_log(
+    directory: Path,
+    file_size: int = FILE,
+    *,
+    limits: StoreLimits = LIMITS,
+    writes_all: bool = False,
+) -> CommitLog:
     directory.mkdir(exist_ok=True)
-    return CommitLog(OsFiles(), MappedFiles(16), directory, file_size, writes_all=writes_all)
+    return CommitLog(
+        OsFiles(), MappedFiles(16), directory, file_size, limits, writes_all=writes_all
+    )
+
+
+def preallocator(
+    log: CommitLog, *, files: Files | None = None, limits: StoreLimits = LIMITS
+) -> Preallocator:
+    files = files or OsFiles()
+    return Preallocator(log, files, DiskState(files, SystemClock(), limits), limits)
 
 
 def append(log: CommitLog, data: bytes) -> int:
@@ -77,11 +91,8 @@ def test_a_store_above_the_watermark_is_a_fault_of_ours(tmp_path: Path) -> None:
         log.store(position + 1, b"x")
 
 
-def test_an_appender_helps_itself_by_small_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 4096)
-    log = new_log(tmp_path)
+def test_an_appender_helps_itself_by_small_steps(tmp_path: Path) -> None:
+    log = new_log(tmp_path, limits=StoreLimits(appender_step_bytes=4096))
     append(log, b"x" * 100)
     assert log.files[0].watermark == 4096
     append(log, b"x" * 10_000)
@@ -120,10 +131,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_a_large_append_has_blocks_without_their_pages_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: list[bytes]
+    tmp_path: Path, writes: list[bytes]
 ) -> None:
-    monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", 4096)
-    log = new_log(tmp_path)
+    log = new_log(tmp_path, limits=StoreLimits(written_from_bytes=4096))
     append(log, b"a" * 4096)
     zeros = bytes(FILE)
     assert writes == [zeros, b"a" * 4096], "zeros for what might be small, then the records"
@@ -173,20 +183,18 @@ def test_records_that_can_not_be_written_are_stored_through_the_map(tmp_path: Pa
     files.full = True
     assert not file.try_write(100, b"x" * 5000)
     files.full = False
-    log = CommitLog(files, MappedFiles(16), tmp_path, FILE)
+    log = CommitLog(files, MappedFiles(16), tmp_path, FILE, LIMITS)
     log.load([file], 0, 0)
-    large = b"y" * WRITTEN_FROM_BYTES
+    large = b"y" * LIMITS.written_from_bytes
     position = log.reserve(len(large))
     files.full = True
     log.store(position, large)
     assert file.view[: len(large)] == large
 
 
-def test_an_idle_store_is_allocated_only_a_little_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_store_is_allocated_only_a_little_ahead(tmp_path: Path) -> None:
     log = new_log(tmp_path, 1024 * 1024 * 1024)
-    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = preallocator(log)
     steps = 0
     while ahead.step():
         steps += 1
@@ -195,16 +203,16 @@ def test_an_idle_store_is_allocated_only_a_little_ahead(
     assert allocated_bytes(path) <= 5 * 1024 * 1024
 
 
-def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preallocate, "PREALLOCATE_FIRST_BYTES", 8 * 1024)
-    monkeypatch.setattr(preallocate, "PREALLOCATE_STEP_BYTES", 4 * 1024)
-    monkeypatch.setattr(preallocate, "ALLOCATE_STEP_BYTES", 4 * 1024)
-    monkeypatch.setattr(preallocate, "PREALLOCATE_BYTES", 40 * 1024)
-    log = new_log(tmp_path, 1024 * 1024)
-    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 512)
-    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(tmp_path: Path) -> None:
+    limits = StoreLimits(
+        preallocate_first_bytes=8 * 1024,
+        preallocate_step_bytes=4 * 1024,
+        allocate_step_bytes=4 * 1024,
+        preallocate_bytes=40 * 1024,
+        appender_step_bytes=512,
+    )
+    log = new_log(tmp_path, 1024 * 1024, limits=limits)
+    ahead = preallocator(log, limits=limits)
     append(log, b"x")
 
     def distance() -> int:
@@ -223,7 +231,7 @@ def test_a_disk_that_is_nearly_full_is_not_allocated_ahead(tmp_path: Path) -> No
     files = FailingFiles()
     log = new_log(tmp_path)
     append(log, b"x")
-    ahead = Preallocator(log, files, DiskState(files, SystemClock()))
+    ahead = preallocator(log, files=files)
     assert ahead.try_step() is False
     assert log.ahead()[1] is None
     files.free = 10**12
@@ -234,7 +242,7 @@ def test_a_disk_that_is_nearly_full_is_not_allocated_ahead(tmp_path: Path) -> No
 def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, b"x" * 100)
-    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    ahead = preallocator(log)
     while ahead.step():
         pass
     assert [allocated_bytes(path) for path in sorted(tmp_path.iterdir())] == [FILE, FILE]
@@ -266,16 +274,18 @@ def test_a_roll_takes_the_file_that_was_made_ahead(tmp_path: Path) -> None:
     ids=["written", "both", "mapped", "small ones written"],
 )
 def test_the_thread_and_the_appender_race_over_many_rolls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_from: int, writes_all: bool
+    tmp_path: Path, written_from: int, writes_all: bool
 ) -> None:
     """The appender goes just as fast as the thread; a zeroed record would be seen."""
-    monkeypatch.setattr("broker.store.commit_log.WRITTEN_FROM_BYTES", written_from)
-    monkeypatch.setattr(preallocate, "PREALLOCATE_STEP_BYTES", 1024)
-    monkeypatch.setattr(preallocate, "ALLOCATE_STEP_BYTES", 1024)
-    monkeypatch.setattr("broker.store.commit_log.APPENDER_STEP_BYTES", 256)
+    limits = StoreLimits(
+        written_from_bytes=written_from,
+        preallocate_step_bytes=1024,
+        allocate_step_bytes=1024,
+        appender_step_bytes=256,
+    )
     size = 4096
-    log = new_log(tmp_path, size, writes_all=writes_all)
-    ahead = Preallocator(log, OsFiles(), DiskState(OsFiles(), SystemClock()))
+    log = new_log(tmp_path, size, limits=limits, writes_all=writes_all)
+    ahead = preallocator(log, limits=limits)
     stop = threading.Event()
     failures: list[Exception] = []
 

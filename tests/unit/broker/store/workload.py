@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.results import RecoveryReport
 from remoting.clock import ManualClock
@@ -22,7 +23,7 @@ from remoting.protocol.message.record import encode_record
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
-from tests.unit.broker.store.stores import BORN_HOST, small_config
+from tests.unit.broker.store.stores import BORN_HOST, LIMITS, small_config
 
 Queue = tuple[str, int]
 
@@ -57,10 +58,11 @@ class Day:
         reports: of all openings.
     """
 
-    def __init__(self, disk: SimulatedDisk, *, sync: bool) -> None:
+    def __init__(self, disk: SimulatedDisk, *, sync: bool, limits: StoreLimits = LIMITS) -> None:
         self.disk = disk
         self.random = disk.random
         self.sync = sync
+        self.limits = limits
         self.clock = ManualClock()
         self.sent: dict[Queue, list[Sent]] = {queue: [] for queue in QUEUES}
         self.durable = 0
@@ -71,7 +73,7 @@ class Day:
 
     def _new_store(self) -> MessageStore:
         kind = "SYNC_FLUSH" if self.sync else "ASYNC_FLUSH"
-        config = small_config(ROOT, flush_disk_type=kind, max_open_files=16)
+        config = small_config(ROOT, flush_disk_type=kind, max_open_files=16, limits=self.limits)
         return MessageStore(config, files=self.disk, clock=self.clock)
 
     # --- what a broker does

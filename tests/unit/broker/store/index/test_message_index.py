@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.index import builder as builders
-from broker.store.index import keys as limits
-from broker.store.index import message_index
 from broker.store.index.keys import PlainBatch, Walked
+from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore
 from broker.store.results import StoreBusy, StoreError
 from remoting.clock import ManualClock
@@ -28,7 +27,7 @@ from tests.unit.broker.store.index.indexed import (
     index_files,
     keyed,
 )
-from tests.unit.broker.store.stores import message, opened
+from tests.unit.broker.store.stores import LIMITS, message, opened
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -97,12 +96,11 @@ async def test_files_that_know_only_what_retention_took_are_dropped(store: Messa
     store.close()
 
 
-async def test_records_longer_than_a_slice_and_ends_of_files_are_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MIN_SLICE_BYTES", "MAX_SLICE_BYTES", "PLAIN_SLICE_BYTES"):
-        monkeypatch.setattr(builders, name, 200)
-    store = opened(tmp_path / "store", **SMALL)
+async def test_records_longer_than_a_slice_and_ends_of_files_are_passed(tmp_path: Path) -> None:
+    limits = StoreLimits(
+        index_min_slice_bytes=200, index_max_slice_bytes=200, index_plain_slice_bytes=200
+    )
+    store = opened(tmp_path / "store", limits=limits, **SMALL)
     for number in range(20):
         store.put(message(b"x" * 900 * (number % 7), properties=b"KEYS\x01k%d" % number))
     for number in range(20):
@@ -129,11 +127,9 @@ async def test_in_sync_mode_only_what_the_disk_has_is_found(tmp_path: Path) -> N
     store.close()
 
 
-async def test_queries_are_bounded_and_refused_when_the_store_closes(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queries_are_bounded_and_refused_when_the_store_closes(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", limits=StoreLimits(max_index_queries=1), **SMALL)
     fill(store, range(3))
-    monkeypatch.setattr(message_index, "MAX_QUERIES", 1)
     index = store.index
     first = asyncio.ensure_future(find(store, "k1"))
     await asyncio.sleep(0)
@@ -162,11 +158,11 @@ async def test_an_index_that_cannot_be_read_says_so(
 @pytest.mark.parametrize(
     ("used", "keys", "expected"),
     [
-        (900 * 1000, 1000, 900 * limits.SLICE_KEYS),
-        (1200 * 1000, 1000, limits.MAX_SLICE_BYTES),
-        (200 * 1000, 2000, limits.MIN_SLICE_BYTES),
-        (limits.MIN_SLICE_BYTES, 0, limits.MAX_SLICE_BYTES),
-        (0, 0, limits.MIN_SLICE_BYTES),
+        (900 * 1000, 1000, 900 * LIMITS.index_slice_keys),
+        (1200 * 1000, 1000, LIMITS.index_max_slice_bytes),
+        (200 * 1000, 2000, LIMITS.index_min_slice_bytes),
+        (LIMITS.index_min_slice_bytes, 0, LIMITS.index_max_slice_bytes),
+        (0, 0, LIMITS.index_min_slice_bytes),
     ],
 )
 def test_a_slice_has_about_as_many_keys_as_are_worth_one(
@@ -174,11 +170,14 @@ def test_a_slice_has_about_as_many_keys_as_are_worth_one(
 ) -> None:
     found = PlainBatch()
     found.hashes = [1] * keys
-    assert builders.slice_for(Walked(found, used)) == expected
+    assert builders.slice_for(Walked(found, used), LIMITS) == expected
 
 
 def test_the_limits_fit_together() -> None:
-    assert limits.BUSY_BYTES <= limits.MAX_BACKLOG_SLICES * limits.MIN_SLICE_BYTES
-    assert limits.PLAIN_SLICE_BYTES < limits.MIN_SLICE_BYTES < limits.MAX_SLICE_BYTES
-    assert limits.MAX_SLICE_BYTES <= limits.BUSY_BYTES
+    least = LIMITS.index_max_backlog_slices * LIMITS.index_min_slice_bytes
+    assert LIMITS.index_busy_bytes <= least
+    assert (
+        LIMITS.index_plain_slice_bytes < LIMITS.index_min_slice_bytes < LIMITS.index_max_slice_bytes
+    )
+    assert LIMITS.index_max_slice_bytes <= LIMITS.index_busy_bytes
     assert file_bytes(SLOTS, ENTRIES) == 40 + 4 * SLOTS + 20 * ENTRIES

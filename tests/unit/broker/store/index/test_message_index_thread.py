@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.store.index import builder as builders
-from broker.store.index import keys as limits
-from broker.store.index import message_index
-from broker.store.message_store import MessageStore
+from broker.store.limits import StoreLimits
 from broker.store.results import PutStatus
+from remoting.process_limits import memory_bytes
 from tests.unit.broker.store.index.indexed import SMALL, check, fill, find, index_files, keyed
 from tests.unit.broker.store.stores import FailingFiles, opened
+
+HASTY = StoreLimits(index_look_seconds=0.01, index_retry_seconds=0.01)
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -25,10 +27,8 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_thread_indexes_by_itself_when_the_store_is_idle(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+async def test_the_thread_indexes_by_itself_when_the_store_is_idle(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", limits=HASTY, **SMALL)
     store.start(asyncio.get_running_loop())
     fill(store, range(5))
     await until(lambda: store.paths.index.exists() and store.index.backlog_bytes == 0)
@@ -37,15 +37,13 @@ async def test_the_thread_indexes_by_itself_when_the_store_is_idle(
 
 
 @pytest.mark.parametrize("bounded_by", ["memory", "keys"])
-async def test_a_busy_store_is_left_alone_until_much_waits(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch, bounded_by: str
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(message_index, "BUSY_BYTES", -1)
+async def test_a_busy_store_is_left_alone_until_much_waits(tmp_path: Path, bounded_by: str) -> None:
+    limits = replace(HASTY, index_busy_bytes=-1)
     if bounded_by == "memory":
-        monkeypatch.setattr(store.index, "_hot_bytes", 2000)
+        limits = replace(limits, trusted_memory_ratio=2000 / memory_bytes())
     else:
-        monkeypatch.setattr(message_index, "MAX_BACKLOG_SLICES", 2000 / limits.MIN_SLICE_BYTES)
+        limits = replace(limits, index_max_backlog_slices=4, index_min_slice_bytes=500)
+    store = opened(tmp_path / "store", limits=limits, **SMALL)
     store.start(asyncio.get_running_loop())
     assert await find(store, "k0") == []
     fill(store, range(5))
@@ -59,13 +57,9 @@ async def test_a_busy_store_is_left_alone_until_much_waits(
     store.close()
 
 
-async def test_a_full_disk_stops_the_index_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(message_index, "RETRY_SECONDS", 0.01)
+async def test_a_full_disk_stops_the_index_and_nothing_else(tmp_path: Path) -> None:
     files = FailingFiles()
-    store = opened(tmp_path / "store", files=files, **SMALL)
+    store = opened(tmp_path / "store", files=files, limits=HASTY, **SMALL)
     files.full, files.full_for = True, "/index/"
     store.start(asyncio.get_running_loop())
     fill(store, range(30))
@@ -80,9 +74,9 @@ async def test_a_full_disk_stops_the_index_and_nothing_else(
 
 
 async def test_a_fault_of_ours_ends_the_index_and_nothing_else(
-    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_index, "LOOK_SECONDS", 0.01)
+    store = opened(tmp_path / "store", limits=HASTY, **SMALL)
     monkeypatch.setattr(builders.IndexBuilder, "step", lambda *_: 1 // 0)
     store.start(asyncio.get_running_loop())
     await until(lambda: store.index.trouble is not None)

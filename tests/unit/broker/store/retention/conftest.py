@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import Disk, kept
@@ -25,6 +26,12 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(tmp_path: Path, disk: Disk, clock: ManualClock) -> Iterator[MessageStore]:
-    store = opened(tmp_path, files=disk, clock=clock, retention=kept())
+    store = opened(
+        tmp_path,
+        files=disk,
+        clock=clock,
+        retention=kept(),
+        limits=StoreLimits(pressed_seconds=0.01),
+    )
     yield store
     store.close()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import retention as module
 from broker.store.message_store import MessageStore, PutStatus
 from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
@@ -23,7 +22,7 @@ def test_a_full_disk_takes_young_files_and_only_as_many_as_make_room(
     files = len(store._opened().log.files)
     # Of 100 files' room 88 are taken: three have to go.
     disk.use = DiskUse(88 * LOG_FILE, 12 * LOG_FILE)
-    assert store.retention.step() == module.PRESSED_SECONDS
+    assert store.retention.step() == store.config.limits.pressed_seconds
     assert len(store._opened().log.files) == files - 3
     assert store.retention.stats.young_files == 3
     assert store.writable

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import retention as module
 from broker.store.disk_state import DiskState
 from broker.store.message_store import GetStatus, MessageStore
 from broker.store.os_files import DiskUse
@@ -25,7 +24,6 @@ async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
     store._opened().queues.close()
-    monkeypatch.setattr(module, "PRESSED_SECONDS", 0.0)
     reader = store._opened().reader
     monkeypatch.setattr(reader._page_cache, "are_resident", lambda ranges: False)
     cold = store.get("TopicTest", 0, 0, 10, wait=False)
