@@ -9,6 +9,11 @@ process with a signal, under ``pread`` it is an error.
 ``StoreView`` finds the files. A ``QueueView`` has a queue's messages and their positions; a
 ``LogView`` reads the log, by position or from end to end.
 
+Files of a queue are pre-allocated, so it ends behind the last entry that has a size; its first
+entries may be fillers, or of messages whose log is gone. A broker may be writing the last entry, or
+have died before its message reached the disk: entries at the end whose record is not there are
+``torn``, and not counted in.
+
     view = StoreView(Path("/var/lib/pocketmq/store"))
     for chunk in view.log.walk(view.log.start, view.log_end().position):
         ...
@@ -17,10 +22,12 @@ process with a signal, under ``pread`` it is an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple
 
+from broker.store.consume_queue import FILLER_SIZE
 from broker.store.results import StoreError
 from broker.storetools.view_files import (
     DEFAULT_LIMITS,
@@ -31,8 +38,7 @@ from broker.storetools.view_files import (
     unreadable,
 )
 from broker.storetools.view_log import Damage, LogChunk, LogEnd, LogView
-from broker.storetools.view_queue import QueueRange, QueueView, ViewedRun
-from remoting.protocol.disk.files import Checkpoint
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 
 __all__ = [
@@ -53,6 +59,182 @@ __all__ = [
 
 PATH_SEPARATOR: Final = ","
 """Between the directories of a commit log (cf. rocketmq.broker.multiPathSplitter)."""
+
+
+# Size and physical offset of a record.
+_HEAD: Final = Struct(">I24xq")
+_NO_MESSAGE: Final = frozenset({0, FILLER_SIZE})
+
+
+class QueueRange(NamedTuple):
+    """A queue has the messages ``[min_offset, max_offset)``.
+
+    The ``torn`` entries behind them have no record in the log.
+    """
+
+    min_offset: int
+    max_offset: int
+    torn: int
+
+
+class ViewedRun(NamedTuple):
+    """Entries of 20 bytes, one behind the other; the first is that of message ``offset``."""
+
+    offset: int
+    entries: memoryview
+
+
+class QueueView:
+    """The entries of one queue of one topic."""
+
+    def __init__(self, row: FileRow, log: LogView, topic: str, queue_id: int) -> None:
+        self._row = row
+        self._log = log
+        self.topic = topic
+        self.queue_id = queue_id
+
+    def range(self) -> QueueRange:
+        """Which messages it has now. Raises ``StoreError``."""
+        if not self._log.files:
+            return QueueRange(0, 0, 0)
+        written = self._written_end()
+        end = written
+        while end * ENTRY_BYTES > self._row.start and self._is_torn(end - 1):
+            end -= 1
+        return QueueRange(min(self._find_min(end), end), end, written - end)
+
+    def last_position(self, end: int) -> int:
+        """Physical offset of message ``end - 1``; 0 when it has none. Raises ``StoreError``."""
+        if end * ENTRY_BYTES <= self._row.start:
+            return 0
+        position, size, _ = self._entry(end - 1)
+        return 0 if size in _NO_MESSAGE else position
+
+    def entries(
+        self, begin: int, end: int, *, max_entries: int | None = None
+    ) -> Iterator[ViewedRun]:
+        """The entries of messages ``[begin, end)``, at most ``max_entries`` in one piece.
+
+        An entry may be a filler (``FILLER``), which says that its message was lost or removed.
+
+        Raises:
+            StoreChanged: retention took them meanwhile.
+            StoreError: they are not there, or can't be read.
+        """
+        most = max_entries or self._row.limits.entries
+        while begin < end:
+            file = self._row.file_of(begin * ENTRY_BYTES)
+            count = min(end - begin, file.end // ENTRY_BYTES - begin, most)
+            length = max(count, 1) * ENTRY_BYTES
+            yield ViewedRun(begin, self._row.read(begin * ENTRY_BYTES, length))
+            begin += count
+
+    def offset_of_time(self, timestamp_ms: int) -> int:
+        """The first message stored at or after a time; behind the last when there is none.
+
+        Messages whose store times go back, after a clock did, may be missed. Raises ``StoreError``.
+        """
+        low, high, _ = self.range()
+        while low < high:
+            middle = (low + high) // 2
+            at, stored_ms = middle, self._store_time(middle)
+            while stored_ms is None and at + 1 < high:
+                at += 1
+                stored_ms = self._store_time(at)
+            if stored_ms is None or stored_ms >= timestamp_ms:
+                high = middle
+            else:
+                low = at + 1
+        return low
+
+    # --- where it begins and ends
+
+    def _written_end(self) -> int:
+        for file in reversed(self._row.files):
+            if count := written_entries(self._row, file):
+                return file.start // ENTRY_BYTES + count
+        return self._row.start // ENTRY_BYTES
+
+    def _is_torn(self, offset: int) -> bool:
+        position, size, _ = self._entry(offset)
+        if size == FILLER_SIZE or position < self._log.start:
+            return False
+        head = memoryview(bytearray(_HEAD.size))
+        try:
+            self._log.read_into(position, head)
+        except StoreChanged:
+            return False
+        except StoreError:
+            return True
+        return _HEAD.unpack(head) != (size, position)
+
+    def _find_min(self, end: int) -> int:
+        log_start = self._log.start
+        for file in self._row.files:
+            first = file.start // ENTRY_BYTES
+            count = min(file.size // ENTRY_BYTES, end - first)
+            if count <= 0:
+                break
+            if _is_alive(self._entry(first), log_start):
+                return first
+            position, size, _ = self._entry(first + count - 1)
+            if size not in _NO_MESSAGE and position < log_start:
+                continue
+            _, found = first_from(self._load(file, count), log_start)
+            if found < count:
+                return first + found
+        return end
+
+    def _load(self, file: ViewFile, count: int) -> memoryview:
+        return self._row.read(file.start, count * ENTRY_BYTES)
+
+    def _entry(self, offset: int) -> tuple[int, int, int]:
+        position, size, tags_code = ENTRY.unpack(self._row.read(offset * ENTRY_BYTES, ENTRY_BYTES))
+        return position, size, tags_code
+
+    def _store_time(self, offset: int) -> int | None:
+        position, size, _ = self._entry(offset)
+        return None if size in _NO_MESSAGE else self._log.stored_ms(position)
+
+
+def _is_alive(entry: tuple[int, int, int], log_start: int) -> bool:
+    return entry[1] not in _NO_MESSAGE and entry[0] >= log_start
+
+
+def written_entries(row: FileRow, file: ViewFile) -> int:
+    """How many entries a file of a queue has. Raises ``StoreError``."""
+    used = row.used_end(file) - file.start
+    count = min(-(-used // ENTRY_BYTES), file.size // ENTRY_BYTES)
+    if count:
+        last = row.read(file.start + (count - 1) * ENTRY_BYTES, ENTRY_BYTES)
+        # The broker may be writing it: the offset is there, the size is not yet.
+        count -= ENTRY.unpack(last)[1] <= 0
+    return count
+
+
+def first_from(entries: memoryview, place: int) -> tuple[int, int]:
+    """Where the messages at or behind a physical offset begin.
+
+    Returns:
+        Index behind the last entry with a message before it, and of the first one with a message
+        from there on; the number of entries where there is none.
+    """
+    count = len(entries) // ENTRY_BYTES
+
+    def next_real(index: int) -> int:
+        while index < count and ENTRY.unpack_from(entries, index * ENTRY_BYTES)[1] in _NO_MESSAGE:
+            index += 1
+        return index
+
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        at = next_real(middle)
+        if at == count or ENTRY.unpack_from(entries, at * ENTRY_BYTES)[0] >= place:
+            high = middle
+        else:
+            low = at + 1
+    return low, next_real(low)
 
 
 class StoreView:
@@ -82,7 +264,7 @@ class StoreView:
         if not any(directory.is_dir() for directory in directories):
             raise StoreError(_no_store(root, directories))
         row = FileRow(directories, "the commit log", limits)
-        self.log = LogView(row, synced_ms=self._checkpoint().physic_ms)
+        self.log = LogView(row, synced_ms=self.checkpoint().physic_ms)
 
     def topics(self) -> list[str]:
         """Topics that have a queue on the disk, sorted. Raises ``StoreError``."""
@@ -92,6 +274,12 @@ class StoreView:
         """Ids of a topic's queues, ascending; none for a topic that has none."""
         names = _subdirectories(self._queues / _checked(topic))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def all_queues(self) -> Iterator[tuple[str, int]]:
+        """Topic and id of every queue, sorted. Raises ``StoreError``."""
+        for topic in self.topics():
+            for queue_id in self.queues(topic):
+                yield topic, queue_id
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
         """One queue; one that isn't there has no messages. Raises ``StoreError``."""
@@ -105,22 +293,22 @@ class StoreView:
 
     def log_end(self) -> LogEnd:
         """Where the log ends now. Raises ``StoreError``."""
-        return self.log.find_end(self._last_known())
+        return self.log.find_end(self.last_position())
 
-    def _last_known(self) -> int:
-        """Physical offset of the last message that a queue knows of."""
-        last = 0
-        for topic in self.topics():
-            for queue_id in self.queues(topic):
-                queue = self.queue(topic, queue_id)
-                last = max(last, queue.last_position(queue.range().max_offset))
-        return last
+    def last_position(self) -> int:
+        """Physical offset of the last message that any queue has; 0 for none.
 
-    def _checkpoint(self) -> Checkpoint:
+        Raises:
+            StoreError: a file can't be read.
+        """
+        queues = (self.queue(*key) for key in self.all_queues())
+        return max((queue.last_position(queue.range().max_offset) for queue in queues), default=0)
+
+    def checkpoint(self) -> Checkpoint:
+        """What the last flush left; nothing known when there is none, or it is damaged."""
         try:
             return Checkpoint.decode((self.root / "checkpoint").read_bytes())
         except (OSError, RecordError):
-            # Without one nothing is known to be on the disk, which is the cautious reading.
             return Checkpoint()
 
 

@@ -36,8 +36,7 @@ from broker.store.config import StorePaths
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
 from broker.store.safe_point import SafePoint, SafePointFile
-from broker.storetools.copy import rest as rest_copy
-from broker.storetools.copy import rest as state_copy
+from broker.storetools.copy import rest
 from broker.storetools.copy.files import (
     Faults,
     LogCopy,
@@ -51,6 +50,7 @@ from broker.storetools.copy.target import (
     Target,
     config_of,
     moment_of,
+    until_unchanged,
 )
 from broker.storetools.view import PATH_SEPARATOR
 
@@ -125,11 +125,11 @@ def copy_store(
         StoreError: it can't be copied, and nothing was left at the target; the text says why.
     """
     try:
-        early = state_copy.read_early(root)
-        moment = moment_of(root, commit_log, until)
+        early = rest.read_early(root)
+        moment = until_unchanged(lambda: moment_of(root, commit_log, until))
         place = Target(target, _directories(root, commit_log))
         try:
-            report = _Copying(moment, place, show).run(early)
+            report = _copy(moment, place, early, show)
             place.finish()
         except BaseException:
             place.abandon()
@@ -144,74 +144,57 @@ def _directories(root: Path, commit_log: str | None) -> list[Path]:
     return [root, *(Path(name.strip()) for name in names if name.strip())]
 
 
-class _Copying:
-    """One copy being made."""
-
-    def __init__(self, moment: CopyPoint, target: Target, show: ShowProgress) -> None:
-        self._moment = moment
-        self._target = target
-        self._show = show
-        self._notes: list[str] = []
-
-    def run(self, early: state_copy.StateFiles) -> CopyReport:
-        """Copy all of it. Raises ``StoreError``, ``OSError``."""
-        moment, target = self._moment, self._target
-        queues = self._copy_queues()
-        log = self._copy_log()
-        self._notes += complete(moment, queues, log, target)
-        self._notes += state_copy.hold_back(
-            early, queues, past_ms=log.last_ms if moment.is_past else None
+def _copy(
+    moment: CopyPoint, target: Target, early: rest.StateFiles, show: ShowProgress
+) -> CopyReport:
+    """Copy all of it, in the order of the module's text. Raises ``StoreError``, ``OSError``."""
+    view = moment.view
+    with show("copying queues", sum(1 for _ in view.all_queues())) as bar:
+        queues = copy_queues(moment, target, bar.advance)
+    with show("copying the log", max(0, moment.end - view.log.start)) as bar:
+        log = copy_log(moment, target, bar.advance)
+    with show("checking the copy", log.end - log.start) as bar:
+        check_log(log, bar.advance)
+    notes = complete(moment, queues, log, target)
+    notes += rest.hold_back(early, queues, past_ms=log.last_ms if moment.is_past else None)
+    rest.write(early | rest.read_late(view.root), target)
+    checkpoint, index_files = rest.copy_index(moment, log, target)
+    target.write(target.part / "checkpoint", checkpoint.encode())
+    if left_out := rest.copy_others(moment, target):
+        notes.append(
+            f"left out, because it is of one moment only while no broker has the store open:"
+            f" {', '.join(left_out)}"
         )
-        state_copy.write(early | state_copy.read_late(moment.view.root), target)
-        checkpoint = rest_copy.copy_index(moment, log, target)
-        target.write(target.part / "checkpoint", checkpoint.encode())
-        if left_out := rest_copy.copy_others(moment, target):
-            self._notes.append(
-                f"left out, because it is of one moment only while no broker has the store open:"
-                f" {', '.join(left_out)}"
-            )
-        self._leave_safe_point(queues, log)
-        return CopyReport(
-            source=moment.view.root,
-            target=target.path,
-            begin=log.start,
-            end=log.end,
-            records=log.records,
-            queues=len(queues),
-            topics=len({topic for topic, _ in queues}),
-            index_files=rest_copy.index_files(target),
-            faults=log.faults,
-            notes=self._notes,
-        )
+    _write_safe_point(target, queues, log)
+    return CopyReport(
+        source=view.root,
+        target=target.path,
+        begin=log.start,
+        end=log.end,
+        records=log.records,
+        queues=len(queues),
+        topics=len({topic for topic, _ in queues}),
+        index_files=index_files,
+        faults=log.faults,
+        notes=notes,
+    )
 
-    def _copy_queues(self) -> Queues:
-        view = self._moment.view
-        count = sum(len(view.queues(topic)) for topic in view.topics())
-        with self._show("copying queues", count) as bar:
-            return copy_queues(self._moment, self._target, bar.advance)
 
-    def _copy_log(self) -> LogCopy:
-        view, end = self._moment.view, self._moment.end
-        with self._show("copying the log", max(0, end - view.log.start)) as bar:
-            log = copy_log(self._moment, self._target, bar.advance)
-        with self._show("checking the copy", log.end - log.start) as bar:
-            check_log(log, bar.advance)
-        return log
-
-    def _leave_safe_point(self, queues: Queues, log: LogCopy) -> None:
-        if log.last < 0 or any(queue.number == queue.first > 0 for queue in queues.values()):
-            # A queue that has nothing but its number is told by its file.
-            return
-        numbers: dict[str, dict[int, int]] = {}
-        for (topic, queue_id), queue in queues.items():
-            if queue.number:
-                numbers.setdefault(topic, {})[queue_id] = queue.number
-        head = memoryview(bytearray(min(_HEAD_BYTES, log.end - log.last)))
-        log.view.read_into(log.last, head)
-        point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
-        queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
-        config = config_of(self._target.part, log.file_bytes, queue_bytes)
-        SafePointFile(OsFiles(), StorePaths.of(config), config).write(point)
+def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
+    """Let our broker open the copy without looking through it; all of it is on the disk by now."""
+    if log.last < 0 or any(queue.number == queue.first > 0 for queue in queues.values()):
+        # The number of a queue that has no entry is known by the name of its file alone.
+        return
+    numbers: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), queue in queues.items():
+        if queue.number:
+            numbers.setdefault(topic, {})[queue_id] = queue.number
+    head = memoryview(bytearray(min(_HEAD_BYTES, log.end - log.last)))
+    log.view.read_into(log.last, head)
+    point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
+    queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
+    config = config_of(target.part, log.file_bytes, queue_bytes)
+    SafePointFile(OsFiles(), StorePaths.of(config), config).write(point)
 
 
 def _cannot_copy(root: Path, target: Path, error: OSError) -> StoreError:

@@ -14,20 +14,14 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
 from typing import Final
 
 from broker.store.results import StoreError
-from broker.storetools.copy.target import MAX_STARTS, CopyPoint, Target
+from broker.storetools.copy.target import CopyPoint, Target, until_unchanged
 from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.storetools.view_log import Damage, LogChunk, LogView
-from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import (
-    FIXED_BYTES_V4,
-    HEAD_BYTES_V4,
-    HOSTS_V6_MASK,
-    MAGIC_V1,
     Invalid,
     examine,
 )
@@ -157,12 +151,6 @@ def _shortened(path: Path | str, size: int) -> StoreChanged:
     )
 
 
-# Size, magic, CRC, system flag and body length of a record with IPv4 hosts.
-_SHAPE: Final = Struct(">III24xi44xI")
-_LENGTH: Final = Struct(">H")
-_CRC_MASK: Final = 0x7FFFFFFF
-
-
 @dataclass(slots=True)
 class Faults:
     """Places of the log that are damaged; of more than ``MAX_FAULTS`` only the number."""
@@ -213,28 +201,20 @@ def copy_log(moment: CopyPoint, target: Target, tell: Tell) -> LogCopy:
         OSError: the target can't be written.
     """
     directory = target.directory("commitlog")
-    files = _copy_files(moment, directory, tell)
+    files = until_unchanged(lambda: _copy_files(moment, directory, tell))
     view = LogView(FileRow([directory], "the copied log"), synced_ms=moment.checkpoint.physic_ms)
     return LogCopy(view, moment.end, files[0].size if files else 0)
 
 
 def _copy_files(moment: CopyPoint, directory: Path, tell: Tell) -> list[ViewFile]:
-    starts = 0
-    while True:
-        try:
-            files = _wanted(moment)
-            start = files[0].start if files else 0
-            for path in directory.iterdir():
-                if path.name < name_of(start):
-                    path.unlink()
-            for file in files:
-                _copy_file(file, directory, moment.end, tell)
-        except StoreChanged:
-            starts += 1
-            if starts == MAX_STARTS:
-                raise
-        else:
-            return files
+    files = _wanted(moment)
+    start = files[0].start if files else 0
+    for path in directory.iterdir():
+        if path.name < name_of(start):
+            path.unlink()
+    for file in files:
+        _copy_file(file, directory, moment.end, tell)
+    return files
 
 
 def _wanted(moment: CopyPoint) -> list[ViewFile]:
@@ -278,35 +258,13 @@ def check_log(copied: LogCopy, tell: Tell) -> None:
 
 def _check_chunk(copied: LogCopy, chunk: LogChunk) -> None:
     data, base = chunk.data, chunk.position
-    for start in chunk.starts:
-        if not _is_whole(data, start) and (reason := _fault(data, start)):
-            size = int.from_bytes(data[start : start + 4])
-            copied.faults.add(Damage(base + start, base + start + size, reason))
+    for start, end in zip(chunk.starts, [*chunk.starts[1:], len(data)], strict=True):
+        scan = examine(data[start:end], 0)
+        if isinstance(scan, Invalid):
+            reason = scan.reason.replace(" at 0 ", " ")
+            copied.faults.add(Damage(base + start, base + end, reason))
             continue
         copied.records += 1
         copied.last = base + start
     if copied.last >= base:
         copied.last_ms = RecordView(data, copied.last - base).store_timestamp_ms
-
-
-def _is_whole(data: memoryview, start: int) -> bool:
-    """Whether a usual record is one beyond doubt: lengths and CRC."""
-    size, magic, crc, sys_flag, length = _SHAPE.unpack_from(data, start)
-    body_at = start + HEAD_BYTES_V4
-    body_end = body_at + length
-    end = start + size
-    if magic != MAGIC_V1 or sys_flag & HOSTS_V6_MASK or body_end + 3 > end:
-        return False
-    topic_end = body_end + 1 + data[body_end]
-    if topic_end + 2 > end or topic_end + 2 + _LENGTH.unpack_from(data, topic_end)[0] != end:
-        return False
-    return bool(crc32(data[body_at:body_end]) & _CRC_MASK == crc)
-
-
-def _fault(data: memoryview, start: int) -> str:
-    """What is wrong with a record; nothing for one that is only unusual."""
-    size = max(FIXED_BYTES_V4, int.from_bytes(data[start : start + 4]))
-    scan = examine(data[start : start + size], 0)
-    if not isinstance(scan, Invalid):
-        return ""
-    return scan.reason.replace(" at 0 ", " ")

@@ -11,14 +11,10 @@ broker builds it anew when it opens the copy.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
@@ -27,14 +23,15 @@ from broker.store.log_walk import LogRecord
 from broker.storetools.copy.files import LogCopy, copy_beginning
 from broker.storetools.copy.target import (
     DEFAULT_QUEUE_FILE_BYTES,
-    MAX_STARTS,
     SYNC_THREADS,
     CopyPoint,
     Target,
+    until_unchanged,
 )
-from broker.storetools.view_files import FileRow, StoreChanged, ViewFile
+from broker.storetools.queue_writer import QueueWriter
+from broker.storetools.view import first_from, written_entries
+from broker.storetools.view_files import FileRow
 from broker.storetools.view_log import LogChunk, LogView
-from broker.storetools.view_queue import first_from
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import locate
@@ -65,16 +62,9 @@ class CopiedQueue:
 
     def write_added(self) -> None:
         """Bring the added entries to the disk. Raises ``OSError``."""
-        at, data = self.end * ENTRY_BYTES - len(self.added), memoryview(self.added)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        while data:
-            start = at // self.file_bytes * self.file_bytes
-            length = min(len(data), start + self.file_bytes - at)
-            with _opened(self.directory / name_of(start), self.file_bytes) as file:
-                file.seek(at - start)
-                file.write(data[:length])
-                os.fsync(file.fileno())
-            at, data = at + length, data[length:]
+        writer = QueueWriter(self.directory, self.file_bytes)
+        writer.write(self.end - len(self.added) // ENTRY_BYTES, self.added)
+        writer.sync()
 
 
 Queues = dict[tuple[str, int], CopiedQueue]
@@ -103,38 +93,28 @@ def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) 
     queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         # Whoever is told need not be one for several threads at once.
-        for key, queue in pool.map(one, list(_keys(moment))):
+        for key, queue in pool.map(one, list(moment.view.all_queues())):
             tell(1)
             if queue is not None:
                 queues[key] = queue
     return queues
 
 
-def _keys(moment: CopyPoint) -> Iterator[tuple[str, int]]:
-    for topic in moment.view.topics():
-        for queue_id in moment.view.queues(topic):
-            yield topic, queue_id
-
-
 def _copy_queue(moment: CopyPoint, target: Target, topic: str, queue_id: int) -> CopiedQueue | None:
     source = moment.view.root / "consumequeue" / topic / str(queue_id)
     directory = target.directory("consumequeue", topic, str(queue_id))
-    starts = 0
-    while True:
-        try:
-            row = FileRow([source], f"queue {queue_id} of topic {topic}")
-            if row.files:
-                return _copy_files(row, directory, moment.end)
-        except StoreChanged:
-            starts += 1
-            if starts == MAX_STARTS:
-                raise
-            for path in directory.iterdir():
-                path.unlink()
-        else:
-            # Nothing was ever put there, or its topic has been deleted.
-            shutil.rmtree(directory)
-            return None
+
+    def copy() -> CopiedQueue | None:
+        for path in directory.iterdir():
+            path.unlink()
+        row = FileRow([source], f"queue {queue_id} of topic {topic}")
+        return _copy_files(row, directory, moment.end) if row.files else None
+
+    queue = until_unchanged(copy)
+    if queue is None:
+        # Nothing was ever put there, or its topic has been deleted.
+        directory.rmdir()
+    return queue
 
 
 def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
@@ -144,7 +124,7 @@ def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
             break
         used = max(0, min(file.size, cut * ENTRY_BYTES - file.start))
         path = directory / name_of(file.start)
-        copy_beginning(file.path, path, end=used, size=file.size, tell=_nobody)
+        copy_beginning(file.path, path, end=used, size=file.size, tell=lambda _: None)
     first = row.files[0]
     queue = CopiedQueue(directory, first.size, first.start // ENTRY_BYTES, cut, cut)
     if queue.end > queue.first:
@@ -162,27 +142,16 @@ def cut_of(row: FileRow, log_end: int) -> int:
         StoreError: they can't be read.
     """
     for file in reversed(row.files):
-        entries = _written(row, file)
-        if not entries:
+        count = written_entries(row, file)
+        if not count:
             continue
         # Index of the first real entry at or behind a physical offset; their number for none.
-        behind, found = first_from(entries, log_end)
-        count = len(entries) // ENTRY_BYTES
+        behind, found = first_from(row.read(file.start, count * ENTRY_BYTES), log_end)
         # Fillers before it are of a number that was lost, and stay lost.
         kept = behind if found < count else count
         if kept or file is row.files[0]:
             return file.start // ENTRY_BYTES + kept
     return row.start // ENTRY_BYTES
-
-
-def _written(row: FileRow, file: ViewFile) -> memoryview:
-    used = row.used_end(file) - file.start
-    count = min(-(-used // ENTRY_BYTES), file.size // ENTRY_BYTES)
-    entries = row.read(file.start, count * ENTRY_BYTES)
-    # The broker may be writing it: the offset is there, the size is not yet.
-    if count and ENTRY.unpack_from(entries, (count - 1) * ENTRY_BYTES)[1] <= 0:
-        count -= 1
-    return entries[: count * ENTRY_BYTES]
 
 
 # --- what the source did not have yet
@@ -224,7 +193,10 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
         else:
             queue.number = entry.queue_offset + 1
             lacking[key] = queue
-    _write_added(queue for queue in queues.values() if queue.added)
+    grown = [queue for queue in queues.values() if queue.added]
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        for _ in pool.map(CopiedQueue.write_added, grown):
+            pass
     return [
         f"queue {queue_id} of topic {topic} lacks entries from message {queue.end} on, and so does"
         " the source's: `pocketmq store verify --repair` builds it anew, and so does PocketMQ's"
@@ -280,23 +252,3 @@ def _log_record(chunk: LogChunk, start: int, record: RecordView) -> LogRecord:
         record.sys_flag,
         record.store_timestamp_ms,
     )
-
-
-@contextmanager
-def _opened(path: Path, size: int) -> Iterator[BinaryIO]:
-    """A file of the copy, made at full length if there is none."""
-    is_new = not path.exists()
-    with path.open("x+b" if is_new else "r+b", buffering=0) as file:
-        if is_new:
-            file.truncate(size)
-        yield file
-
-
-def _nobody(_: int) -> None:
-    """Queues are counted, not their bytes."""
-
-
-def _write_added(queues: Iterable[CopiedQueue]) -> None:
-    with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        for _ in pool.map(CopiedQueue.write_added, list(queues)):
-            pass

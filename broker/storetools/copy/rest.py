@@ -16,7 +16,6 @@ file is looked for again.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,14 +31,13 @@ from broker.storetools.copy.files import (
 )
 from broker.storetools.copy.queues import CopiedQueue, Queues
 from broker.storetools.copy.target import CopyPoint, Target, is_clean
+from broker.storetools.verify.index_scan import header_of, index_files
 from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
-from remoting.protocol.disk.index_file import HEADER, IndexHeader
 from remoting.protocol.errors import BodyError
 from remoting.protocol.names import SCHEDULE_TOPIC
 
-_INDEX_NAME: Final = re.compile(r"\d{17}")
 _COPIED_ALREADY: Final = frozenset({"commitlog", "consumequeue", "config", "index"})
 _OF_A_RUN: Final = frozenset(
     {"abort", "abort.bak", "checkpoint", "lock"}
@@ -49,43 +47,38 @@ _UNFINISHED: Final = ".tmp"
 _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
 
 
-def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> Checkpoint:
-    """Copy the index files that can be; the checkpoint that fits the copy.
+def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpoint, int]:
+    """Copy the index files that can be; the checkpoint that fits the copy, and how many they are.
 
     Raises:
         StoreError: a file can't be read.
         OSError: the target can't be written.
     """
-    source, index_ms, copied = moment.view.root / "index", moment.checkpoint.index_ms, 0
-    names = sorted(name for name in _names(source) if _INDEX_NAME.fullmatch(name))
-    for name in names:
-        header = _header(source / name)
-        is_last = name == names[-1]
+    root, copied = moment.view.root, 0
+    sources = [Path(path) for path in index_files(root / "index")]
+    for source in sources:
+        try:
+            header = header_of(str(source))
+        except StoreChanged:
+            continue
+        is_last = source == sources[-1]
         # Whether it knows messages, and only such as the copy has or as retention has taken.
         if header is None or not (
             header.next_entry > 1 and log.start <= header.end_offset < log.end
         ):
             continue
-        if is_last and (moment.is_past or not is_clean(moment.view.root)):
+        if is_last and (moment.is_past or not is_clean(root)):
             continue
-        path = target.directory("index") / name
-        size = (source / name).stat().st_size
-        try:
-            copy_beginning(source / name, path, end=size, size=size, tell=_nobody)
-        except StoreChanged:
-            path.unlink(missing_ok=True)
+        path = target.directory("index") / source.name
+        if not _copy_whole(source, path):
             continue
-        if is_last and not is_clean(moment.view.root):
+        if is_last and not is_clean(root):
             # A broker has opened the store meanwhile.
             path.unlink()
             continue
         copied += 1
-    return Checkpoint(log.last_ms, log.last_ms, min(index_ms, log.last_ms) if copied else 0)
-
-
-def index_files(target: Target) -> int:
-    """How many files of the index the copy has."""
-    return len(_names(target.part / "index"))
+    index_ms = min(moment.checkpoint.index_ms, log.last_ms) if copied else 0
+    return Checkpoint(log.last_ms, log.last_ms, index_ms), copied
 
 
 def copy_others(moment: CopyPoint, target: Target) -> list[str]:
@@ -123,24 +116,16 @@ def _files_in(path: Path) -> Iterator[Path]:
             yield inner
 
 
-def _copy_whole(source: Path, path: Path) -> None:
+def _copy_whole(source: Path, path: Path) -> bool:
+    """Copy a file; whether it was still there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         size = source.stat().st_size
-        copy_beginning(source, path, end=size, size=size, tell=_nobody)
+        copy_beginning(source, path, end=size, size=size, tell=lambda _: None)
     except (FileNotFoundError, StoreChanged):
         path.unlink(missing_ok=True)
-
-
-def _header(path: Path) -> IndexHeader | None:
-    try:
-        with path.open("rb") as file:
-            data = file.read(HEADER.size)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(str(path), error) from error
-    return IndexHeader(*HEADER.unpack(data)) if len(data) == HEADER.size else None
+        return False
+    return True
 
 
 def _names(path: Path) -> list[str]:
@@ -150,10 +135,6 @@ def _names(path: Path) -> list[str]:
         return []
     except OSError as error:
         raise unreadable(str(path), error) from error
-
-
-def _nobody(_: int) -> None:
-    """What is large is the log."""
 
 
 OFFSETS: Final = "consumerOffset.json"
@@ -251,11 +232,10 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
         if topic == SCHEDULE_TOPIC:
             due = queue.end if past_ms is None else _not_due(queue, past_ms - DELIVERY_SLACK_MS)
             ends[queue_id + 1] = due
-    delays = ends
     offsets = _change(files, OFFSETS, lambda table: _hold_offsets(table, queues))
     _change(files, OFFSETS + _OLD, lambda table: _hold_offsets(table, queues))
-    levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, delays))
-    _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, delays))
+    levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, ends))
+    _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, ends))
     if past_ms is not None:
         files.pop(DELIVERY_PROGRESS, None)
     notes = []

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
 from broker.store.safe_point import Numbers, SafePoint, SafePointFile
+from broker.storetools.queue_writer import sync_path
 from broker.storetools.view import StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
 from remoting.protocol.disk.files import Checkpoint
-from remoting.protocol.errors import RecordError
 
-DEFAULT_QUEUE_FILE_BYTES = 6_000_000
+T = TypeVar("T")
 
+DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 
 MAX_STARTS: Final = 10
 """How often copying begins anew because retention took what was to be copied next."""
@@ -58,28 +60,28 @@ class CopyPoint:
         return StoreView(self.view.root, commit_log=self.commit_log).log.files
 
 
+def until_unchanged(action: Callable[[], T]) -> T:
+    """Do what reads files that retention may take meanwhile, again if it did.
+
+    Raises:
+        StoreChanged: it did so each time.
+    """
+    for _ in range(MAX_STARTS - 1):
+        with suppress(StoreChanged):
+            return action()
+    return action()
+
+
 def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
     """The end of the log now, or the place at or behind ``until`` where a record begins.
 
     Raises:
         StoreError: a file can't be read, or the log has no such place.
     """
-    starts = 0
-    while True:
-        try:
-            return _look_up(root, commit_log, until)
-        except StoreChanged:
-            # Retention took a file between its name and its first byte.
-            starts += 1
-            if starts == MAX_STARTS:
-                raise
-
-
-def _look_up(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
     view = StoreView(root, commit_log=commit_log)
     log_end = view.log_end().position
     end = log_end if until is None else _place(view, until, log_end)
-    checkpoint = read_checkpoint(root)
+    checkpoint = view.checkpoint()
     point = _safe_point(view) if view.log.files else None
     settled = _settled(view, checkpoint) if point is None else point.end
     numbers = point.numbers if point is not None and point.end <= end else {}
@@ -90,14 +92,6 @@ def _look_up(root: Path, commit_log: str | None, until: int | None) -> CopyPoint
 def is_clean(root: Path) -> bool:
     """Whether no broker has the store open, and the last one closed it properly."""
     return not (root / "abort").exists()
-
-
-def read_checkpoint(root: Path) -> Checkpoint:
-    """What the last flush left; nothing known when it can't be read."""
-    try:
-        return Checkpoint.decode((root / "checkpoint").read_bytes())
-    except (OSError, RecordError):
-        return Checkpoint()
 
 
 def config_of(root: Path, log_file_bytes: int, queue_file_bytes: int) -> StoreConfig:
@@ -122,16 +116,9 @@ def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
     """See ``CopyPoint``; at any rate not too late."""
     if is_clean(view.root):
         # Entries are made in the order of the log.
-        last = 0
-        for topic in view.topics():
-            for queue_id in view.queues(topic):
-                queue = view.queue(topic, queue_id)
-                last = max(last, queue.last_position(queue.range().max_offset))
-        return last
+        return view.last_position()
     for file in reversed(view.log.files):
-        record = None
-        if file.size:
-            record = view.log.record_at(file.start)
+        record = view.log.record_at(file.start)
         if record is not None and 0 < record.store_timestamp_ms <= checkpoint.recover_from_ms:
             return file.start
     return view.log.start
@@ -232,23 +219,14 @@ class Target:
         """All is written: give it its name, for good. Raises ``OSError``."""
         directories = [Path(root) for root, _, _ in os.walk(self.part)]
         with ThreadPoolExecutor(SYNC_THREADS) as pool:
-            for _ in pool.map(sync_directory, reversed(directories)):
+            for _ in pool.map(sync_path, reversed(directories)):
                 pass
         self.part.rename(self.path)
-        sync_directory(self.path.parent)
+        sync_path(self.path.parent)
 
     def abandon(self) -> None:
         """Leave nothing, if that can be done."""
         shutil.rmtree(self.part, ignore_errors=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Wait until names in it are on the disk. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _real(path: Path) -> Path:

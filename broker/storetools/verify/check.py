@@ -21,10 +21,15 @@ from typing import Final, NamedTuple
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.log_walk import QueueKey
-from broker.storetools.verify import compiled
 from broker.storetools.verify import metadata_files as side_files
 from broker.storetools.verify.findings import Findings, Ranges, is_open
-from broker.storetools.verify.index_scan import IndexFiles, IndexPlace, IndexScan, load_index
+from broker.storetools.verify.index_scan import (
+    IndexFiles,
+    IndexPlace,
+    IndexScan,
+    load_compiled,
+    load_index,
+)
 from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
 from broker.storetools.verify.queue_checker import Evidence, QueueChecker
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues
@@ -154,7 +159,7 @@ class Check:
         scan = IndexScan(
             findings,
             [file.start for file in files],
-            None if self._options.plain else compiled.load(),
+            None if self._options.plain else load_compiled(),
         )
         scan.run(index.parts)
         queues, results = self._walk(view, files, end.position, lost_until, index, scan.places)
@@ -318,13 +323,12 @@ def _usual_size(files: Sequence[ViewFile]) -> int:
 def _last_known(view: StoreView) -> tuple[int, int]:
     """How many entries lead behind the log's end, and the physical offset of the last message."""
     torn, last = 0, 0
-    for topic in view.topics():
-        for queue_id in view.queues(topic):
-            found = view.queue_range(topic, queue_id)
-            if found.torn:
-                torn += found.torn
-                queue = view.queue(topic, queue_id)
-                last = max(last, queue.last_position(found.max_offset + found.torn))
+    for key in view.all_queues():
+        queue = view.queue(*key)
+        found = queue.range()
+        if found.torn:
+            torn += found.torn
+            last = max(last, queue.last_position(found.max_offset + found.torn))
     return torn, last
 
 

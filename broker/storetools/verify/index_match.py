@@ -12,9 +12,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
-from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace, blocks
+from broker.storetools.verify.index_scan import (
+    Compiled,
+    IndexEntries,
+    IndexPart,
+    IndexPlace,
+    blocks,
+)
 from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 
 _Block = tuple[int, int, bytearray]
@@ -49,6 +54,7 @@ class IndexMatch:
         begin, end: the places between which the part's entries are; None for the index's end.
         claims: what of the log it knows.
         findings: what is found.
+        compiled: the compiled core; None for the Python code.
 
     Attributes:
         unclaimed: keys behind what the index claims to know.
@@ -62,9 +68,9 @@ class IndexMatch:
         end: IndexPlace | None,
         claims: IndexEntries,
         findings: Findings,
-        fast: Fast | None,
+        compiled: Compiled | None,
     ) -> None:
-        self._fast = fast.chains if fast is not None else None
+        self._fast = compiled.chains if compiled is not None else None
         self._last_offset = -1
         self._parts = parts
         self._blocks: Iterator[_Block] = blocks(parts, begin, end)

@@ -15,14 +15,15 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NamedTuple
 
 from broker.store.index.file import Shape
 from broker.store.results import StoreError
-from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
+from remoting.protocol import core
 from remoting.protocol.accelerated import json_loads
 from remoting.protocol.disk.index_file import (
     DEFAULT_ENTRIES,
@@ -44,6 +45,22 @@ _SAMPLES: Final = 32
 
 
 INDEX_NOTE: Final = "pocketmq-index"
+
+
+class Compiled(NamedTuple):
+    """The compiled modules for records, and for entries of the index."""
+
+    records: ModuleType
+    chains: ModuleType
+
+
+def load_compiled() -> Compiled | None:
+    """The compiled core, None where it does not run; the Python code gives identical results."""
+    if core.KIND != "compiled":
+        return None
+    from remoting.protocol.core import index_entries, record  # noqa: PLC0415 - only where they run
+
+    return Compiled(record, index_entries)
 
 
 class IndexPart(NamedTuple):
@@ -88,6 +105,22 @@ class IndexPlace(NamedTuple):
 
     file: int
     number: int
+
+
+class IndexEntries(NamedTuple):
+    """What of the log the index knows.
+
+    Attributes:
+        begin: physical offset of the first message that it must have.
+        end: of the last one, whose keys it may have in part.
+    """
+
+    begin: int
+    end: int
+
+
+INDEX_BEGIN: Final = IndexPlace(0, 1)
+NO_ENTRIES: Final = IndexEntries(1, 0)
 
 
 def index_files(directory: Path) -> list[str]:
@@ -186,16 +219,18 @@ class IndexScan:
     Args:
         findings: what is found.
         borders: physical offsets at which parts of the log begin, ascending.
-        fast: the compiled way; None for the Python path.
+        compiled: the compiled core; None for the Python code.
 
     Attributes:
         places: of each border the first entry at or behind it.
         entries: how many were looked at.
     """
 
-    def __init__(self, findings: Findings, borders: Sequence[int], fast: Fast | None) -> None:
+    def __init__(
+        self, findings: Findings, borders: Sequence[int], compiled: Compiled | None
+    ) -> None:
         self._findings = findings
-        self._fast = fast.chains if fast is not None else None
+        self._fast = compiled.chains if compiled is not None else None
         self._borders = borders
         self._before: tuple[int, IndexPlace] | None = None
         self.places: list[IndexPlace] = []
@@ -323,7 +358,7 @@ class IndexFiles:
     def claims(self) -> IndexEntries:
         """What of the log they know."""
         if not self.parts:
-            return IndexEntries(1, 0)
+            return NO_ENTRIES
         return IndexEntries(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
 
     def check_headers(self, view: StoreView, log_end: int, findings: Findings) -> None:
@@ -425,18 +460,6 @@ def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]
             )
             findings.note("index-other", part.path, None, sentence)
     return kept
-
-
-class IndexEntries(NamedTuple):
-    """What of the log the index knows.
-
-    Attributes:
-        begin: physical offset of the first message that it must have.
-        end: of the last one, whose keys it may have in part.
-    """
-
-    begin: int
-    end: int
 
 
 def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:

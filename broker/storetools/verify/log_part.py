@@ -17,11 +17,16 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.redispatch import Gathering, LogRow, row_of
-from broker.storetools.verify import compiled
-from broker.storetools.verify.compiled import Fast
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
-from broker.storetools.verify.index_scan import IndexEntries, IndexPart, IndexPlace
+from broker.storetools.verify.index_scan import (
+    INDEX_BEGIN,
+    NO_ENTRIES,
+    IndexEntries,
+    IndexPart,
+    IndexPlace,
+    load_compiled,
+)
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, WalkedQueue
 from broker.storetools.view import StoreView
 from remoting.protocol.errors import RecordError
@@ -50,13 +55,13 @@ class PartPlan(NamedTuple):
         path: of the file.
         begin, end: physical offsets.
         file_end: where the file ends.
+        levels_ms: delay levels.
+        plain: do without the compiled core.
         closed: whether a blank record must end it.
         lost_until: up to where what comes behind ``end`` is known to be lost.
-        levels_ms: delay levels.
         index_parts: the index files, oldest first.
         index_begin, index_end: between which the entries of the part are; None for their end.
         claims: what of the log the index knows.
-        plain: do without the compiled core.
     """
 
     root: Path
@@ -65,14 +70,14 @@ class PartPlan(NamedTuple):
     begin: int
     end: int
     file_end: int
-    closed: bool
-    lost_until: int
     levels_ms: tuple[int, ...]
-    index_parts: tuple[IndexPart, ...]
-    index_begin: IndexPlace
-    index_end: IndexPlace | None
-    claims: IndexEntries
-    plain: bool = False
+    plain: bool
+    closed: bool = False
+    lost_until: int = 0
+    index_parts: tuple[IndexPart, ...] = ()
+    index_begin: IndexPlace = INDEX_BEGIN
+    index_end: IndexPlace | None = None
+    claims: IndexEntries = NO_ENTRIES
 
 
 class PartResult(NamedTuple):
@@ -116,7 +121,7 @@ class LogPart:
         self._plan = plan
         self._view = view
         self._tell = tell
-        self._fast: Fast | None = None if plan.plain else compiled.load()
+        self._fast = None if plan.plain else load_compiled()
         self._findings = Findings()
         self._queues = queues or QueueWalk(StoredQueues(plan.root / "consumequeue"))
         self._gathering = Gathering()

@@ -95,8 +95,7 @@ class QueueChecker:
 
     def run(self, states: Mapping[QueueKey, WalkedQueue]) -> None:
         """All queues. Raises ``StoreError``."""
-        view = self._view
-        on_disk = {(topic, number) for topic in view.topics() for number in view.queues(topic)}
+        on_disk = set(self._view.all_queues())
         for key in sorted(on_disk | states.keys()):
             state = states.get(key)
             if key in on_disk:

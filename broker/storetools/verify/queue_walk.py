@@ -13,7 +13,6 @@ become fillers, as in recovery. A queue never ends before a number that it has g
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,8 +23,9 @@ from typing import Final, NamedTuple
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import EntryRun, QueueKey
 from broker.store.results import StoreError
+from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.view_files import FileRow
-from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 
 MAX_RANGES_PER_QUEUE: Final = 64
 """Ranges of wrong entries that are kept of one queue; those behind them count as one."""
@@ -237,63 +237,6 @@ def readable(reader: StoredQueues, key: QueueKey) -> bool:
 _AT_ONCE: Final = 65_536
 
 
-class NewQueue:
-    """One queue's new files.
-
-    Args:
-        directory: where they are made.
-        file_bytes: how long they are.
-    """
-
-    def __init__(self, directory: Path, file_bytes: int) -> None:
-        self._directory = directory
-        self._size = file_bytes
-
-    def clear(self) -> None:
-        """Begin anew."""
-        if self._directory.is_dir():
-            for path in self._directory.iterdir():
-                path.unlink()
-
-    def write(self, first: int, entries: bytes | bytearray) -> None:
-        """Entries from a number on. Raises ``OSError``."""
-        at, rest = first * ENTRY_BYTES, memoryview(entries)
-        while rest:
-            start = at // self._size * self._size
-            count = min(len(rest), start + self._size - at)
-            descriptor = self._open(start)
-            try:
-                os.pwrite(descriptor, rest[:count], at - start)
-            finally:
-                os.close(descriptor)
-            at, rest = at + count, rest[count:]
-
-    def touch(self, number: int) -> None:
-        """Have the file that an entry lies in. Raises ``OSError``."""
-        os.close(self._open(number * ENTRY_BYTES // self._size * self._size))
-
-    def _open(self, start: int) -> int:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / name_of(start)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        if os.fstat(descriptor).st_size != self._size:
-            os.ftruncate(descriptor, self._size)
-        return descriptor
-
-    def first_of(self, number: int) -> int:
-        """The first number of the file that one lies in."""
-        return number * ENTRY_BYTES // self._size * self._size // ENTRY_BYTES
-
-    def sync(self) -> None:
-        """Wait for the disk. Raises ``OSError``."""
-        for path in [*self._directory.iterdir(), self._directory]:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-
 class QueueBuild(QueueWalk):
     """Takes the entries of some queues from the log.
 
@@ -302,7 +245,7 @@ class QueueBuild(QueueWalk):
         new: the queues that are built, and where.
     """
 
-    def __init__(self, reader: StoredQueues, new: dict[QueueKey, NewQueue]) -> None:
+    def __init__(self, reader: StoredQueues, new: dict[QueueKey, QueueWriter]) -> None:
         super().__init__(reader)
         self._new = new
 
@@ -323,7 +266,7 @@ class QueueBuild(QueueWalk):
 
 
 def complete(
-    queue: NewQueue, old: StoredQueues, key: QueueKey, state: WalkedQueue | None, **bounds: int
+    queue: QueueWriter, old: StoredQueues, key: QueueKey, state: WalkedQueue | None, **bounds: int
 ) -> None:
     """Fill in what the log says nothing of.
 

@@ -7,7 +7,6 @@ their names. Killed in between, it can be called again: what is missing then is 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -19,19 +18,20 @@ from broker.store.log_walk import QueueKey
 from broker.store.opening import LOCK_TEXT
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
+from broker.storetools.queue_writer import QueueWriter, sync_path
 from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import (
+    INDEX_BEGIN,
     INDEX_NOTE,
     NAME_DIGITS,
-    IndexEntries,
-    IndexPlace,
+    NO_ENTRIES,
     load_index,
 )
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
 from broker.storetools.verify.metadata_files import CLEAN_STOP, SAFE_POINT, read_told
-from broker.storetools.verify.queue_walk import NewQueue, QueueBuild, StoredQueues, complete
+from broker.storetools.verify.queue_walk import QueueBuild, StoredQueues, complete
 from broker.storetools.view import StoreView
 from remoting.clock import SystemClock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
@@ -142,14 +142,23 @@ class _Work:
         view = StoreView(root, commit_log=self._options.commit_log)
         old = StoredQueues(root / "consumequeue")
         size = self._queue_bytes(view, old)
-        new = {key: NewQueue(self._new_path(key), size) for key in report.bad_queues}
+        new = {key: QueueWriter(self._new_path(key), size) for key in report.bad_queues}
         queues = QueueBuild(old, new)
         files = load_index(root / "index", Findings())
         shape = files.shape or Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
         building = IndexBuild(self._away / "new" / "index", shape) if index else None
         for file in view.log.files:
             if file.start < report.log_end:
-                plan = self._plan(file.path, file.start, min(file.end, report.log_end), file.end)
+                plan = PartPlan(
+                    root=root,
+                    commit_log=self._options.commit_log,
+                    path=file.path,
+                    begin=file.start,
+                    end=min(file.end, report.log_end),
+                    file_end=file.end,
+                    levels_ms=self._options.levels_ms,
+                    plain=self._options.plain,
+                )
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
         # The safe point knows numbers whose messages are gone: a queue must not give them again.
@@ -176,30 +185,11 @@ class _Work:
     def _queue_bytes(self, view: StoreView, old: StoredQueues) -> int:
         sizes = Counter(
             file.size
-            for topic in view.topics()
-            for queue_id in view.queues(topic)
-            for file in old.row((topic, queue_id)).files
+            for key in view.all_queues()
+            for file in old.row(key).files
             if file.size % ENTRY_BYTES == 0
         )
         return sizes.most_common(1)[0][0] if sizes else _QUEUE_FILE_BYTES
-
-    def _plan(self, path: str, begin: int, end: int, file_end: int) -> PartPlan:
-        return PartPlan(
-            root=self._root,
-            commit_log=self._options.commit_log,
-            path=path,
-            begin=begin,
-            end=end,
-            file_end=file_end,
-            closed=False,
-            lost_until=0,
-            levels_ms=self._options.levels_ms,
-            index_parts=(),
-            index_begin=IndexPlace(0, 1),
-            index_end=None,
-            claims=IndexEntries(1, 0),
-            plain=self._options.plain,
-        )
 
     def _new_path(self, key: QueueKey) -> Path:
         return self._away / "new" / "consumequeue" / key[0] / str(key[1])
@@ -238,7 +228,7 @@ class _Work:
         if report.clean:
             view = StoreView(self._root, commit_log=self._options.commit_log)
             for file in view.log.files:
-                _sync(file.path)
+                sync_path(file.path)
             found = Checkpoint(report.last_ms, report.last_ms, 0)
         self._files.replace(self._root / "checkpoint", found.encode(), backup=False)
         self.done.append("wrote the checkpoint anew")
@@ -256,7 +246,7 @@ class IndexBuild(IndexMatch):
     """Takes keys from the log into new index files."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
-        super().__init__((), IndexPlace(0, 1), None, IndexEntries(1, 0), Findings(), None)
+        super().__init__((), INDEX_BEGIN, None, NO_ENTRIES, Findings(), None)
         self.directory = directory
         self.row = IndexFileSet(OsFiles(), directory, shape, SystemClock())
 
@@ -279,11 +269,3 @@ class IndexBuild(IndexMatch):
 
     def finish(self) -> None:
         """A file of the log has ended."""
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
