@@ -11,6 +11,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from remoting.protocol.accelerated import json_dumps, json_loads
@@ -58,13 +59,25 @@ def facts(message: ReceivedMessage[bytes]) -> dict[str, object]:
         "id": message.id,
         "tag": message.tag,
         "keys": message.keys,
-        "born_at": message.born_at.isoformat(timespec="milliseconds"),
-        "stored_at": message.stored_at.isoformat(timespec="milliseconds"),
+        "born_at": iso(message.born_at),
+        "stored_at": iso(message.stored_at),
         "retries": message.retries,
         "properties": dict(message.properties),
         "body": text,
         "encoding": encoding,
     }
+
+
+def iso(at: datetime | None) -> str | None:
+    """ISO 8601 to the millisecond; None for no time."""
+    return None if at is None else at.isoformat(timespec="milliseconds")
+
+
+def iso_of_ms(timestamp_ms: int | None) -> str | None:
+    """The same of RocketMQ's milliseconds; None for a time that is not set."""
+    if timestamp_ms is None or timestamp_ms <= 0:
+        return None
+    return iso(datetime.fromtimestamp(timestamp_ms / 1000, UTC))
 
 
 def body_text(body: bytes) -> tuple[str, str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 import client
 from pocketmq import output
-from pocketmq.cli.running import json_option, nameserver_option, run
-from pocketmq.cli.topic import moment
+from pocketmq.cli.running import ask_admin, at_once, json_option, nameserver_option
+from pocketmq.formats import iso_of_ms
 
 
 @click.group(epilog="Example: pocketmq cluster list")
@@ -22,12 +20,7 @@ def cluster() -> None:
 @json_option
 def list_(nameserver: str, as_json: bool) -> None:
     """List the brokers that are registered."""
-
-    async def ask() -> list[client.BrokerInfo]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.brokers()
-
-    rows = [_row(broker) for broker in run(ask())]
+    rows = [_row(broker) for broker in ask_admin(nameserver, lambda admin: admin.brokers())]
     output.show_rows(rows, ["cluster", "broker", "id", "address"], as_json=as_json)
 
 
@@ -36,7 +29,7 @@ def list_(nameserver: str, as_json: bool) -> None:
 @json_option
 def status(nameserver: str, as_json: bool) -> None:
     """Ask every broker how it is; exit code 1 when one doesn't answer."""
-    rows = run(_status(nameserver))
+    rows = ask_admin(nameserver, _status)
     columns = [
         *("cluster", "broker", "id", "address", "version", "up_since"),
         *("messages_in", "messages_out", "disk", "problem"),
@@ -47,11 +40,11 @@ def status(nameserver: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-async def _status(nameserver: str) -> list[dict[str, object]]:
-    async with client.Admin(nameserver) as admin:
-        brokers = await admin.brokers()
-        figures = await asyncio.gather(*(_figures(admin, broker) for broker in brokers))
-    return [_row(broker) | figure for broker, figure in zip(brokers, figures, strict=True)]
+async def _status(admin: client.Admin) -> list[dict[str, object]]:
+    async def ask(broker: client.BrokerInfo) -> dict[str, object]:
+        return _row(broker) | await _figures(admin, broker)
+
+    return await at_once(await admin.brokers(), ask)
 
 
 async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:
@@ -61,7 +54,7 @@ async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, 
         return {"problem": str(problem)}
     return {
         "version": table.get("brokerVersionDesc"),
-        "up_since": moment(_number(table.get("bootTimestamp"))),
+        "up_since": iso_of_ms(_number(table.get("bootTimestamp"))),
         "messages_in": _number(table.get("msgPutTotalTodayNow")),
         "messages_out": _number(table.get("msgGetTotalTodayNow")),
         "disk": _ratio(table.get("commitLogDiskRatio")),

@@ -1,9 +1,10 @@
-"""``pocketmq group reset`` and ``skip``: each shows every queue, before and after."""
+"""``pocketmq group``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -15,17 +16,19 @@ from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
+    ask_admin,
     at_once,
     choose_queues,
+    confirm,
     dry_run_option,
-    iso,
     json_option,
     nameserver_option,
     parse_place,
     parse_queue,
-    run,
+    queues_option,
     yes_option,
 )
+from pocketmq.formats import iso
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import name_of
 from remoting.protocol.names import RETRY_PREFIX
@@ -44,7 +47,7 @@ from remoting.protocol.names import RETRY_PREFIX
     metavar=PLACE_METAVAR,
     help=PLACE_HELP,
 )
-@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@queues_option
 @click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
 @dry_run_option
 @yes_option
@@ -66,23 +69,18 @@ def reset(
     Consumers that run are told; they may take ten seconds to go on.
     """
 
-    async def move(only_look: bool) -> client.Reset:
-        async with client.Admin(nameserver) as admin:
-            chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
-            return await admin.reset(
-                name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
-            )
+    async def move(admin: client.Admin, *, only_look: bool) -> client.Reset:
+        chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
+        return await admin.reset(
+            name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
+        )
 
     if not dry_run and not yes and sys.stdin.isatty():
-        planned = run(move(True))
+        planned = ask_admin(nameserver, partial(move, only_look=True))
         if not as_json:
             _show_steps(planned.steps)
-        click.confirm(
-            f"Move group {name} in {output.count(len(planned.steps), 'queue')}?",
-            abort=True,
-            err=True,
-        )
-    _report(run(move(dry_run)), as_json=as_json)
+        confirm(f"Move group {name} in {output.count(len(planned.steps), 'queue')}?", yes=False)
+    _report(ask_admin(nameserver, partial(move, only_look=dry_run)), as_json=as_json)
 
 
 @click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
@@ -109,16 +107,12 @@ def skip(
     The message stays where it is: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows
     it.
     """
-
-    async def move() -> client.Reset:
-        async with client.Admin(nameserver) as admin:
-            return await admin.skip(name, queue, messages=messages, dry_run=dry_run)
-
-    if not dry_run and not yes and sys.stdin.isatty():
-        click.confirm(
-            f"Skip {output.count(messages, 'message')} of {queue} for {name}?", abort=True, err=True
-        )
-    _report(run(move()), as_json=as_json)
+    question = f"Skip {output.count(messages, 'message')} of {queue} for {name}?"
+    confirm(question, yes=yes or dry_run)
+    done = ask_admin(
+        nameserver, lambda admin: admin.skip(name, queue, messages=messages, dry_run=dry_run)
+    )
+    _report(done, as_json=as_json)
 
 
 def _report(done: client.Reset, *, as_json: bool) -> None:
@@ -151,7 +145,13 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
 def _show_steps(steps: Sequence[client.ResetStep]) -> None:
     rows = [_row(step) for step in steps]
     columns = ["topic", "broker", "queue", "before", "after", "lag_before", "lag_after"]
-    output.show_rows(rows, columns, as_json=False, spare=["broker", "topic"], colour=_colour)
+    output.show_rows(
+        rows,
+        columns,
+        as_json=False,
+        spare=["broker", "topic"],
+        colour=lambda row: "dim" if row["before"] == row["after"] else "",
+    )
 
 
 def _row(step: client.ResetStep) -> dict[str, object]:
@@ -166,10 +166,6 @@ def _row(step: client.ResetStep) -> dict[str, object]:
         "begin": step.begin,
         "end": step.end,
     }
-
-
-def _colour(row: output.Row) -> str:
-    return "dim" if row["before"] == row["after"] else ""
 
 
 @click.group(epilog="Example: pocketmq group lag billing")
@@ -190,30 +186,23 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
 
     A group is online, offline (it has no member), or troubled: `pocketmq group show` says why.
     """
-    rows = run(_overview(nameserver, internal=internal))
+
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        names = await admin.groups(internal=internal)
+        return await at_once(names, lambda name: _overview_row(admin, name))
+
+    rows = ask_admin(nameserver, ask)
     columns = ["group", "members", "topics", "lag", "state"]
     output.show_rows(rows, columns, as_json=as_json, colour=_state_colour)
 
 
-async def _overview(nameserver: str, *, internal: bool = False) -> list[dict[str, object]]:
-    async with client.Admin(nameserver) as admin:
-
-        async def ask(name: str) -> dict[str, object]:
-            try:
-                description, lag = await admin.describe_group(name), await admin.lag(name)
-            except client.PocketMQError as problem:
-                # A group deleted meanwhile, or a broker that is gone, must not hide the others.
-                return {
-                    "group": name,
-                    **dict.fromkeys(("members", "topics", "lag")),
-                    "state": str(problem),
-                }
-            return _overview_row(description, lag)
-
-        return await at_once(await admin.groups(internal=internal), ask)
-
-
-def _overview_row(description: GroupDescription, lag: client.Lag) -> dict[str, object]:
+async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
+    try:
+        description, lag = await admin.describe_group(name), await admin.lag(name)
+    except client.PocketMQError as problem:
+        # A group deleted meanwhile, or a broker that is gone, must not hide the others.
+        unknown = dict.fromkeys(("members", "topics", "lag"))
+        return {"group": name, **unknown, "state": str(problem)}
     topics = {topic for member in description.members for topic in member.subscriptions}
     topics |= {queue.topic for queue in lag.queues}
     state = "troubled" if description.problems else "online" if description.online else "offline"
@@ -245,16 +234,15 @@ def _state_colour(row: output.Row) -> str:
 def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -> None:
     """Create GROUP at every broker; where it exists, change only what is given."""
 
-    async def make() -> bool:
-        async with client.Admin(nameserver) as admin:
-            try:
-                exists = bool(await admin.group_config(name))
-            except client.GroupNotFound:
-                exists = False
-            await admin.create_group(name, max_retries=max_retries)
-            return exists
+    async def make(admin: client.Admin) -> bool:
+        try:
+            exists = bool(await admin.group_config(name))
+        except client.GroupNotFound:
+            exists = False
+        await admin.create_group(name, max_retries=max_retries)
+        return exists
 
-    if not run(make()):
+    if not ask_admin(nameserver, make):
         done = f"created group {name}"
     elif max_retries is None:
         done = f"group {name} exists already and stays as it is"
@@ -271,15 +259,13 @@ def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -
 @json_option
 def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: bool) -> None:
     """Delete GROUP at every broker."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete group {name} and its offsets?", abort=True, err=True)
+    confirm(f"Delete group {name} and its offsets?", yes=yes)
 
-    async def remove() -> None:
-        async with client.Admin(nameserver) as admin:
-            await admin.group_config(name)
-            await admin.delete_group(name, remove_offsets=not keep_offsets)
+    async def remove(admin: client.Admin) -> None:
+        await admin.group_config(name)
+        await admin.delete_group(name, remove_offsets=not keep_offsets)
 
-    run(remove())
+    ask_admin(nameserver, remove)
     output.done(f"deleted group {name}", {"group": name}, as_json=as_json)
 
 
@@ -293,22 +279,21 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
 def show(name: str, nameserver: str, as_json: bool) -> None:
     """Show what GROUP is: members, subscriptions, lag, and what is wrong with it."""
 
-    async def ask() -> tuple[GroupDescription, client.Lag, dict[str, SubscriptionGroupConfig]]:
-        async with client.Admin(nameserver) as admin:
-            configs = await admin.group_config(name)
-            return await admin.describe_group(name), await admin.lag(name), configs
+    async def ask(
+        admin: client.Admin,
+    ) -> tuple[GroupDescription, client.Lag, dict[str, SubscriptionGroupConfig]]:
+        configs = await admin.group_config(name)
+        return await admin.describe_group(name), await admin.lag(name), configs
 
-    description, lag, configs = run(ask())
+    description, lag, configs = ask_admin(nameserver, ask)
     facts = _facts(description, lag, next(iter(configs.values())))
     problems = [
-        (
-            {
-                "problem": problem.kind,
-                "text": problem.text,
-                "members": list(problem.members),
-                "docs": problem.docs,
-            }
-        )
+        {
+            "problem": problem.kind,
+            "text": problem.text,
+            "members": list(problem.members),
+            "docs": problem.docs,
+        }
         for problem in description.problems
     ]
     if as_json:
@@ -362,21 +347,26 @@ def lag(
 
     A queue without an offset counts from 0, as in RocketMQ's consumerProgress.
     """
-    if name is None:
-        _show_all_lags(run(_all_lags(nameserver, topic, internal=internal)), as_json=as_json)
-    else:
+    if name is not None:
         _show_lag(nameserver, name, topic, as_json=as_json)
+        return
+
+    async def ask(admin: client.Admin) -> list[tuple[str, client.Lag]]:
+        names = await admin.groups(internal=internal)
+        lags = await at_once(names, lambda name: admin.lag(name, topic=topic, owners=True))
+        return list(zip(names, lags, strict=True))
+
+    _show_all_lags(ask_admin(nameserver, ask), as_json=as_json)
 
 
 def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -> None:
-    async def ask() -> client.Lag:
-        async with client.Admin(nameserver) as admin:
-            found = await admin.lag(name, topic=topic, owners=True)
-            if not found.queues:
-                await admin.group_config(name)
-            return found
+    async def ask(admin: client.Admin) -> client.Lag:
+        found = await admin.lag(name, topic=topic, owners=True)
+        if not found.queues:
+            await admin.group_config(name)
+        return found
 
-    found = run(ask())
+    found = ask_admin(nameserver, ask)
     rows = [_lag_row(queue, state) for queue, state in found.queues.items()]
     if as_json:
         output.show_json({"group": name, "lag": found.total, "queues": rows})
@@ -391,15 +381,6 @@ def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -
         )
     else:
         click.echo(f"{name} has committed nothing yet", err=True)
-
-
-async def _all_lags(
-    nameserver: str, topic: str | None, *, internal: bool
-) -> list[tuple[str, client.Lag]]:
-    async with client.Admin(nameserver) as admin:
-        names = await admin.groups(internal=internal)
-        lags = await at_once(names, lambda name: admin.lag(name, topic=topic, owners=True))
-    return list(zip(names, lags, strict=True))
 
 
 def _show_all_lags(found: Sequence[tuple[str, client.Lag]], *, as_json: bool) -> None:
@@ -421,14 +402,7 @@ def _show_all_lags(found: Sequence[tuple[str, client.Lag]], *, as_json: bool) ->
             )
     columns = ["group", "topic", "queues", "lag", "members", "last_consumed"]
     spare = ["last_consumed", "queues"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_topic_lag_colour)
-
-
-def _topic_lag_colour(row: output.Row) -> str:
-    """Nobody works on what waits: red. Somebody does: yellow."""
-    if not row["lag"]:
-        return ""
-    return "yellow" if row["members"] else "red"
+    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_lag_colour)
 
 
 def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
@@ -448,7 +422,7 @@ def _lag_colour(row: output.Row) -> str:
     """Nobody works on what waits: red. Somebody does: yellow."""
     if not row["lag"]:
         return ""
-    return "yellow" if row["owner"] else "red"
+    return "yellow" if row.get("owner") or row.get("members") else "red"
 
 
 @group.command(epilog="Example: pocketmq group members billing")
@@ -458,21 +432,28 @@ def _lag_colour(row: output.Row) -> str:
 def members(name: str, nameserver: str, as_json: bool) -> None:
     """Show who consumes in GROUP now, and the queues each one reads."""
 
-    async def ask() -> tuple[GroupDescription, dict[client.MessageQueue, str]]:
-        async with client.Admin(nameserver) as admin:
-            description = await admin.describe_group(name)
-            if not description.members:
-                await admin.group_config(name)
-            return description, await admin.owners(name)
+    async def ask(
+        admin: client.Admin,
+    ) -> tuple[GroupDescription, dict[client.MessageQueue, str]]:
+        description = await admin.describe_group(name)
+        if not description.members:
+            await admin.group_config(name)
+        return description, await admin.owners(name)
 
-    description, owners = run(ask())
+    description, owners = ask_admin(nameserver, ask)
     rows = [_member_row(member, owners) for member in description.members]
     columns = [
         *("client_id", "address", "language", "version"),
         *("subscriptions", "queues", "last_heartbeat"),
     ]
     spare = ["last_heartbeat", "version", "language", "address"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_member_colour)
+    output.show_rows(
+        rows,
+        columns,
+        as_json=as_json,
+        spare=spare,
+        colour=lambda row: "" if row["queues"] else "yellow",
+    )
     if not as_json:
         click.echo(f"{output.count(len(rows), 'member')} online", err=True)
 
@@ -502,7 +483,3 @@ def _member_row(member: client.Member, owners: dict[client.MessageQueue, str]) -
         "last_heartbeat": iso(member.last_heartbeat_at),
         "ours": member.ours,
     }
-
-
-def _member_colour(row: output.Row) -> str:
-    return "" if row["queues"] else "yellow"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 import client
@@ -11,14 +9,14 @@ from pocketmq import output
 from pocketmq.cli import message_export, message_find
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
+    ask_admin,
+    confirm,
     dry_run_option,
-    iso,
     json_option,
     nameserver_option,
-    run,
     yes_option,
 )
-from pocketmq.formats import body_text
+from pocketmq.formats import body_text, iso
 
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")
@@ -48,15 +46,20 @@ def dlq() -> None:
 def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool) -> None:
     """List the messages that GROUP has given up. --json shows bodies and properties too."""
 
-    async def ask() -> list[client.DeadMessage]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.dead_letters(name, limit=limit, redriven=redriven)
-
-    rows = [_row(letter) for letter in run(ask())]
+    found = ask_admin(
+        nameserver, lambda admin: admin.dead_letters(name, limit=limit, redriven=redriven)
+    )
+    rows = [_row(letter) for letter in found]
     columns = ["broker", "offset", "topic", "id", "retries", "tag", "keys", "died_at", "redriven"]
     columns.append("reason")
     spare = ["redriven", "keys", "tag", "retries", "broker", "reason"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_colour)
+    output.show_rows(
+        rows,
+        columns,
+        as_json=as_json,
+        spare=spare,
+        colour=lambda row: "dim" if row["redriven"] else "",
+    )
 
 
 @dlq.command(epilog="Example: pocketmq message dlq redrive billing --max 10")
@@ -87,14 +90,11 @@ def redrive(
     They keep body, tag, keys and id, and every group of such a topic gets them. What was sent back
     is remembered, so calling this again goes on; killed in between, it may send one message twice.
     """
-    if not dry_run and not yes and sys.stdin.isatty():
-        click.confirm(f"Send the dead letters of {name} back?", abort=True, err=True)
-
-    async def send() -> client.Redrive:
-        async with client.Admin(nameserver) as admin:
-            return await admin.redrive(name, limit=limit, topic=topic, dry_run=dry_run)
-
-    done = run(send())
+    confirm(f"Send the dead letters of {name} back?", yes=yes or dry_run)
+    done = ask_admin(
+        nameserver,
+        lambda admin: admin.redrive(name, limit=limit, topic=topic, dry_run=dry_run),
+    )
     rows = [
         {
             **_row(one.message),
@@ -130,12 +130,8 @@ def _row(letter: client.DeadMessage) -> dict[str, object]:
         "reason": letter.reason,
         "exception": letter.exception,
         "consumer": letter.consumer,
-        "failed_at": None if letter.failed_at is None else iso(letter.failed_at),
+        "failed_at": iso(letter.failed_at),
         "properties": letter.properties,
         "body": text,
         "encoding": encoding,
     }
-
-
-def _colour(row: output.Row) -> str:
-    return "dim" if row["redriven"] else ""

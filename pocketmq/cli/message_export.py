@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,16 @@ import client
 from broker.store.results import StoreError
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import PLACE_METAVAR, nameserver_option, parse_place, run, stop_signal
+from pocketmq.cli.running import (
+    PLACE_METAVAR,
+    choose_queues,
+    nameserver_option,
+    parse_place,
+    queues_option,
+    reader_may_leave,
+    run,
+    stop_signal,
+)
 from pocketmq.export.from_cluster import ClusterSource
 from pocketmq.export.from_store import StoreSource
 from pocketmq.export.writers import (
@@ -61,7 +69,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     help="Read this store's directory, without a broker.",
 )
 @click.option("--commit-log", metavar="PATH", help="Where the store's log is, if not in it.")
-@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@queues_option
 @click.option(
     "--from",
     "begin",
@@ -127,7 +135,7 @@ def export(
     )
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:
-        with output_file(path) as stream:
+        with reader_may_leave(), output_file(path) as stream:
             writer = _writer(stream, form, body, of_store=store is not None)
             try:
                 if store is None:
@@ -139,10 +147,6 @@ def export(
                 raise
     except (ExportError, StoreError) as problem:
         raise click.ClickException(str(problem)) from problem
-    except BrokenPipeError:
-        # Who read our output has seen enough; Python must not complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
     except OSError as problem:
         raise click.ClickException(f"{path}: {problem.strerror or problem}") from problem
     exporting.report(path)
@@ -165,7 +169,10 @@ class _Exporting:
 
     async def from_cluster(self, nameserver: str, writer: ExportWriter) -> None:
         async with client.Instance(nameserver) as instance:
-            source = ClusterSource(instance, self._selection, _complain)
+            selection = self._selection
+            there = await instance.admin().queues(selection.topic)
+            queues = choose_queues(there, selection.queues, selection.topic)
+            source = ClusterSource(instance, selection, queues, _complain)
             await source.open()
             await self._write(source.portions(), source.total, writer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from datetime import datetime
 from typing import Final
@@ -13,17 +12,20 @@ import click
 import client
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, parse_place, run, stop_signal
+from pocketmq.cli.read import LOOK_SECONDS, PORTION, ends_of, has_read
+from pocketmq.cli.running import (
+    ask_admin,
+    json_option,
+    nameserver_option,
+    parse_place,
+    reader_may_leave,
+    run,
+    stop_signal,
+)
 from pocketmq.formats import Writer, facts, writer
 
 GROUP: Final = "pocketmq-tail"
 """The group that ``tail`` reads as; nothing is ever committed for it."""
-
-LOOK_SECONDS: Final = 0.1
-"""How often to look whether the end is reached, or a signal came, while nothing comes."""
-
-PORTION: Final = 1000
-"""Messages taken in one go."""
 
 _TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
 _COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")
@@ -52,11 +54,8 @@ def parse_instant(
 def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> None:
     """Show the message with an ID: the broker's, or with --topic also its producer's."""
 
-    async def ask() -> client.ReceivedMessage[bytes]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.message(message_id, topic=topic)
-
-    output.show_facts(facts(run(ask())), as_json=as_json)
+    found = ask_admin(nameserver, lambda admin: admin.message(message_id, topic=topic))
+    output.show_facts(facts(found), as_json=as_json)
 
 
 @click.command(epilog="Example: pocketmq message find orders o-4711 --from -1d")
@@ -82,12 +81,11 @@ def find(
 
     A key is one of those given when it was sent, or the message's id. --json shows properties too.
     """
-
-    async def ask() -> list[client.ReceivedMessage[bytes]]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.find_messages(topic, key, limit=limit, begin=begin, end=end)
-
-    rows = [facts(message) for message in run(ask())]
+    found = ask_admin(
+        nameserver,
+        lambda admin: admin.find_messages(topic, key, limit=limit, begin=begin, end=end),
+    )
+    rows = [facts(message) for message in found]
     output.show_rows(rows, _COLUMNS, as_json=as_json, spare=_SPARE)
 
 
@@ -106,11 +104,8 @@ def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_js
     With --tags, those among the newest of each queue. --json writes a JSON object a line.
     """
     write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
-    try:
+    with reader_may_leave():
         run(_tail(nameserver, topic, count, tags, write, follow=follow))
-    except BrokenPipeError:
-        # Who read our output has seen enough; Python must not complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _tail(
@@ -121,9 +116,13 @@ async def _tail(
         consumer = instance.pull_consumer(group=GROUP)
         queues = await consumer.queues(topic)
         consumer.assign(queues, tags=tags)
-        ends = await _seek_back(instance.admin(), consumer, queues, count)
+        admin = instance.admin()
+        ends = await ends_of(admin, queues)
+        begins = await asyncio.gather(*(admin.min_offset(queue) for queue in queues))
+        for queue, begin in zip(queues, begins, strict=True):
+            await consumer.seek(queue, max(begin, ends[queue] - count))
         newest: list[client.ReceivedMessage[bytes]] = []
-        while not stop.is_set() and not await _has_read(consumer, ends):
+        while not stop.is_set() and not await has_read(consumer, ends):
             newest += await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
             newest = sorted(newest, key=lambda message: message.stored_at)[-count:]
         write(newest)
@@ -131,26 +130,3 @@ async def _tail(
             messages = await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
             if messages:
                 write(messages)
-
-
-async def _seek_back(
-    admin: client.Admin,
-    consumer: client.PullConsumer[bytes],
-    queues: list[client.MessageQueue],
-    count: int,
-) -> dict[client.MessageQueue, int]:
-    """Have the last ``count`` messages of each queue read next; where the queues end now."""
-    begins = await asyncio.gather(*(admin.min_offset(queue) for queue in queues))
-    ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
-    for queue, begin, end in zip(queues, begins, ends, strict=True):
-        await consumer.seek(queue, max(begin, end - count))
-    return dict(zip(queues, ends, strict=True))
-
-
-async def _has_read(
-    consumer: client.PullConsumer[bytes], ends: dict[client.MessageQueue, int]
-) -> bool:
-    for queue, end in ends.items():
-        if await consumer.position(queue) < end:
-            return False
-    return True

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ from pocketmq.cli.running import (
     json_option,
     nameserver_option,
     parse_place,
+    queues_option,
+    reader_may_leave,
     run,
     stop_signal,
 )
@@ -69,7 +70,7 @@ class ReadSelection:
 @click.option("--max", "limit", type=click.IntRange(1), help="At most so many messages.")
 @click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
 @click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
-@click.option("--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue.")
+@queues_option
 @click.option(
     "--group", shell_complete=group_names, help="The consumer group whose offsets are used."
 )
@@ -111,14 +112,9 @@ def read(
         commit=commit,
         bar=path is not None,
     )
-    try:
-        with _output(path) as stream:
-            write = writer("jsonl" if as_json else form or "text", stream)
-            count = run(_read(nameserver, wanted, write))
-    except BrokenPipeError:
-        # Who read our output has seen enough; Python must not complain again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
+    with reader_may_leave(), _output(path) as stream:
+        write = writer("jsonl" if as_json else form or "text", stream)
+        count = run(_read(nameserver, wanted, write))
     if sys.stderr.isatty() or path is not None:
         click.echo(output.count(count, "message"), err=True)
 
@@ -141,7 +137,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
     async with client.Instance(nameserver) as instance:
         consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_tell)
         queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
-        ends = None if wanted.follow else await _ends(instance.admin(), queues)
+        ends = None if wanted.follow else await ends_of(instance.admin(), queues)
         consumer.assign(queues, tags=wanted.tags)
         start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
         if start is not None:
@@ -155,12 +151,22 @@ def _tell(event: client.Event) -> None:
         click.echo(f"waiting: {event.error}", err=True)
 
 
-async def _ends(
+async def ends_of(
     admin: client.Admin, queues: Sequence[client.MessageQueue]
 ) -> dict[client.MessageQueue, int]:
     """Where each queue ends now: what comes later is not waited for."""
     ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
     return dict(zip(queues, ends, strict=True))
+
+
+async def has_read(
+    consumer: client.PullConsumer[bytes], ends: Mapping[client.MessageQueue, int]
+) -> bool:
+    """Whether a consumer has come to these offsets in all queues."""
+    for queue, end in ends.items():
+        if await consumer.position(queue) < end:
+            return False
+    return True
 
 
 class _Reading:
@@ -185,7 +191,9 @@ class _Reading:
         # Beside messages on the same terminal a bar would only be in the way.
         shown = self._wanted.bar and not self._wanted.follow and limit != 1
         with output.progress(f"reading {self._wanted.topic}", limit, shown=shown) as bar:
-            while not stop.is_set() and not await self._complete():
+            while not stop.is_set() and (limit is None or self._count < limit):
+                if self._ends is not None and await has_read(self._consumer, self._ends):
+                    break
                 most = PORTION if limit is None else min(PORTION, limit - self._count)
                 messages = await self._consumer.get_many(most, timeout=LOOK_SECONDS)
                 fresh = [
@@ -196,18 +204,5 @@ class _Reading:
                     self._count += len(fresh)
                     bar.advance(len(fresh))
                     if self._wanted.commit:
-                        await self._commit(fresh)
+                        await self._consumer.commit({m.queue: m.offset + 1 for m in fresh})
         return self._count
-
-    async def _commit(self, written: Sequence[client.ReceivedMessage[bytes]]) -> None:
-        await self._consumer.commit({message.queue: message.offset + 1 for message in written})
-
-    async def _complete(self) -> bool:
-        if self._wanted.limit is not None and self._count >= self._wanted.limit:
-            return True
-        if self._ends is None:
-            return False
-        for queue, end in self._ends.items():
-            if await self._consumer.position(queue) < end:
-                return False
-        return True

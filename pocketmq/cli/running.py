@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from datetime import datetime
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import click
@@ -50,6 +52,19 @@ def dry_run_option(function: F) -> F:
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
 
 
+def queues_option(function: F) -> F:
+    """``--queue``: see ``choose_queues``."""
+    return click.option(
+        "--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue."
+    )(function)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask at a terminal, unless the answer was given; anything but yes ends the command."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -69,6 +84,27 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             raise
         where = f"{problem.filename}: " if problem.filename else ""
         raise click.ClickException(f"{where}{problem.strerror or problem}") from problem
+
+
+def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
+    """Do something with an ``Admin`` of a cluster; errors are shown as ``run`` does."""
+
+    async def main() -> T:
+        async with client.Admin(nameserver) as admin:
+            return await ask(admin)
+
+    return run(main())
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """End the command quietly when the reader of its output has seen enough."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python flushes stdout at its end, and must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
 
 
 async def at_once(
@@ -102,11 +138,6 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         running.add_signal_handler(number, first)
     return stop
-
-
-def iso(at: datetime | None) -> str | None:
-    """ISO 8601 to the millisecond; None for no time."""
-    return None if at is None else at.isoformat(timespec="milliseconds")
 
 
 PLACE_METAVAR: Final = "PLACE"

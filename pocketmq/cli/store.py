@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -17,7 +16,8 @@ from broker.storetools.verify.findings import Finding, Severity
 from broker.storetools.verify.overview import Overview, overview
 from broker.storetools.verify.repair import Repair, repair
 from pocketmq import output
-from pocketmq.cli.running import iso, json_option
+from pocketmq.cli.running import json_option
+from pocketmq.formats import iso_of_ms
 
 
 @click.command(epilog="Example: pocketmq store copy /var/lib/pocketmq /backup/monday")
@@ -254,10 +254,16 @@ def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
     except StoreError as problem:
         raise _Unreadable(str(problem)) from problem
     facts = _store_facts(found)
-    topics = [{**row._asdict(), "last_stored": _at(row.last_stored_ms)} for row in found.topics]
+    topics = [
+        {**row._asdict(), "last_stored": iso_of_ms(row.last_stored_ms)} for row in found.topics
+    ]
     groups = [row._asdict() for row in found.groups]
     index = [
-        {**row._asdict(), "first_stored": _at(row.begin_ms), "last_stored": _at(row.end_ms)}
+        {
+            **row._asdict(),
+            "first_stored": iso_of_ms(row.begin_ms),
+            "last_stored": iso_of_ms(row.end_ms),
+        }
         for row in found.index_files
     ]
     if as_json:
@@ -285,12 +291,8 @@ def _store_facts(found: Overview) -> dict[str, object]:
         "end_offset": found.end,
         "log_bytes": found.log_bytes,
         "log_files": found.log_files,
-        "first_stored": _at(found.first_ms),
-        "last_stored": _at(found.last_ms),
+        "first_stored": iso_of_ms(found.first_ms),
+        "last_stored": iso_of_ms(found.last_ms),
         "torn": found.torn,
         "free_bytes": found.free_bytes,
     }
-
-
-def _at(milliseconds: int | None) -> str | None:
-    return iso(datetime.fromtimestamp(milliseconds / 1000, UTC)) if milliseconds else None

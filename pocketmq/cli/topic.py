@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import click
 
@@ -14,7 +12,15 @@ import client
 from client.errors import TopicNotFound
 from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
-from pocketmq.cli.running import at_once, json_option, nameserver_option, run, yes_option
+from pocketmq.cli.running import (
+    ask_admin,
+    at_once,
+    confirm,
+    json_option,
+    nameserver_option,
+    yes_option,
+)
+from pocketmq.formats import iso_of_ms
 from remoting.protocol.bodies.stats import TopicOffset
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
@@ -45,22 +51,22 @@ def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
     A dash stands for what a broker did not answer.
     """
 
-    async def ask() -> list[dict[str, object]]:
-        async with client.Admin(nameserver) as admin:
-            names = await admin.topics(internal=internal)
-            held = await at_once(names, lambda name: _stats(admin, name))
-            rows = [_list_row(*pair) for pair in zip(names, held, strict=True)]
-            if rate:
-                began = time.monotonic()
-                await asyncio.sleep(RATE_SECONDS)
-                later = await at_once(names, lambda name: _stats(admin, name))
-                seconds = time.monotonic() - began
-                for row, before, after in zip(rows, held, later, strict=True):
-                    row["rate"] = _rate(before, after, seconds)
-            return rows
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        names = await admin.topics(internal=internal)
+        held = await at_once(names, lambda name: _stats(admin, name))
+        rows = [_list_row(*pair) for pair in zip(names, held, strict=True)]
+        if rate:
+            began = time.monotonic()
+            await asyncio.sleep(RATE_SECONDS)
+            later = await at_once(names, lambda name: _stats(admin, name))
+            seconds = time.monotonic() - began
+            for row, before, after in zip(rows, held, later, strict=True):
+                row["rate"] = _rate(before, after, seconds)
+        return rows
 
     columns = ["topic", "queues", "messages", *(["rate"] if rate else []), "last_stored"]
-    output.show_rows(run(ask()), columns, as_json=as_json, spare=["last_stored"])
+    rows = ask_admin(nameserver, ask)
+    output.show_rows(rows, columns, as_json=as_json, spare=["last_stored"])
 
 
 Stats = Mapping[client.MessageQueue, TopicOffset]
@@ -81,7 +87,7 @@ def _list_row(name: str, held: Stats | None) -> dict[str, object]:
         "topic": name,
         "queues": len(held),
         "messages": sum(queue.max_offset - queue.min_offset for queue in held.values()),
-        "last_stored": moment(max((q.last_update_timestamp for q in held.values()), default=0)),
+        "last_stored": iso_of_ms(max((q.last_update_timestamp for q in held.values()), default=0)),
     }
 
 
@@ -128,18 +134,17 @@ def create(
 ) -> None:
     """Create TOPIC; it must not exist yet at the brokers chosen."""
 
-    async def make() -> None:
-        async with client.Admin(nameserver) as admin:
-            await _check_new(admin, name, brokers)
-            await admin.create_topic(
-                name,
-                queues=queues,
-                permission=_letters(permission or "rw"),
-                cluster=cluster,
-                brokers=brokers or None,
-            )
+    async def make(admin: client.Admin) -> None:
+        await _check_new(admin, name, brokers)
+        await admin.create_topic(
+            name,
+            queues=queues,
+            permission=_letters(permission or "rw"),
+            cluster=cluster,
+            brokers=brokers or None,
+        )
 
-    run(make())
+    ask_admin(nameserver, make)
     output.done(
         f"created topic {name} with {output.count(queues, 'queue')} at each broker",
         {"topic": name, "queues": queues},
@@ -188,12 +193,11 @@ def update(
     if (queues, write_queues, read_queues, permission) == (None, None, None, None):
         raise click.UsageError("nothing to change: give --queues or --permission")
 
-    async def count_queues() -> set[int]:
-        async with client.Admin(nameserver) as admin:
-            return {config.write_queue_nums for config in (await admin.topic_config(name)).values()}
+    async def count_queues(admin: client.Admin) -> set[int]:
+        return {config.write_queue_nums for config in (await admin.topic_config(name)).values()}
 
     wanted = write_queues or queues
-    if wanted is not None and (present := run(count_queues())) != {wanted}:
+    if wanted is not None and (present := ask_admin(nameserver, count_queues)) != {wanted}:
         before = ", ".join(map(str, sorted(present)))
         click.echo(
             f"warning: topic {name} changes from {before} to {wanted} queues per broker, and most "
@@ -202,20 +206,17 @@ def update(
             err=True,
         )
         # A program that reads JSON can't answer, even if it was started at a terminal.
-        if not yes and not as_json and sys.stdin.isatty():
-            click.confirm(f"Change topic {name}?", abort=True, err=True)
-
-    async def change() -> None:
-        async with client.Admin(nameserver) as admin:
-            await admin.update_topic(
-                name,
-                queues=queues,
-                read_queues=read_queues,
-                write_queues=write_queues,
-                permission=None if permission is None else _letters(permission),
-            )
-
-    run(change())
+        confirm(f"Change topic {name}?", yes=yes or as_json)
+    ask_admin(
+        nameserver,
+        lambda admin: admin.update_topic(
+            name,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=None if permission is None else _letters(permission),
+        ),
+    )
     output.done(f"changed topic {name}", {"topic": name}, as_json=as_json)
 
 
@@ -226,15 +227,13 @@ def update(
 @json_option
 def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
     """Delete TOPIC and its messages at every broker."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete topic {name} and all its messages?", abort=True, err=True)
+    confirm(f"Delete topic {name} and all its messages?", yes=yes)
 
-    async def remove() -> None:
-        async with client.Admin(nameserver) as admin:
-            await admin.topic_route(name)
-            await admin.delete_topic(name)
+    async def remove(admin: client.Admin) -> None:
+        await admin.topic_route(name)
+        await admin.delete_topic(name)
 
-    run(remove())
+    ask_admin(nameserver, remove)
     output.done(f"deleted topic {name}", {"topic": name}, as_json=as_json)
 
 
@@ -244,26 +243,22 @@ def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
 @json_option
 def route(name: str, nameserver: str, as_json: bool) -> None:
     """Show which brokers have queues of TOPIC, as the name server tells clients."""
-
-    async def ask() -> list[dict[str, object]]:
-        async with client.Admin(nameserver) as admin:
-            found = await admin.topic_route(name)
-        addresses = {broker.broker_name: broker for broker in found.broker_datas}
-        return [
-            {
-                "broker": queue.broker_name,
-                "cluster": addresses[queue.broker_name].cluster,
-                "write_queues": queue.write_queue_nums,
-                "read_queues": queue.read_queue_nums,
-                "permission": permission_text(queue.perm),
-                "addresses": list(addresses[queue.broker_name].broker_addrs.values()),
-            }
-            for queue in sorted(found.queue_datas, key=lambda queue: queue.broker_name)
-            if queue.broker_name in addresses
-        ]
-
+    found = ask_admin(nameserver, lambda admin: admin.topic_route(name))
+    addresses = {broker.broker_name: broker for broker in found.broker_datas}
+    rows = [
+        {
+            "broker": queue.broker_name,
+            "cluster": addresses[queue.broker_name].cluster,
+            "write_queues": queue.write_queue_nums,
+            "read_queues": queue.read_queue_nums,
+            "permission": permission_text(queue.perm),
+            "addresses": list(addresses[queue.broker_name].broker_addrs.values()),
+        }
+        for queue in sorted(found.queue_datas, key=lambda queue: queue.broker_name)
+        if queue.broker_name in addresses
+    ]
     columns = ["broker", "cluster", "write_queues", "read_queues", "permission", "addresses"]
-    output.show_rows(run(ask()), columns, as_json=as_json, spare=["cluster"])
+    output.show_rows(rows, columns, as_json=as_json, spare=["cluster"])
 
 
 @topic.command(epilog="Example: pocketmq topic status orders")
@@ -272,11 +267,7 @@ def route(name: str, nameserver: str, as_json: bool) -> None:
 @json_option
 def status(name: str, nameserver: str, as_json: bool) -> None:
     """Show what each queue of TOPIC holds."""
-
-    async def ask() -> Mapping[client.MessageQueue, TopicOffset]:
-        async with client.Admin(nameserver) as admin:
-            return await admin.topic_stats(name)
-
+    found = ask_admin(nameserver, lambda admin: admin.topic_stats(name))
     rows = [
         {
             "broker": queue.broker_name,
@@ -284,9 +275,9 @@ def status(name: str, nameserver: str, as_json: bool) -> None:
             "first": held.min_offset,
             "next": held.max_offset,
             "messages": held.max_offset - held.min_offset,
-            "last_stored": moment(held.last_update_timestamp),
+            "last_stored": iso_of_ms(held.last_update_timestamp),
         }
-        for queue, held in run(ask()).items()
+        for queue, held in found.items()
     ]
     columns = ["broker", "queue", "first", "next", "messages", "last_stored"]
     output.show_rows(rows, columns, as_json=as_json, spare=["first", "next"])
@@ -300,10 +291,3 @@ def permission_text(perm: int) -> str:
     """``rw``, ``r``, ``w`` or ``none``."""
     letters = ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
     return letters or "none"
-
-
-def moment(timestamp_ms: int) -> str | None:
-    """A time as ISO 8601 in UTC; None for no time."""
-    if timestamp_ms <= 0:
-        return None
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

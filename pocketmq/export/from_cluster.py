@@ -6,12 +6,11 @@ deleted before they were read, the export ends with an error: a file with a hole
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Final
 
 import client
-from pocketmq.cli.running import choose_queues
 from pocketmq.export.writers import (
     PORTION,
     ExportError,
@@ -35,6 +34,7 @@ class ClusterSource:
     Args:
         instance: the client, open.
         selection: what is wanted.
+        queues: of which queues.
         tell: gets a sentence when a queue can't be read for a while.
     """
 
@@ -42,11 +42,13 @@ class ClusterSource:
         self,
         instance: client.Instance[bytes],
         selection: ExportSelection,
+        queues: Sequence[client.MessageQueue],
         tell: Callable[[str], None],
     ) -> None:
         self._admin = instance.admin()
         self._consumer = instance.pull_consumer(group=GROUP, on_event=self._hear)
         self._selection = selection
+        self._queues = queues
         self._tell = tell
         self._moved: client.OffsetMoved | None = None
         self._ranges: list[tuple[client.MessageQueue, int, int]] = []
@@ -57,18 +59,14 @@ class ClusterSource:
         return sum(max(0, end - begin) for _, begin, end in self._ranges)
 
     async def open(self) -> None:
-        """Find out which queues there are, and where they begin and end now.
+        """Find out where the queues begin and end now.
 
         Raises:
-            PocketMQError: the topic or a queue is not there, or nobody answers.
+            PocketMQError: a queue is not there, or nobody answers.
         """
-        selection = self._selection
-        queues = choose_queues(
-            await self._consumer.queues(selection.topic), selection.queues, selection.topic
-        )
-        for queue in queues:
-            begin = await self._place(queue, selection.begin)
-            end = await self._place(queue, selection.end)
+        for queue in self._queues:
+            begin = await self._place(queue, self._selection.begin)
+            end = await self._place(queue, self._selection.end)
             self._ranges.append((queue, begin, end))
 
     async def portions(self) -> AsyncIterator[Portion]:

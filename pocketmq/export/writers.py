@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, Protocol
 
 import client
-from pocketmq.cli.running import iso
-from pocketmq.formats import body_text
+from pocketmq.formats import body_text, iso
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression

@@ -51,9 +51,6 @@ class World:
         self._hear = on_event
         return self
 
-    async def queues(self, topic: str) -> list[client.MessageQueue]:
-        return [QUEUE]
-
     async def min_offset(self, queue: client.MessageQueue) -> int:
         return self._range[0]
 
@@ -82,7 +79,8 @@ class World:
 async def export(world: World, told: list[str] | None = None, **more: Any) -> tuple[list[int], int]:
     """Offsets of the messages given, and the numbers done; what is damaged fails the test."""
     selection = ExportSelection(topic="orders", tags=TagExpression.parse("*"), **more)
-    source = ClusterSource(world, selection, (told if told is not None else []).append)  # type: ignore[arg-type] # a stand-in
+    tell = (told if told is not None else []).append
+    source = ClusterSource(world, selection, [QUEUE], tell)  # type: ignore[arg-type] # a stand-in
     await source.open()
     offsets, passed = [], 0
     async for portion in source.portions():
@@ -131,7 +129,7 @@ async def test_places_are_held_within_the_queue() -> None:
 async def test_a_message_with_a_wrong_checksum_is_damage() -> None:
     world = World([[record(0, crc=1), record(1)]], 0, 2)
     selection = ExportSelection(topic="orders", tags=TagExpression.parse("*"))
-    source = ClusterSource(world, selection, print)  # type: ignore[arg-type] # a stand-in
+    source = ClusterSource(world, selection, [QUEUE], print)  # type: ignore[arg-type] # a stand-in
     await source.open()
     (portion,) = [portion async for portion in source.portions()]
     assert [message.offset for message in portion.messages] == [1]
