@@ -260,6 +260,11 @@ class ConsumerOptions(Options):
             )
         positive(self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages")
 
+    @property
+    def shared(self) -> bool:
+        """Whether members share the queues: after ``subscribe`` they do."""
+        return True
+
 
 def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
     """Raises UsageError for a keyword argument that ``what`` doesn't have."""

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from client import admin, instance
 from client.blocking.thread import LoopThread
 from client.consumer import pull, push
-from client.consumer.threads import SIGNALS, is_free
+from client.consumer.handler import SIGNALS, is_free
 from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.message import Receipt

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from client.consumer.outcome import Settler
@@ -32,6 +32,7 @@ from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Sink")
@@ -89,7 +90,22 @@ class Sink(Protocol):
 
 
 class FetcherOwner(Protocol):
-    """What a fetcher tells its consumer."""
+    """What a fetcher asks its owner, and reports to it.
+
+    Attributes:
+        settler: where outcomes of the messages go; None: they have none.
+    """
+
+    @property
+    def settler(self) -> Settler | None: ...
+
+    async def find_start(self, queue: MessageQueue) -> int:
+        """Where to begin when no offset was set. Raises PocketMQError."""
+        ...
+
+    def offset_to_commit(self) -> int | None:
+        """The offset to commit with the next pull; None: nothing new."""
+        ...
 
     def fetched(self, sink: Any) -> None:
         """Messages came."""
@@ -111,11 +127,6 @@ class FetcherOwner(Protocol):
 class Fetcher(Generic[T, S]):
     """Reads one queue into its sink.
 
-    Args:
-        find_start: where to begin when no offset was set; may raise PocketMQError.
-        settler: where outcomes of the messages go.
-        progress: the offset to commit with a pull; None: nothing new.
-
     Attributes:
         stalled: there was no room; it waits for ``wake``.
     """
@@ -129,22 +140,15 @@ class Fetcher(Generic[T, S]):
         options: PullOptions,
         serde: Serde[T],
         owner: FetcherOwner,
-        find_start: Callable[[MessageQueue], Awaitable[int]],
-        *,
-        settler: Settler | None = None,
-        progress: Callable[[], int | None] | None = None,
     ) -> None:
         self.expression = expression
         self.stalled = False
         self.sink = sink
-        self._settler = settler
-        self._progress = progress
         self._context = context
         self._group = group
         self._options = options
         self._serde = serde
         self._owner = owner
-        self._find_start = find_start
         self._queue = sink.queue
         self._broker_id = 0
         self._room = asyncio.Event()
@@ -155,6 +159,16 @@ class Fetcher(Generic[T, S]):
         self._carried_at = float("-inf")
         self._landed = asyncio.Event()
         self._landed.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, tasks: Supervisor) -> None:
+        """Read in a task, until ``cancel``."""
+        self._task = tasks.spawn(self.run(), f"reading {self._queue}")
+
+    def cancel(self) -> None:
+        """Read no more; ``start`` begins again."""
+        if self._task is not None:
+            self._task.cancel()
 
     @property
     def carried(self) -> bool:
@@ -192,7 +206,7 @@ class Fetcher(Generic[T, S]):
     async def _step(self) -> None:
         sink = self.sink
         if sink.next_pull is None:
-            sink.start(await self._find_start(self._queue))
+            sink.start(await self._owner.find_start(self._queue))
         while sink.full or sink.paused:
             self.stalled = True
             self._room.clear()
@@ -236,7 +250,7 @@ class Fetcher(Generic[T, S]):
     async def _request(self, offset: int) -> tuple[Command, str]:
         # Not held after trouble: that the queue can be read again is to be known at once.
         suspend = 0.0 if self._waiting else self._options.suspend
-        commit = self._progress() if self._progress and not self._broker_id else None
+        commit = None if self._broker_id else self._owner.offset_to_commit()
         header = pull_header(
             self._queue,
             self._group,
@@ -302,7 +316,7 @@ class Fetcher(Generic[T, S]):
             answer.body,
             self._queue,
             self._serde,
-            self._settler,
+            self._owner.settler,
             body_at=answer.body_at,
             tags=None if self.expression.is_all else self.expression.tags,
         )

@@ -17,15 +17,17 @@ from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import QueueReader
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
-from client.events import Start
+from client.events import Event, Start
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
 from client.rebalance.reports import Running
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
+from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
 
 _log = Log("client")
 
@@ -36,7 +38,7 @@ class GroupReading:
     Args:
         offsets: which the consumer's other commits go through too.
         forgotten: called for queues that are no longer read.
-        on_failure: called when a background task dies.
+        on_failure: called when a background task of the member dies.
     """
 
     ordered = False
@@ -93,31 +95,21 @@ class GroupReading:
             return
         member = self._make({topic: expression})
         try:
-            await member.start()
+            await member.start(self)
         except BaseException:
             await member.stop(deadline=0.0)
             raise
         self._member = member
 
     def _make(self, subscriptions: dict[str, TagExpression]) -> GroupMember:
-        options = self._options
         return GroupMember(
             self._context,
             self._group,
-            self,
-            subscriptions=subscriptions,
-            strategy=options.strategy,
-            model="clustering",
-            consume_type=ConsumeType.CONSUME_ACTIVELY,
-            start_from=options.start_from,
-            exact=options.exact,
-            on_conflict=options.on_conflict,
-            handover_timeout=options.handover_timeout,
-            tell=self._reader.tell,
-            offsets=self._offsets,
-            retry=False,
-            running=self._running,
-            on_failure=self._on_failure,
+            subscriptions,
+            self._options,
+            self._offsets,
+            Supervisor(f"member of {self._group}", on_failure=self._on_failure),
+            ConsumeType.CONSUME_ACTIVELY,
         )
 
     async def unsubscribe(self, topic: str) -> None:
@@ -148,7 +140,7 @@ class GroupReading:
     def _of(self, topic: str) -> list[MessageQueue]:
         return [queue for queue in self._reader.queues if queue.topic == topic]
 
-    # What the member tells (see ``Assignee``)
+    # What the member reports and asks (``AssignmentListener``)
 
     def gained(self, queue: MessageQueue, start: Start) -> None:
         """Read from ``start`` on."""
@@ -195,7 +187,16 @@ class GroupReading:
     def locked(self, queue: MessageQueue, held: bool) -> None:
         """Its messages are handed out with or without a lock."""
 
-    def _running(self) -> Running:
+    def tell(self, event: Event) -> None:
+        """Pass an event on to the application."""
+        self._reader.tell(event)
+
+    def blocked(self) -> list[BlockedQueue]:
+        """None: what a pull consumer can't handle stays with the application."""
+        return []
+
+    def running(self) -> Running:
+        """What administrators may ask for."""
         return Running(queues={queue: self._info(queue) for queue in self._reader.queues})
 
     def _info(self, queue: MessageQueue) -> ProcessQueueInfo:

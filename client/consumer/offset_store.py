@@ -14,7 +14,7 @@ import json
 import os
 import random
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from client.errors import PocketMQError, UsageError
 from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
@@ -23,18 +23,6 @@ from client.rebalance.starts import OffsetStore
 from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
-
-
-class Store(OffsetStore, Protocol):
-    """An offset store that may gather commits."""
-
-    async def save(self) -> None:
-        """Make what was committed last."""
-        ...
-
-    def close(self) -> None:
-        """No more is read or committed."""
-        ...
 
 
 async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> None:

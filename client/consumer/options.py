@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,3 +225,51 @@ def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
 def _one_of(name: str, value: str, *known: str) -> None:
     if value not in known:
         raise UsageError(f"{name} can't be {value!r}", hint=f"use {', '.join(known)}")
+
+
+def _check_signature(handler: Callable[..., object], group: str, *, batches: bool) -> None:
+    """Raises UsageError for a handler that can't be called with one argument."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # some builtins don't say
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(handler, "__qualname__", repr(handler))
+        what = "a list of messages" if batches else "a message"
+        raise UsageError(
+            f"the handler {name}{signature} can't be called with {what}: {error}",
+            group=group,
+            hint="give it one parameter",
+        ) from None
+
+
+def check_handler(
+    handler: object, options: PushOptions, given: Mapping[str, Any], group: str
+) -> None:
+    """Raises UsageError for a handler that can't be called, or options that contradict it."""
+    if handler is not None and not callable(handler):
+        raise UsageError(f"the handler can't be {handler!r}", group=group, hint="give a function")
+    if handler is not None:
+        _check_signature(handler, group, batches=options.batch_size > 1)
+    if options.order is not None and "max_retries" in given:
+        raise UsageError(
+            "with order= the retries are said there",
+            group=group,
+            hint="e.g. order=client.Orderly(max_retries=2)",
+        )
+    if handler is not None:
+        return
+    if options.batch_size > 1:
+        raise UsageError(
+            "batch_size needs a handler",
+            group=group,
+            hint="give handler=, or leave it out to iterate message by message",
+        )
+    if options.order is not None and not options.order.auto_commit:
+        raise UsageError(
+            "auto_commit=False needs a handler, which returns COMMIT or ROLLBACK",
+            group=group,
+            hint="give handler=; when iterating, a message is committed by its ack()",
+        )

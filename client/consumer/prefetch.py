@@ -105,6 +105,14 @@ class Prefetch(Generic[M]):
         else:
             self._chunks[-1].end = end
 
+    def pause(self) -> None:
+        """Hand out nothing until ``resume``."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+
     def move(self, offset: int) -> None:
         """The broker says to go on at ``offset``; what waits is still handed out before."""
         self.put((), 0, offset)

@@ -158,6 +158,14 @@ class ProcessQueue(Generic[M]):
         self.bytes += size
         self._newest = messages[-1].offset
 
+    def pause(self) -> None:
+        """Pull nothing and hand out nothing until ``resume``."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+
     def move(self, offset: int) -> None:
         """The broker says to go on at ``offset``; what is held is still handled."""
         self.put((), 0, offset)

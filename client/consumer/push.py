@@ -1,48 +1,55 @@
 """The push consumer: a member of a group whose messages come to a handler, or to ``async for``.
 
-What it is made of: the ``GroupMember`` says which queues are its own, the ``Intake`` reads them, a
-way (``Concurrent`` or ``InOrder``) hands messages to the handler and carries out what became of
-them. This object only ties them together, from ``start`` to ``stop``.
+The ``GroupMember`` decides which queues are its own, ``AssignedQueues`` reads them, and a
+``Dispatcher`` (concurrent or orderly) hands messages to the handler and carries out what became of
+them. This object ties them together, from ``start`` to ``stop``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, check_arguments
-from client.consumer.engine import ConsumerEngine
+from client.consumer.assigned_queue import AssignedQueues
+from client.consumer.concurrent import ConcurrentDispatcher
+from client.consumer.handler import MessageHandler, on_stop_signal
+from client.consumer.offset_store import BrokerOffsets, LocalOffsets, default_file
 from client.consumer.options import (
     Handler,
     PushArguments,
     PushOptions,
     Subscribe,
     Tags,
+    check_handler,
     expression_of,
     subscriptions_of,
 )
+from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.received import ReceivedMessage
-from client.consumer.threads import on_stop_signal
+from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
-from client.events import ConsumptionPaused
+from client.events import ConsumerFailed, ConsumptionPaused, Event
 from client.interceptors import show
 from client.lifecycle import Lifecycle, LifecycleState
-from client.limits import CLOSE_TIMEOUT
+from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from client.offsets import Offsets
 from client.positions import Duration, check_group, seconds
+from client.rebalance.member import GroupMember
+from client.rebalance.starts import OffsetStore
 from client.serde import Serde, raw
 from remoting.log import Log
-from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
 
 T = TypeVar("T")
 
 _log = Log("client")
-
-_ALL = TagExpression.parse("*")
 
 
 class PushConsumer(Generic[T]):
@@ -116,7 +123,7 @@ class PushConsumer(Generic[T]):
         self._handler = handler
         self._serde = serde
         self._options = PushOptions.gather(options)
-        _check_handler(handler, self._options, options, group)
+        check_handler(handler, self._options, options, group)
         self._life = Lifecycle("consumer")
         self._joined = False
         self._closing: asyncio.Task[None] | None = None
@@ -162,26 +169,75 @@ class PushConsumer(Generic[T]):
     async def _join(self) -> None:
         self._context.life.check()
         self._ended = asyncio.Event()
-        self._engine: ConsumerEngine[T] = ConsumerEngine(
-            self._context,
-            self.group,
-            self._subscribed,
-            self._handler,
-            self._serde,
-            self._options,
-            self._died,
-        )
+        self._make_parts()
         self._life.state = LifecycleState.OPEN
         self._context.add_part(self)
         try:
-            await self._engine.start()
+            await self._member.start(self._dispatcher)
         except BaseException:
             await self.stop(0.0)
             raise
+        self._tasks.spawn(self._commit_by_time(), "commits")
         self._joined = True
         if self._life.failure is not None:
             await self.stop()
             raise self._life.failure
+
+    def _make_parts(self) -> None:
+        """Raises UsageError: the strategy is unknown, or the local offsets can't be used."""
+        options, order = self._options, self._options.order
+        self._store: OffsetStore
+        if options.shared:
+            self._store = BrokerOffsets(Offsets(self._context), self.group)
+        else:
+            file = options.local_offsets
+            file = default_file(self.group) if file is None else Path(file)
+            self._store = LocalOffsets(file, self.group)
+        self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
+        try:
+            self._member = GroupMember(
+                self._context,
+                self.group,
+                self._subscribed,
+                options,
+                self._store,
+                Supervisor(f"member of {self.group}", on_failure=self._died),
+                ConsumeType.CONSUME_PASSIVELY,
+            )
+        except BaseException:
+            self._store.close()
+            raise
+        queues = self._queues = AssignedQueues(
+            self._context, self._member, options, self._serde, self._tasks, self._store, self._tell
+        )
+        handler = self._message_handler = (
+            None if self._handler is None else MessageHandler(self._handler, options, self.group)
+        )
+        self._dispatcher: ConcurrentDispatcher[T] | OrderlyDispatcher[T]
+        if order is None:
+            returns = self._returns(options.max_retries)
+            self._dispatcher = ConcurrentDispatcher(queues, handler, returns)
+        else:
+            returns = self._returns(ENDLESS if order.max_retries is None else order.max_retries)
+            self._dispatcher = OrderlyDispatcher(queues, order, handler, returns)
+
+    def _returns(self, max_retries: int) -> Returns:
+        if not self._options.shared:
+            return Unshared(self.group)
+        return SendBack(self._context, self.group, max_retries, self._tell)
+
+    async def _commit_by_time(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.commit_period)
+            await self._queues.commit_all()
+
+    def _tell(self, event: Event) -> None:
+        if self._options.on_event is None:
+            return
+        try:
+            self._options.on_event(event)
+        except Exception:  # noqa: BLE001 - the application's fault must not stop the consuming
+            _log.exception("on_event failed", group=self.group)
 
     async def run(self) -> None:
         """Serve until ``stop``, SIGTERM, SIGINT or a failure.
@@ -226,7 +282,10 @@ class PushConsumer(Generic[T]):
 
     @property
     def _within_handler(self) -> bool:
-        return self._life.state is not LifecycleState.NEW and self._engine.inside
+        if self._life.state is LifecycleState.NEW:
+            return False
+        handler = self._message_handler
+        return self._dispatcher.pool.inside or (handler is not None and handler.inside)
 
     def _begin_to_stop(self, timeout: float) -> asyncio.Task[None]:
         if self._closing is None:
@@ -249,19 +308,45 @@ class PushConsumer(Generic[T]):
     async def _close(self, timeout: float) -> None:
         self._life.state = LifecycleState.CLOSED
         self._ended.set()
+        self._dispatcher.stop()
         try:
-            await self._engine.stop(timeout)
+            await self._member.stop(deadline=asyncio.get_running_loop().time() + timeout)
+            await self._store.save()
         finally:
-            self._context.remove_part(self)
-            if self._owns_context:
-                await self._context.close()
+            try:
+                await self._close_parts()
+            finally:
+                self._context.remove_part(self)
+                if self._owns_context:
+                    await self._context.close()
 
-    def _died(self, failure: ConsumerStopped) -> None:
-        """Nothing goes on: leave the group, so that others get the queues."""
-        self._life.failure = failure
+    async def _close_parts(self) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                await self._tasks.close()
+        except TimeoutError:
+            _log.error("a handler ignores that it is cancelled", group=self.group)
+        self._store.close()
+        if self._message_handler is not None:
+            self._message_handler.close()
+
+    def _died(self, _: str, error: BaseException) -> None:
+        """A background task died: leave the group, so that others get the queues."""
+        if self._life.failure is not None:
+            return
+        if isinstance(error, ConsumerStopped):
+            stopped = error
+        else:
+            stopped = ConsumerStopped(
+                f"a background task of the consumer died: {error!r}", group=self.group
+            )
+            stopped.__cause__ = error
+        self._life.failure = stopped
+        self._tell(ConsumerFailed(self.group, stopped))
         self._ended.set()
         if self._joined:
             self._begin_to_stop(CLOSE_TIMEOUT)
+        self._dispatcher.wake()
 
     # Topics and queues
 
@@ -269,7 +354,7 @@ class PushConsumer(Generic[T]):
     def assigned(self) -> list[MessageQueue]:
         """The queues it owns at the moment, sorted; its group's retry queues are among them."""
         self._life.check()
-        return sorted(self._engine.member.owned)
+        return sorted(self._member.owned)
 
     def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
         """Consume a topic too, or other messages of it. Other members have to do the same.
@@ -279,30 +364,33 @@ class PushConsumer(Generic[T]):
         """
         self._life.check()
         expression = expression_of(topic, tags, self.group)
-        self._engine.subscribe(topic, expression)
+        known = self._member.expression(topic)
+        self._member.subscribe(topic, expression)
+        if known is not None and known != expression:
+            self._queues.subscribe(topic, expression)
         self._subscribed[topic] = expression
 
     def unsubscribe(self, topic: str) -> None:
         """Consume a topic no longer."""
         self._life.check()
-        self._engine.member.unsubscribe(topic)
+        self._member.unsubscribe(topic)
         self._subscribed.pop(topic, None)
 
     def suspend(self) -> None:
         """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
         self._life.check()
-        self._engine.suspend()
+        self._queues.suspend()
 
     @property
     def paused(self) -> ConsumptionPaused | None:
         """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
         self._life.check()
-        return self._engine.paused
+        return self._dispatcher.pool.breaker.paused
 
     def resume(self) -> None:
         """Go on after ``suspend``, or after the circuit breaker has paused it."""
         self._life.check()
-        self._engine.resume()
+        self._dispatcher.resume()
 
     # Iteration
 
@@ -336,60 +424,12 @@ class PushConsumer(Generic[T]):
                 raise self._life.failure
             if self._life.state is LifecycleState.CLOSED:
                 raise StopAsyncIteration
-            message = self._engine.iteration.take()
+            message = self._dispatcher.next_message()
             if message is not None:
                 if self._options.interceptors:
                     show((message,), self._options.interceptors)
                 return message
-            await self._engine.iteration.wait()
-
-
-def _check_signature(handler: Callable[..., object], group: str, *, batches: bool) -> None:
-    """Raises UsageError for a handler that can't be called with one argument."""
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):
-        return  # some builtins don't say
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        name = getattr(handler, "__qualname__", repr(handler))
-        what = "a list of messages" if batches else "a message"
-        raise UsageError(
-            f"the handler {name}{signature} can't be called with {what}: {error}",
-            group=group,
-            hint="give it one parameter",
-        ) from None
-
-
-def _check_handler(
-    handler: object, options: PushOptions, given: Mapping[str, Any], group: str
-) -> None:
-    """Raises UsageError for options that contradict each other."""
-    if handler is not None and not callable(handler):
-        raise UsageError(f"the handler can't be {handler!r}", group=group, hint="give a function")
-    if handler is not None:
-        _check_signature(handler, group, batches=options.batch_size > 1)
-    if options.order is not None and "max_retries" in given:
-        raise UsageError(
-            "with order= the retries are said there",
-            group=group,
-            hint="e.g. order=client.Orderly(max_retries=2)",
-        )
-    if handler is not None:
-        return
-    if options.batch_size > 1:
-        raise UsageError(
-            "batch_size needs a handler",
-            group=group,
-            hint="give handler=, or leave it out to iterate message by message",
-        )
-    if options.order is not None and not options.order.auto_commit:
-        raise UsageError(
-            "auto_commit=False needs a handler, which returns COMMIT or ROLLBACK",
-            group=group,
-            hint="give handler=; when iterating, a message is committed by its ack()",
-        )
+            await self._dispatcher.wait()
 
 
 def shared_push_consumer(

@@ -58,9 +58,9 @@ class QueueReader(Generic[T]):
         self._serde = serde
         self._tasks = tasks
         self._find_start = find_start
+        self.settler = None
         self._loop = asyncio.get_running_loop()
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
-        self._running: dict[MessageQueue, asyncio.Task[None]] = {}
         self._ready: deque[Prefetch[ReceivedMessage[T]]] = deque()
         self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
         self._waiters: set[asyncio.Future[None]] = set()
@@ -97,7 +97,7 @@ class QueueReader(Generic[T]):
     def filter(self, queue: MessageQueue, expression: TagExpression) -> None:
         """Hand out other messages from here on; what was read ahead is dropped."""
         sink = self._fetcher(queue).sink
-        self._running[queue].cancel()
+        self._fetchers[queue].cancel()
         if sink in self._ready:
             self._ready.remove(sink)
         sink.rewind()
@@ -108,8 +108,8 @@ class QueueReader(Generic[T]):
         if queue not in self._halted:
             sink = self._fetcher(queue).sink
             self._halted.add(queue)
-            self._running[queue].cancel()
-            sink.paused = True
+            self._fetchers[queue].cancel()
+            sink.pause()
             if sink in self._ready:
                 self._ready.remove(sink)
 
@@ -138,7 +138,7 @@ class QueueReader(Generic[T]):
         self._fetch(prefetch, expression)
 
     def _fetch(self, sink: Prefetch[ReceivedMessage[T]], expression: TagExpression) -> None:
-        self._fetchers[sink.queue] = Fetcher(
+        fetcher = self._fetchers[sink.queue] = Fetcher(
             self._context,
             self._group,
             sink,
@@ -146,19 +146,15 @@ class QueueReader(Generic[T]):
             self._options,
             self._serde,
             self,
-            self._find_start,
         )
-        self._run(sink.queue)
-
-    def _run(self, queue: MessageQueue) -> None:
-        self._running[queue] = self._tasks.spawn(self._fetchers[queue].run(), f"reading {queue}")
+        fetcher.start(self._tasks)
 
     def drop(self, queue: MessageQueue) -> None:
         """Read one no longer."""
         self._halted.discard(queue)
-        prefetch = self._fetchers.pop(queue).sink
-        self._running.pop(queue).cancel()
-        self._forget(prefetch)
+        fetcher = self._fetchers.pop(queue)
+        fetcher.cancel()
+        self._forget(fetcher.sink)
         self._refusals.pop(queue, None)
 
     def _forget(self, prefetch: Prefetch[ReceivedMessage[T]]) -> None:
@@ -180,22 +176,22 @@ class QueueReader(Generic[T]):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at ``offset``; a pull on its way is given up, what was read ahead dropped."""
         fetcher = self._fetcher(queue)
-        self._running[queue].cancel()
+        fetcher.cancel()
         self._forget(fetcher.sink)
         fetcher.sink.start(offset)
-        self._run(queue)
+        fetcher.start(self._tasks)
 
     def pause(self, queue: MessageQueue) -> None:
         """Hand out nothing of a queue."""
         prefetch = self._fetcher(queue).sink
-        prefetch.paused = True
+        prefetch.pause()
         if prefetch in self._ready:
             self._ready.remove(prefetch)
 
     def resume(self, queue: MessageQueue) -> None:
         """Go on with a paused queue."""
         fetcher = self._fetcher(queue)
-        fetcher.sink.paused = False
+        fetcher.sink.resume()
         fetcher.wake()
         if fetcher.sink.ready:
             self.fetched(fetcher.sink)
@@ -293,7 +289,15 @@ class QueueReader(Generic[T]):
                 found[queue] = prefetch.settled
         return found
 
-    # What fetchers tell
+    # What fetchers ask and report (``FetcherOwner``)
+
+    async def find_start(self, queue: MessageQueue) -> int:
+        """Where a queue begins for which no offset was set."""
+        return await self._find_start(queue)
+
+    def offset_to_commit(self) -> int | None:
+        """Pulls carry no commits here."""
+        return None
 
     def fetched(self, prefetch: Prefetch[Any]) -> None:
         """Messages of a queue came."""

@@ -17,9 +17,11 @@ from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
 from client.rebalance.queue_lock import LockKeeper
+from client.rebalance.reports import Running
 from client.rebalance.starts import StartOffsets
 from client.wire.backoff import Backoff
 from remoting.log import Log
+from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -51,6 +53,18 @@ class AssignmentListener(Protocol):
         """The lock of a queue that it reads was got or lost: no ordered handler starts without."""
         ...
 
+    def tell(self, event: Event) -> None:
+        """Pass an event on to the application."""
+        ...
+
+    def blocked(self) -> list[BlockedQueue]:
+        """The queues that a failing message stops, for the heartbeats."""
+        ...
+
+    def running(self) -> Running:
+        """What administrators may ask for."""
+        ...
+
 
 class AssignmentManager:
     """Takes and gives up queues for one member.
@@ -60,30 +74,27 @@ class AssignmentManager:
         shared: the members share the queues, so there are locks.
         handover_timeout: seconds that an unordered queue's lock is waited for.
         look_again: has the group looked at anew, which may change what is wanted.
-        tell: is given events.
     """
 
     def __init__(
         self,
         context: ClientContext,
         group: str,
-        assignee: AssignmentListener,
+        listener: AssignmentListener,
         tasks: Supervisor,
         starts: StartOffsets,
         *,
         shared: bool,
         handover_timeout: float,
         look_again: Callable[[], Awaitable[None]],
-        tell: Callable[[Event], None],
     ) -> None:
-        self._assignee = assignee
+        self._listener = listener
         self._look_again = look_again
         self._group = group
         self._tasks = tasks
         self._starts = starts
         self._shared = shared
         self._handover_timeout = handover_timeout
-        self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._locks = LockKeeper(context, group, tasks, self._lock_changed, self._troubled)
         self._wanted: frozenset[MessageQueue] = frozenset()
@@ -152,13 +163,13 @@ class AssignmentManager:
                 del self._taking[queue]
         self._owned[queue] = start
         _log.info("queue gained", group=self._group, queue=str(queue), start=start.text)
-        self._assignee.gained(queue, start)
-        self._tell(QueueGained(queue, start))
+        self._listener.gained(queue, start)
+        self._listener.tell(QueueGained(queue, start))
 
     async def _locked_start(self, queue: MessageQueue) -> Start:
         if not self._shared:
             return await self._start_of(queue)
-        ordered = self._assignee.ordered
+        ordered = self._listener.ordered
         while True:
             patience = None if ordered else self._handover_timeout
             if not await self._locks.acquire(queue, patience):
@@ -189,14 +200,14 @@ class AssignmentManager:
                 await asyncio.sleep(backoff.next())
             else:
                 if queue in self._complained:
-                    self._tell(QueueResumed(queue))
+                    self._listener.tell(QueueResumed(queue))
                 return start
 
     # Giving up
 
     @property
     def _drain_timeout(self) -> float:
-        return ORDERED_DRAIN_TIMEOUT if self._assignee.ordered else self._handover_timeout
+        return ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
 
     def _give_up(self, queue: MessageQueue, deadline: float) -> None:
         taking = self._taking.pop(queue, None)
@@ -216,7 +227,7 @@ class AssignmentManager:
                 self._locks.forget(queue)
             if was_read:
                 _log.info("queue lost", group=self._group, queue=str(queue))
-                self._tell(QueueLost(queue))
+                self._listener.tell(QueueLost(queue))
         finally:
             del self._giving_up[queue]
         if queue in self._wanted:
@@ -228,15 +239,15 @@ class AssignmentManager:
         """Whether the consumer has let go of it, so that another may read it."""
         try:
             async with asyncio.timeout_at(deadline + LOST_GRACE):
-                await self._assignee.lost(queue, deadline=deadline)
+                await self._listener.lost(queue, deadline=deadline)
         except TimeoutError:
             _log.error(
                 "consumer doesn't let go of a queue it has lost",
                 group=self._group,
                 queue=str(queue),
-                ordered=self._assignee.ordered,
+                ordered=self._listener.ordered,
             )
-            return not self._assignee.ordered
+            return not self._listener.ordered
         except PocketMQError as error:
             _log.warning(
                 "last commit failed, messages will be handled again",
@@ -253,8 +264,8 @@ class AssignmentManager:
             return
         if not held:
             _log.warning("queue lock lost", group=self._group, queue=str(queue))
-            self._tell(LockLost(queue))
-        self._assignee.locked(queue, held)
+            self._listener.tell(LockLost(queue))
+        self._listener.locked(queue, held)
 
     def _troubled(self, queue: MessageQueue, error: PocketMQError) -> None:
         """A queue waits because its broker can't be asked."""
@@ -265,4 +276,4 @@ class AssignmentManager:
         self._complained[queue] = now
         _log.warning("queue waits", group=self._group, queue=str(queue), error=str(error))
         if last is None:
-            self._tell(QueueWaiting(queue, error))
+            self._listener.tell(QueueWaiting(queue, error))

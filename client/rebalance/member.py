@@ -10,19 +10,19 @@ doesn't depend on another: one that fails keeps its queues and is looked at agai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Mapping
+from typing import Protocol
 
 from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
-from client.events import Event, MembersDiffer, Start, SubscriptionUnstable
+from client.events import MembersDiffer, Start, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.positions import Position
 from client.rebalance.conflicts import GroupProblemReporter, Policy, join
 from client.rebalance.group_view import GroupView, Subscribed, from_where
 from client.rebalance.hand_over import AssignmentListener, AssignmentManager
 from client.rebalance.rebalancer import Rebalancer, View
-from client.rebalance.reports import Reports, Running, consumer_status, running_info
+from client.rebalance.reports import Reports, consumer_status, running_info
 from client.rebalance.starts import OffsetStore, StartOffsets
 from client.rebalance.strategies import Sticky, Strategy, strategy_named
 from client.routes import Route
@@ -38,12 +38,37 @@ from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
-__all__ = ["AssignmentListener", "GroupMember", "Model", "OffsetStore", "Policy", "Start"]
-
-
 _log = Log("client")
 
-Model = Literal["clustering", "broadcasting"]
+
+class MemberOptions(Protocol):
+    """What a consumer's options say about its membership.
+
+    Attributes:
+        shared: the members share the queues; else each reads all (broadcasting).
+        strategy: how they share them, by name or as an object.
+        start_from, exact: where queues without an offset begin, see ``StartOffsets``.
+        on_conflict: what happens when the member contradicts the others as it joins.
+        handover_timeout: seconds that an unordered queue's new owner waits for the previous one.
+    """
+
+    @property
+    def shared(self) -> bool: ...
+
+    @property
+    def strategy(self) -> str | Strategy: ...
+
+    @property
+    def start_from(self) -> Position: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+    @property
+    def on_conflict(self) -> Policy: ...
+
+    @property
+    def handover_timeout(self) -> float: ...
 
 
 class GroupMember:
@@ -51,20 +76,11 @@ class GroupMember:
 
     Args:
         context: which has been started.
-        assignee: is told which queues to read.
         subscriptions: topic -> which messages of it.
-        strategy: by name or as an object.
-        model: ``clustering``: the members share the queues. ``broadcasting``: each reads all.
-        consume_type: what brokers tell others about it.
-        start_from, exact: where queues without an offset begin, see ``starts``.
-        on_conflict: what happens when it contradicts the other members as it joins.
-        handover_timeout: seconds that an unordered queue's new owner waits for the previous one.
-        tell: is given every event.
         offsets: where the group's progress is kept.
-        retry: whether the group's retry topic is subscribed too, when the members share the queues.
-        blocked: gives the queues that a failing message stops, for the heartbeats.
-        running: gives what administrators may ask for.
-        on_failure: called when a background task dies; the member does nothing from then.
+        tasks: owns the member's background tasks; ``stop`` closes it. When a task dies the member
+            does nothing from then.
+        consume_type: how it consumes; a push consumer reads its group's retry topic, too.
 
     Raises:
         UsageError: an argument is wrong.
@@ -74,70 +90,41 @@ class GroupMember:
         self,
         context: ClientContext,
         group: str,
-        assignee: AssignmentListener,
-        *,
         subscriptions: Mapping[str, TagExpression],
-        strategy: str | Strategy,
-        model: Model,
-        consume_type: ConsumeType,
-        start_from: Position,
-        exact: bool,
-        on_conflict: Policy,
-        handover_timeout: float,
-        tell: Callable[[Event], None],
+        options: MemberOptions,
         offsets: OffsetStore,
-        retry: bool = True,
-        blocked: Callable[[], list[BlockedQueue]] = list,
-        running: Callable[[], Running] = Running,
-        on_failure: Callable[[str, BaseException], None] | None = None,
+        tasks: Supervisor,
+        consume_type: ConsumeType,
     ) -> None:
         self.group = group
-        self.on_conflict: Policy = on_conflict
-        self.blocked = blocked
-        self._running = running
-        self._ordered = assignee.ordered
-        self._made_ms = context.clock.now_ms()
         self._context = context
-        self._shared = model == "clustering"
-        self._strategy = strategy_named(strategy)
+        self._options = options
+        self._made_ms = context.clock.now_ms()
+        self._strategy = strategy_named(options.strategy)
         self._consume_type = consume_type
-        self._start_from = start_from
-        self._tell = tell
         self._subscriptions = Subscribed(
-            group, subscriptions, context.clock.now_ms, retry=retry and self._shared
+            group,
+            subscriptions,
+            context.clock.now_ms,
+            retry=options.shared and consume_type == ConsumeType.CONSUME_PASSIVELY,
         )
-        self._tasks = Supervisor(f"member of {group}", on_failure=on_failure)
-        starts = StartOffsets(
-            context, group, offsets, start_from=start_from, exact=exact, shared=self._shared
-        )
-        self._hand_over = AssignmentManager(
+        self._tasks = tasks
+        self._starts = StartOffsets(
             context,
             group,
-            assignee,
-            self._tasks,
-            starts,
-            shared=self._shared,
-            handover_timeout=handover_timeout,
-            look_again=self._looked_again,
-            tell=tell,
+            offsets,
+            start_from=options.start_from,
+            exact=options.exact,
+            shared=options.shared,
         )
-        self._prepare_rounds()
-
-    def _prepare_rounds(self) -> None:
         self._rebalancer = Rebalancer(
-            self._strategy if self._shared else None, self._context.client_id, self.group
+            self._strategy if options.shared else None, context.client_id, group
         )
-        self._watch = GroupProblemReporter(
-            self._context,
-            self.group,
-            lambda: self._subscriptions.topics,
-            self._tell,
-            conflicts=self.on_conflict != "allow",
-        )
-        self._reports = Reports(
-            self.group, self._context.client_id, self._tell, shared=self._shared
-        )
-        self._told: dict[str, float] = {}
+        self._listener: AssignmentListener
+        self._assignments: AssignmentManager
+        self._problems: GroupProblemReporter
+        self._reports: Reports
+        self._heartbeats_asked: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._rounds: asyncio.Task[None] | None = None
@@ -146,17 +133,28 @@ class GroupMember:
     # What brokers are told
 
     @property
+    def on_conflict(self) -> Policy:
+        """What happens when it contradicts the other members as it joins."""
+        return self._options.on_conflict
+
+    def blocked(self) -> list[BlockedQueue]:
+        """Queues that a failing message stops."""
+        return self._listener.blocked()
+
+    @property
     def strategy_name(self) -> str:
         """How it shares out queues."""
         return self._strategy.name
 
     def consumer_data(self) -> ConsumerData:
         """What heartbeats say of it."""
+        shared = self._options.shared
+        model = MessageModel.CLUSTERING if shared else MessageModel.BROADCASTING
         return ConsumerData(
             group_name=self.group,
             consume_type=self._consume_type,
-            message_model=MessageModel.CLUSTERING if self._shared else MessageModel.BROADCASTING,
-            consume_from_where=from_where(self._start_from),
+            message_model=model,
+            consume_from_where=from_where(self._options.start_from),
             subscription_data_set=self._subscriptions.data(),
         )
 
@@ -167,35 +165,60 @@ class GroupMember:
         one says.
         """
         now = asyncio.get_running_loop().time()
-        last = self._told.get(address)
+        last = self._heartbeats_asked.get(address)
         await self._context.heartbeats.now(address)
-        if self._told.get(address) != last:
+        if self._heartbeats_asked.get(address) != last:
             return  # another queue of this broker has asked for the same heartbeat
         if last is not None and now - last < self._context.heartbeats.period:
             _log.warning("subscription forgotten again", group=self.group, broker=address)
-            self._tell(SubscriptionUnstable(self.group, address))
-        self._told[address] = asyncio.get_running_loop().time()
+            self._listener.tell(SubscriptionUnstable(self.group, address))
+        self._heartbeats_asked[address] = asyncio.get_running_loop().time()
 
     # Life
 
-    async def start(self) -> None:
+    async def start(self, listener: AssignmentListener) -> None:
         """Join the group and get the first queues.
+
+        Args:
+            listener: reads the queues.
 
         Raises:
             GroupConflict: the other members are not alike.
             NoNameServer: none can be reached.
             UsageError: this client has a member of the group already, or asks no name server.
         """
+        options = self._options
+        self._listener = listener
+        self._assignments = AssignmentManager(
+            self._context,
+            self.group,
+            listener,
+            self._tasks,
+            self._starts,
+            shared=options.shared,
+            handover_timeout=options.handover_timeout,
+            look_again=self._looked_again,
+        )
+        self._problems = GroupProblemReporter(
+            self._context,
+            self.group,
+            lambda: self._subscriptions.topics,
+            listener.tell,
+            conflicts=options.on_conflict != "allow",
+        )
+        self._reports = Reports(
+            self.group, self._context.client_id, listener.tell, shared=options.shared
+        )
         self._context.members.check_free(self.group)
         addresses = await self._addresses()
         for conflict in await join(self._context, self, addresses):
             _log.warning("members differ", group=self.group, conflict=str(conflict))
-            self._tell(MembersDiffer(self.group, conflict))
+            self._listener.tell(MembersDiffer(self.group, conflict))
         self._context.join(self)
         self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
-        self._tasks.spawn(self._watch.run(), "watching the group")
+        self._tasks.spawn(self._problems.run(), "watching the group")
 
     async def stop(self, *, deadline: float) -> None:
         """Give up all queues and leave the group.
@@ -208,7 +231,7 @@ class GroupMember:
             await asyncio.wait([self._rounds])
         self._end_waiting(self._waiters)
         try:
-            await self._hand_over.give_up_all(deadline)
+            await self._assignments.give_up_all(deadline)
         finally:
             await self._tasks.close()
             if self._joined:
@@ -264,7 +287,7 @@ class GroupMember:
         elif command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             self._reset(command)
         elif command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-            return consumer_status(command, self._running())
+            return consumer_status(command, self._listener.running())
         elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return command.reply(body=self._running_info())
         return None if command.is_oneway else command.reply()
@@ -272,9 +295,9 @@ class GroupMember:
     def _running_info(self) -> bytes:
         return running_info(
             self.consumer_data(),
-            self._running(),
+            self._listener.running(),
             self.owned,
-            ordered=self._ordered,
+            ordered=self._listener.ordered,
             name_servers=self._context.name_servers.addresses,
             started_ms=self._made_ms,
         )
@@ -286,7 +309,7 @@ class GroupMember:
             _log.warning("reset not understood", group=self.group, error=str(error))
             return
         _log.info("offsets reset by an administrator", group=self.group, queues=len(offsets))
-        self._hand_over.restart(
+        self._assignments.restart(
             {
                 queue: Start(offset, "reset", f"reset to {offset}")
                 for queue, offset in offsets.items()
@@ -300,14 +323,14 @@ class GroupMember:
 
     def connected(self, address: str) -> None:
         """There is a new connection to a broker."""
-        self._hand_over.connected(address)
+        self._assignments.connected(address)
 
     # Rounds
 
     @property
     def owned(self) -> frozenset[MessageQueue]:
         """The queues that the consumer reads."""
-        return self._hand_over.owned
+        return self._assignments.owned
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -316,7 +339,7 @@ class GroupMember:
 
     def holds_lock(self, queue: MessageQueue) -> bool:
         """Whether this member surely holds a queue's lock."""
-        return self._hand_over.holds_lock(queue)
+        return self._assignments.holds_lock(queue)
 
     def rebalance_soon(self) -> None:
         """Look at the group again now."""
@@ -359,13 +382,13 @@ class GroupMember:
             views[topic] = outcome if isinstance(outcome, View) else None
             if isinstance(outcome, PocketMQError):
                 failed[topic] = outcome
-        difference = self._rebalancer.difference(views, self._hand_over.held)
+        difference = self._rebalancer.difference(views, self._assignments.held)
         failed.update(difference.failed)
-        self._hand_over.change(difference.wanted)
+        self._assignments.change(difference.wanted)
         before = self._reports.members
         self._reports.round_over(views, difference, failed)
         if self._reports.members != before:
-            self._watch.soon()
+            self._problems.soon()
         self._end_waiting(waiters)
         return not failed
 
@@ -379,7 +402,7 @@ class GroupMember:
         try:
             route = await self._context.routes.to_read(topic)
             return await view.view(
-                route, shared=self._shared, owners=isinstance(self._strategy, Sticky)
+                route, shared=self._options.shared, owners=isinstance(self._strategy, Sticky)
             )
         except PocketMQError as error:
             return error

@@ -43,6 +43,14 @@ class OffsetStore(Protocol):
         """
         ...
 
+    async def save(self) -> None:
+        """Make commits last that are only gathered."""
+        ...
+
+    def close(self) -> None:
+        """No more is read or committed."""
+        ...
+
 
 class StartOffsets:
     """Finds where a group's queues begin.

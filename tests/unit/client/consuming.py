@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from client import serde
+from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
 from client.consumer.concurrent import ConcurrentDispatcher
-from client.consumer.crew import as_async, is_async
-from client.consumer.intake import AssignedQueue, AssignedQueues
+from client.consumer.handler import MessageHandler
+from client.consumer.handler_pool import HandlingLimits
 from client.consumer.options import PushOptions
-from client.consumer.orderly import OrderlyDispatcher, QueueLanes
+from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.outcome import MessageOutcome
 from client.consumer.received import ReceivedMessage, messages_of
-from client.consumer.threads import HandlerThreads
 from client.events import Start
+from client.limits import BLOCKED_LOOP
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -77,35 +78,39 @@ class Shelf:
         pass
 
 
-class Stub:
-    """A fetcher that fetches nothing."""
+class Alone:
+    """A context without a broker, and a member without a group.
 
-    expression = ALL
-    stalled = False
-    carrying = False
-    carried = False
+    Pulls come no further than to ask for a route; ``asked`` counts them.
+    """
 
-    def __init__(self) -> None:
-        self.woken = 0
+    group = "g"
 
-    async def landed(self) -> None:
-        """No pull is on its way."""
+    def __init__(self, events: list[Any]) -> None:
+        self.locks: dict[MessageQueue, bool] = {}
+        self.asked = 0
+        self.routes = self.clock = self
+        self._events = events
 
-    def wake(self) -> None:
-        self.woken += 1
+    async def to_read(self, _: str) -> Any:
+        self.asked += 1
+        await asyncio.Event().wait()
 
+    def now_ms(self) -> int:
+        return 42
 
-class HandFed(AssignedQueues[bytes]):
-    """An intake whose messages a test puts in."""
+    def heartbeat_soon(self) -> None:
+        self._events.append("blocked")
 
-    def _fetch(self, held: AssignedQueue[bytes], expression: TagExpression) -> None:
-        stub: Any = Stub()
-        held.fetcher = stub
-        held.fetching = self._tasks.spawn(asyncio.sleep(3600), "no fetching")
+    def expression(self, _: str) -> TagExpression:
+        return ALL
+
+    def holds_lock(self, queue: MessageQueue) -> bool:
+        return self.locks.get(queue, True)
 
 
 class Works:
-    """AssignedQueues, way and workers of one consumer.
+    """Assigned queues, dispatcher and workers of one consumer.
 
     Args:
         handler: None: messages are taken by the test.
@@ -117,6 +122,7 @@ class Works:
         handler: Callable[[Any], object] | None,
         *,
         kept_pause: float = 0.01,
+        blocked_loop: float = BLOCKED_LOOP,
         **options: Any,
     ) -> None:
         self.options = PushOptions(**options)
@@ -124,55 +130,34 @@ class Works:
         self.events: list[Any] = []
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Supervisor("test", on_failure=lambda _, e: self.failure.set_result(e))
-        self.locks: dict[MessageQueue, bool] = {}
-        instance: Any = None
-        self.intake = HandFed(
-            instance, "g", self.options, serde.raw, self.tasks, self.shelf, self.events.append
+        alone: Any = Alone(self.events)
+        self.alone = alone
+        self.locks = self.alone.locks
+        self.queues: AssignedQueues[bytes] = AssignedQueues(
+            alone, alone, self.options, serde.raw, self.tasks, self.shelf, self.events.append
         )
-        call, cancels, threads = None, True, None
-        if handler is not None:
-            cancels = is_async(handler)
-            if not cancels:
-                threads = HandlerThreads("test", self.options.concurrency)
-            batches = self.options.batch_size > 1
-            call = as_async(handler, threads, self.options.interceptors, batches=batches)
-        self.threads = threads
-        common = (self.options, self.tasks, "g", call, self.shelf)
+        self.handler = None if handler is None else MessageHandler(handler, self.options, "test")
+        limits = HandlingLimits(kept_pause=kept_pause, blocked_loop=blocked_loop)
+        self.dispatcher: ConcurrentDispatcher[bytes] | OrderlyDispatcher[bytes]
         if self.options.order is None:
-            self.way: ConcurrentDispatcher[bytes] | OrderlyDispatcher[bytes] = ConcurrentDispatcher(
-                self.intake, *common, cancels=cancels, kept_pause=kept_pause
-            )
+            self.dispatcher = ConcurrentDispatcher(self.queues, self.handler, self.shelf, limits)
         else:
-            lanes: QueueLanes[bytes] = QueueLanes(
-                self.intake, self.tasks, self.shelf, lambda queue: self.locks.get(queue, True)
+            self.dispatcher = OrderlyDispatcher(
+                self.queues, self.options.order, self.handler, self.shelf, limits
             )
-            self.way = OrderlyDispatcher(
-                self.intake,
-                self.options,
-                self.options.order,
-                *common[1:],
-                lanes,
-                cancels=cancels,
-                now_ms=lambda: 42,
-                on_blocked=lambda: self.events.append("blocked"),
-                kept_pause=kept_pause,
-            )
-        self.intake.on_ready = self.way.crew.wake
 
     def gain(self, queue: MessageQueue = QUEUE, start: int = 0) -> AssignedQueue[bytes]:
-        held = self.intake.gain(queue, Start(start, "stored", ""), ALL)
-        self.way.gained(held)
-        return held
+        return self.queues.gain(queue, Start(start, "stored", ""))
 
     def put(
         self, held: AssignedQueue[bytes], *offsets: int, times: int = 0
     ) -> list[ReceivedMessage[bytes]]:
         """An answer with these messages comes."""
-        queue = held.queue.queue
+        queue = held.queue
         body = b"".join(record(offset, queue, times=times) for offset in offsets)
         messages = messages_of(body, queue, serde.raw, held)
-        held.queue.put(messages, len(body), offsets[-1] + 1)
-        self.intake.fetched(held.queue)
+        held.process_queue.put(messages, len(body), offsets[-1] + 1)
+        held.fetched(held.process_queue)
         return messages
 
     def returned(self) -> list[int]:
@@ -180,8 +165,8 @@ class Works:
 
     async def close(self) -> None:
         await self.tasks.close()
-        if self.threads is not None:
-            self.threads.close()
+        if self.handler is not None:
+            self.handler.close()
 
 
 @asynccontextmanager

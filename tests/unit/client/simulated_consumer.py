@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from client.events import Event, Start
 from client.offsets import Offsets
 from client.rebalance.member import GroupMember
+from client.rebalance.reports import Running
+from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
     from tests.unit.client.world import SimulatedClient
@@ -44,8 +48,7 @@ class SimulatedConsumer:
             topics = dict.fromkeys(topics, "*")
         self.options: dict[str, Any] = {
             "strategy": "AVG",
-            "model": "clustering",
-            "consume_type": ConsumeType.CONSUME_PASSIVELY,
+            "shared": True,
             "start_from": 0,
             "exact": False,
             "on_conflict": "reject",
@@ -53,19 +56,21 @@ class SimulatedConsumer:
             **options,
         }
         self.topics = {topic: TagExpression.parse(text) for topic, text in topics.items()}
+        self.tasks = Supervisor("member")
         self.member: GroupMember | None = None
 
     async def start(self) -> SimulatedConsumer:
+        self.tasks = Supervisor("member")
         self.member = GroupMember(
             self.client,  # type: ignore[arg-type] # what it needs of an instance
             self.group,
+            self.topics,
+            SimpleNamespace(**self.options),
             self,
-            subscriptions=self.topics,
-            tell=self.events.append,
-            offsets=self,
-            **self.options,
+            self.tasks,
+            ConsumeType.CONSUME_PASSIVELY,
         )
-        await self.member.start()
+        await self.member.start(self)
         return self
 
     async def stop(self, timeout: float = 1.0) -> None:
@@ -76,12 +81,21 @@ class SimulatedConsumer:
 
     async def crash(self, *, quietly: bool = False) -> None:
         assert self.member is not None
-        await self.member._tasks.close()
+        await self.tasks.close()
         self.member = None
         self.reading.clear()
         await self.client.crash(quietly=quietly)
 
-    # Assignee
+    # AssignmentListener
+
+    def tell(self, event: Event) -> None:
+        self.events.append(event)
+
+    def blocked(self) -> list[BlockedQueue]:
+        return []
+
+    def running(self) -> Running:
+        return Running()
 
     def gained(self, queue: MessageQueue, start: Start) -> None:
         assert queue not in self.reading
@@ -108,6 +122,12 @@ class SimulatedConsumer:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         await self._offsets.commit(queue, self.group, offset)
+
+    async def save(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

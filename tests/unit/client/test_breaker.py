@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from client.consumer.iteration import Iteration
 from client.consumer.options import Orderly, PushOptions
 from client.consumer.outcome import COMMIT, OutcomeKind
 from client.errors import DeadLetter, RetryLater, UsageError
@@ -57,7 +56,7 @@ class Handler:
 
 async def settled(works: Works) -> None:
     """Wait until nobody is handling anything."""
-    await eventually(lambda: not any(held.handling for held in works.intake))
+    await eventually(lambda: not any(held.handling for held in works.queues))
 
 
 def paused(works: Works) -> list[ConsumptionPaused]:
@@ -80,29 +79,29 @@ async def test_a_handler_that_fails_for_every_message_empties_no_queue(
     await eventually(lambda: paused(works))
     await settled(works)
     [event] = paused(works)
-    assert works.intake.breaker.paused is event
+    assert works.dispatcher.pool.breaker.paused is event
     assert (event.group, event.failures, type(event.error)) == ("g", LIMIT, KeyError)
     assert event.reason.startswith(f"the handler failed for {LIMIT} messages in a row with KeyErr")
     assert "test_breaker.py:" in event.reason
     # Of those in flight at the trip none was sent back; all that stay wait here in order.
     sent_back = sorted(works.returned())
     assert len(sent_back) == LIMIT - 1
-    assert held.queue.messages == 100 - len(sent_back)
-    assert held.queue.commit_point == min(set(range(100)) - set(sent_back))
+    assert held.process_queue.messages == 100 - len(sent_back)
+    assert held.process_queue.commit_point == min(set(range(100)) - set(sent_back))
     calls = len(handler.called)
 
     handler.broken = False
     works.put(held, 100)
     await asyncio.sleep(0)
     assert len(handler.called) == calls
-    works.intake.resume()
-    assert works.intake.breaker.paused is None
-    await eventually(lambda: held.queue.messages == 0)
+    works.dispatcher.resume()
+    assert works.dispatcher.pool.breaker.paused is None
+    await eventually(lambda: held.process_queue.messages == 0)
     assert sorted([*handler.done, *sent_back]) == list(range(101))
     if "orderly" in kind:
         assert handler.done == list(range(LIMIT - 1, 101))
     assert len(paused(works)) == 1
-    assert held.queue.commit_point == 101
+    assert held.process_queue.commit_point == 101
 
 
 async def test_a_message_that_stayed_counts_no_retry(make: Make):
@@ -118,8 +117,8 @@ async def test_a_message_that_stayed_counts_no_retry(make: Make):
     works.put(held, 0)
     await eventually(lambda: paused(works))
     await settled(works)
-    works.intake.resume()
-    await eventually(lambda: held.queue.messages == 0)
+    works.dispatcher.resume()
+    await eventually(lambda: held.process_queue.messages == 0)
     assert retries == [0, 0]
     assert not works.returned()
 
@@ -134,10 +133,10 @@ async def test_a_failing_batch_counts_once(make: Make, order: Any):
     await settled(works)
     assert handler.called == [0, 4, 8]
     assert works.returned() == list(range(8))
-    assert held.queue.commit_point == 8
+    assert held.process_queue.commit_point == 8
     handler.broken = False
-    works.intake.resume()
-    await eventually(lambda: held.queue.messages == 0)
+    works.dispatcher.resume()
+    await eventually(lambda: held.process_queue.messages == 0)
     assert sorted(handler.done) == list(range(8, 40))
 
 
@@ -159,35 +158,33 @@ async def test_a_handler_that_commits_by_itself_is_paused_too(make: Make):
     await settled(works)
     assert works.returned() == [0]
     broken = False
-    works.intake.resume()
-    await eventually(lambda: held.queue.messages == 0)
+    works.dispatcher.resume()
+    await eventually(lambda: held.process_queue.messages == 0)
     assert done == [1, 2, 3]
 
 
 @pytest.mark.parametrize("order", [None, AT_ONCE], ids=["concurrent", "orderly"])
 async def test_so_does_iteration(make: Make, order: Any):
     works = make(None, order=order, breaker=3)
-    iteration = Iteration(works.intake, works.way, works.tasks)
-    works.intake.on_ready = iteration.wake
     held = works.gain()
     works.put(held, *range(10))
     for _ in range(3):
-        message = iteration.take()
+        message = works.dispatcher.next_message()
         assert message is not None
         async with message:
             raise ValueError("a bug")
         await settled(works)
     assert len(paused(works)) == 1
-    assert iteration.take() is None
+    assert works.dispatcher.next_message() is None
     assert works.returned() == [0, 1]
-    works.intake.resume()
+    works.dispatcher.resume()
     await asyncio.sleep(0)
     again = []
-    while (message := iteration.take()) is not None:
+    while (message := works.dispatcher.next_message()) is not None:
         again.append(message.offset)
         message.ack()
     assert again == list(range(2, 10))
-    assert held.queue.commit_point == 10
+    assert held.process_queue.commit_point == 10
 
 
 def other_line() -> None:
@@ -249,7 +246,7 @@ async def test_a_success_in_the_middle_of_a_run_begins_the_count_anew(make: Make
     works = make(handle, breaker=3, concurrency=1)
     held = works.gain()
     works.put(held, *range(30))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert not paused(works)
 
 
@@ -287,8 +284,8 @@ async def test_outcomes_that_a_handler_decided_are_carried_out_while_paused(make
     await eventually(lambda: len(works.returned()) == 2)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
     assert verdicts == {0: OutcomeKind.DEAD_LETTER, 4: OutcomeKind.RETRY}
-    assert held.queue.commit_point == 2
-    assert held.queue.messages == 7
+    assert held.process_queue.commit_point == 2
+    assert held.process_queue.messages == 7
 
 
 async def test_it_can_be_turned_off(make: Make):
@@ -296,7 +293,7 @@ async def test_it_can_be_turned_off(make: Make):
     works = make(handler.handle, breaker=None)
     held = works.gain()
     works.put(held, *range(100))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert len(works.returned()) == 100
     assert not works.events
 
@@ -316,8 +313,8 @@ async def test_threads_that_fail_after_the_trip_keep_their_messages(make: Make):
     release.set()
     await settled(works)
     assert len(works.returned()) == 1
-    assert held.queue.commit_point == 0
-    assert held.queue.messages == 19
+    assert held.process_queue.commit_point == 0
+    assert held.process_queue.messages == 19
 
 
 def test_the_limit_comes_from_arguments_and_the_environment():

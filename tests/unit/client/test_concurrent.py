@@ -34,10 +34,10 @@ async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, *range(200))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert got == list(range(200))
     assert len(tasks) == 1
-    assert held.queue.commit_point == 200
+    assert held.process_queue.commit_point == 200
 
 
 async def test_as_many_handlers_wait_as_concurrency_allows(make: Make):
@@ -55,7 +55,7 @@ async def test_as_many_handlers_wait_as_concurrency_allows(make: Make):
     works.put(held, *range(20))
     await eventually(lambda: running == 7)
     release.set()
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert most == 7
 
 
@@ -69,10 +69,10 @@ async def test_the_commit_point_waits_for_the_slowest(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, *range(10))
-    await eventually(lambda: held.queue.messages == 1)
-    assert held.queue.commit_point == 3
+    await eventually(lambda: held.process_queue.messages == 1)
+    assert held.process_queue.commit_point == 3
     release.set()
-    await eventually(lambda: held.queue.commit_point == 10)
+    await eventually(lambda: held.process_queue.commit_point == 10)
 
 
 async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
@@ -91,7 +91,7 @@ async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert seen == ["timed out", "grouped"]
 
 
@@ -104,7 +104,7 @@ async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
     works = make(handle, batch_size=32)
     held = works.gain()
     works.put(held, *range(70))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert [len(batch) for batch in batches] == [32, 32, 6]
 
 
@@ -115,7 +115,7 @@ async def test_changing_the_list_changes_nothing(make: Make):
     works = make(handle, batch_size=3)
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.commit_point == 3)
+    await eventually(lambda: held.process_queue.commit_point == 3)
 
 
 async def test_a_plain_function_runs_in_a_thread(make: Make):
@@ -131,7 +131,7 @@ async def test_a_plain_function_runs_in_a_thread(make: Make):
     works = make(handle, concurrency=3)
     held = works.gain()
     works.put(held, *range(10))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert threading.get_ident() not in threads
     assert len(threads) <= 3
     assert sorted(works.returned()) == [1, 2]
@@ -147,19 +147,18 @@ async def test_a_plain_function_that_gives_an_awaitable_has_it_awaited(make: Mak
     works = make(give)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert sorted(got) == [0, 1]
 
 
 async def test_a_handler_that_blocks_the_loop_is_told_of(
-    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.0)
     got: list[int] = []
-    works = make(recorder(got))
+    works = make(recorder(got), blocked_loop=0.0)
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert isinstance(works.events[0], LoopBlocked)
     assert "make it a plain def" in caplog.text
 
@@ -192,18 +191,24 @@ async def test_handlers_that_never_wait_let_the_rest_of_the_program_run(make: Ma
     for beats in range(5):  # noqa: B007 - how often it came to the turn is what counts
         await asyncio.sleep(0)
     stop = True
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert beats == 4
 
 
 async def test_room_that_comes_free_wakes_the_fetcher(make: Make):
-    got: list[int] = []
-    works = make(recorder(got))
+    release, started = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Any) -> None:
+        started.set()
+        await release.wait()
+
+    works = make(handle, prefetch_messages=2)
     held = works.gain()
-    held.fetcher.stalled = True
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
-    assert held.fetcher.woken > 0  # type: ignore[attr-defined] # it is the stub
+    await started.wait()
+    assert works.alone.asked == 0
+    release.set()
+    await eventually(lambda: works.alone.asked == 1)
 
 
 async def test_a_lost_queue_lets_its_handler_finish(make: Make):
@@ -217,12 +222,12 @@ async def test_a_lost_queue_lets_its_handler_finish(make: Make):
     held = works.gain()
     works.put(held, 0, 1, 2)
     await started.wait()
-    works.intake.stop(held)
+    held.drain()
     loop = asyncio.get_running_loop()
     waiting = asyncio.create_task(held.until(lambda: not held.handling, loop.time() + 10))
     release.set()
     assert await waiting
-    assert held.queue.commit_point == 1
+    assert held.process_queue.commit_point == 1
 
 
 async def test_a_handler_that_outlives_its_queue_no_longer_counts(make: Make):
@@ -239,12 +244,9 @@ async def test_a_handler_that_outlives_its_queue_no_longer_counts(make: Make):
     held = works.gain()
     works.put(held, 0)
     await started.wait()
-    works.intake.stop(held)
-    loop = asyncio.get_running_loop()
-    assert not await held.until(lambda: not held.handling, loop.time())
-    assert works.way.crew.abandon(held) == 1
-    works.intake.forget(held)
+    await works.dispatcher.lost(held.queue, deadline=asyncio.get_running_loop().time())
     await asyncio.sleep(0)
+    assert not held.handling
     assert not works.shelf.returned
     other = works.gain()
     works.put(other, 0)
@@ -254,12 +256,12 @@ async def test_suspended_nothing_is_handed_out_until_it_is_resumed(make: Make):
     got: list[int] = []
     works = make(recorder(got))
     held = works.gain()
-    works.intake.suspend()
+    works.queues.suspend()
     works.put(held, 0)
     for _ in range(5):
         await asyncio.sleep(0)
     assert got == []
-    works.intake.resume()
+    works.queues.resume()
     await eventually(lambda: got == [0])
 
 
@@ -286,11 +288,11 @@ async def test_interceptors_stand_around_the_handler_the_first_outermost(make: M
     works = make(handle, interceptors=[Around("a"), Around("b")])
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert seen == [("a", [0]), ("b", [0]), "handler"]
     seen.clear()
     works.put(held, 1)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert seen[3:] == [("b", "failed"), ("a", "failed")]
     assert works.returned() == [1]
 
@@ -304,5 +306,5 @@ async def test_an_interceptor_may_skip_the_handler(make: Make):
     works = make(recorder(got), interceptors=[Skip()])
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.queue.commit_point == 1)
+    await eventually(lambda: held.process_queue.commit_point == 1)
     assert got == []

@@ -55,7 +55,7 @@ async def test_raising_sends_the_message_back_and_no_other(
     works = make(handle)
     held = works.gain()
     works.put(held, *range(5))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert sorted(got) == [0, 1, 3, 4]
     [(offset, outcome)] = works.shelf.returned
     assert (offset, outcome.verdict, outcome.delay_level) == (2, verdict, level)
@@ -73,10 +73,10 @@ async def test_a_message_that_can_not_be_sent_back_is_handled_again(make: Make):
     works.shelf.works = False
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert got[:3] == [(0, 0), (1, 0), (2, 0)]
     assert got[3:] == [(1, 1), (1, 2), (1, 3)]
-    assert held.queue.commit_point == 3
+    assert held.process_queue.commit_point == 3
 
 
 async def test_settling_within_the_handler_counts(make: Make):
@@ -94,10 +94,10 @@ async def test_settling_within_the_handler_counts(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0, 1, 2, 3, 4)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     levels = {offset: outcome.delay_level for offset, outcome in works.shelf.returned}
     assert levels == {1: 2, 2: -1}
-    assert not held.queue.outcomes
+    assert not held.process_queue.outcomes
 
 
 async def test_settling_twice_raises(make: Make):
@@ -116,7 +116,7 @@ async def test_settling_twice_raises(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert not works.shelf.returned
     with pytest.raises(AlreadySettled):
         late[0].ack()
@@ -129,9 +129,9 @@ async def test_a_message_that_does_not_inflate_is_retried_as_any_other_failure(m
     works = make(handle)
     held = works.gain()
     body = record(0, QUEUE, sys_flag=COMPRESSED)
-    held.queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
-    works.intake.fetched(held.queue)
-    await eventually(lambda: held.queue.messages == 0)
+    held.process_queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
+    held.fetched(held.process_queue)
+    await eventually(lambda: held.process_queue.messages == 0)
     [(_, outcome)] = works.shelf.returned
     assert isinstance(outcome.error, UnreadableMessage)
 
@@ -146,7 +146,7 @@ async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Mak
     works = make(handle, batch_size=4)
     held = works.gain()
     works.put(held, 0, 1, 2, 3)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
     assert verdicts == {1: OutcomeKind.DEAD_LETTER, 2: OutcomeKind.RETRY, 3: OutcomeKind.RETRY}
 
@@ -164,7 +164,7 @@ async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: 
     works.shelf.works = False
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert batches == [[0, 1, 2], [1], [2]]
 
 
@@ -177,7 +177,7 @@ async def test_nonsense_returned_is_done_and_said_once(
     works = make(handle)
     held = works.gain()
     works.put(held, *range(5))
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert not works.shelf.returned
     assert caplog.text.count("what the handler returns means nothing") == 1
 
@@ -198,12 +198,12 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried
     works = make(handle, concurrency=1, consume_timeout=0.02)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.messages == 0)
+    await eventually(lambda: held.process_queue.messages == 0)
     assert (cancelled, got, works.returned()) == ([0], [1], [0])
     assert works.shelf.returned[0][1].delay_level == 3
     [event] = works.events
     assert isinstance(event, HandlerTimedOut)
-    assert (event.queue, event.offset, event.messages) == (held.queue.queue, 0, 1)
+    assert (event.queue, event.offset, event.messages) == (held.queue, 0, 1)
 
 
 async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(make: Make):
@@ -220,7 +220,7 @@ async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(m
     held = works.gain()
     works.put(held, 0, 1)
     try:
-        await eventually(lambda: held.queue.messages == 0)
+        await eventually(lambda: held.process_queue.messages == 0)
         assert (got, works.returned()) == ([1], [0])
     finally:
         release.set()

@@ -61,6 +61,11 @@ class Broker:
         assert answer is not None
         return answer
 
+    settler = None
+
+    def offset_to_commit(self) -> None:
+        """Pulls carry no commits here."""
+
     def fetched(self, _: Any) -> None:
         if not self._woken.done():
             self._woken.set_result(None)
@@ -85,7 +90,7 @@ async def test_who_waits_at_a_queues_end_is_served_before_more_is_asked_for(
     broker: Any = Broker(messages)
     sink: ProcessQueue[Any] = ProcessQueue(QUEUE, max_messages=100, max_bytes=100_000)
     sink.start(0)
-    reading = Fetcher(broker, "g", sink, ALL, PushOptions(), serde.raw, broker, broker)
+    reading = Fetcher(broker, "g", sink, ALL, PushOptions(), serde.raw, broker)
     waiting = asyncio.create_task(broker.wait())
     running = asyncio.create_task(reading.run())
     await broker.exhausted.wait()

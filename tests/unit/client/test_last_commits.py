@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 
 from client import serde
+from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
 from client.consumer.commits import OffsetCommits
 from client.consumer.fetcher import Fetcher
-from client.consumer.intake import AssignedQueues
 from client.consumer.offset_store import commit_last
 from client.consumer.options import PushOptions
 from client.consumer.process_queue import ProcessQueue
 from client.errors import Unavailable
+from client.events import Start
 from client.limits import CARRIED_COMMIT, FIRST_COMMIT_TRIES, LAST_COMMIT_TIMEOUT
 from client.offsets import Offsets
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
-from tests.unit.client.consuming import ALL, QUEUE, HandFed, Shelf
+from tests.unit.client.consuming import ALL, QUEUE, Alone, Shelf
 from tests.virtual_time import virtual
 
 
@@ -76,9 +77,18 @@ class Pulls:
 def fetcher(pulls: Any, *, commit: int | None) -> Fetcher[bytes, ProcessQueue[Any]]:
     sink: ProcessQueue[Any] = ProcessQueue(QUEUE, max_messages=100, max_bytes=10_000)
     sink.start(7)
-    return Fetcher(
-        pulls, "g", sink, ALL, PushOptions(), serde.raw, pulls, pulls, progress=lambda: commit
+    pulls.offset_to_commit = lambda: commit
+    return Fetcher(pulls, "g", sink, ALL, PushOptions(), serde.raw, pulls)
+
+
+def assigned(tasks: Supervisor, store: Shelf, start: Start) -> AssignedQueue[bytes]:
+    """A queue that is read, but of which no pull is answered."""
+    alone: Any = Alone([])
+    queues: AssignedQueues[bytes] = AssignedQueues(
+        alone, alone, PushOptions(), serde.raw, tasks, store, lambda _: None
     )
+    queues.serve(lambda: None)
+    return queues.gain(QUEUE, start)
 
 
 @virtual
@@ -99,15 +109,12 @@ async def test_a_broker_that_stays_away_is_given_up() -> None:
 @virtual
 async def test_commits_of_a_queue_are_made_one_after_the_other() -> None:
     tasks, store = Supervisor("test"), Slow()
-    intake: AssignedQueues[bytes] = HandFed(
-        None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
-    )
-    held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="stored"), ALL)
-    held.queue.put((), 0, 10)
-    older = asyncio.create_task(intake.commit_all())
+    held = assigned(tasks, store, Start(0, "stored", ""))
+    held.process_queue.put((), 0, 10)
+    older = asyncio.create_task(held.commit())
     await asyncio.sleep(0)
-    held.queue.put((), 0, 20)
-    await intake.commit_last(held)
+    held.process_queue.put((), 0, 20)
+    await held.commit_last()
     await older
     assert store.offsets == {QUEUE: 20}
     await tasks.close()
@@ -260,13 +267,10 @@ async def test_the_last_commit_comes_after_an_automatic_one_on_its_way() -> None
 @virtual
 async def test_no_pull_carries_a_queues_first_commit() -> None:
     tasks, store = Supervisor("test"), Shelf()
-    intake: AssignedQueues[bytes] = HandFed(
-        None, "g", PushOptions(), serde.raw, tasks, store, lambda _: None
-    )
-    held = intake.gain(QUEUE, SimpleNamespace(offset=0, reason="end"), ALL)
-    held.queue.put((), 0, 10)
-    assert intake._progress(held) is None
-    await intake.commit_all()
-    held.queue.put((), 0, 20)
-    assert intake._progress(held) == 20
+    held = assigned(tasks, store, Start(0, "end", ""))
+    held.process_queue.put((), 0, 10)
+    assert held.offset_to_commit() is None
+    await held.commit()
+    held.process_queue.put((), 0, 20)
+    assert held.offset_to_commit() == 20
     await tasks.close()

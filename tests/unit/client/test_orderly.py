@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from client.consumer.options import Orderly
-from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.outcome import COMMIT, ROLLBACK, OutcomeKind
 from client.errors import ConsumerStopped, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, QueueBlocked
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.consuming import QUEUE, Works, eventually, recorder
+from tests.unit.client.consuming import QUEUE, Works, eventually, making, recorder
+from tests.virtual_time import virtual
 
 Make = Callable[..., Works]
 
@@ -50,8 +50,7 @@ def failing(at: int, times: int, got: list[Any], *, waits: bool = False) -> Any:
 
 
 def blocked(works: Works) -> list[Any]:
-    assert isinstance(works.way, OrderlyDispatcher)
-    return works.way.blocked
+    return works.dispatcher.blocked()
 
 
 async def test_messages_come_one_at_a_time_in_order_while_queues_go_side_by_side(make: Make):
@@ -74,7 +73,7 @@ async def test_messages_come_one_at_a_time_in_order_while_queues_go_side_by_side
     for held in helds:
         works.put(held, *range(50))
         works.put(held, *range(50, 100))
-    await eventually(lambda: not any(held.queue.messages for held in helds))
+    await eventually(lambda: not any(held.process_queue.messages for held in helds))
     assert got == {"A": list(range(100)), "B": list(range(100))}
     assert together == 2
 
@@ -88,7 +87,7 @@ async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
     works = make(handle, Orderly())
     held = works.gain()
     works.put(held, *range(200))
-    await eventually(lambda: held.queue.commit_point == 200)
+    await eventually(lambda: held.process_queue.commit_point == 200)
     assert len(tasks) == 1
 
 
@@ -98,10 +97,10 @@ async def test_a_failing_message_comes_again_before_those_behind_it(make: Make, 
     works = make(failing(1, 2, got, waits=waits), Orderly(**SOON))
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.queue.commit_point == 3)
+    await eventually(lambda: held.process_queue.commit_point == 3)
     assert got == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert not works.shelf.returned
-    assert not held.queue.failures
+    assert not held.process_queue.failures
 
 
 async def test_a_handler_that_waits_is_over_once_its_message_came_well_after_failing(make: Make):
@@ -109,7 +108,7 @@ async def test_a_handler_that_waits_is_over_once_its_message_came_well_after_fai
     works = make(failing(2, 1, got, waits=True), Orderly(**SOON))
     held = works.gain()
     works.put(held, *range(4))
-    await eventually(lambda: not held.queue.messages)
+    await eventually(lambda: not held.process_queue.messages)
     assert not held.handling
 
 
@@ -118,7 +117,7 @@ async def test_after_max_retries_it_is_dead_lettered_and_the_queue_goes_on(make:
     works = make(failing(0, 99, got), Orderly(max_retries=2, **SOON))
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.commit_point == 2)
+    await eventually(lambda: held.process_queue.commit_point == 2)
     assert got == [(0, 0), (0, 1), (0, 2), (1, 0)]
     [(offset, outcome)] = works.shelf.returned
     assert (offset, outcome.verdict) == (0, OutcomeKind.DEAD_LETTER)
@@ -131,9 +130,9 @@ async def test_a_dead_letter_that_can_not_be_put_aside_blocks_until_it_can(make:
     held = works.gain()
     works.put(held, 0, 1)
     await eventually(lambda: len(works.shelf.returned) == 2)
-    assert held.queue.commit_point == 0
+    assert held.process_queue.commit_point == 0
     works.shelf.works = True
-    await eventually(lambda: held.queue.commit_point == 2)
+    await eventually(lambda: held.process_queue.commit_point == 2)
     assert got[-1] == (1, 0)
 
 
@@ -146,7 +145,7 @@ async def test_on_exhausted_stop_ends_the_consumer(make: Make):
     assert isinstance(error, ConsumerStopped)
     assert "failed 2 times: ValueError('not 0') (queue T/a/0, group g)" in str(error)
     assert isinstance(error.__cause__, ValueError)
-    assert held.queue.commit_point == 0
+    assert held.process_queue.commit_point == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ async def test_a_queue_may_be_blocked_for_as_long_as_it_fails(
     [report] = blocked(works)
     assert (report.topic, report.queue_id, report.offset, report.msg_id) == ("T", 0, 0, "0")
     assert (report.since_ms, report.error) == (42, "ValueError('not 0')")
-    await eventually(lambda: held.queue.commit_point == 2)
+    await eventually(lambda: held.process_queue.commit_point == 2)
     assert blocked(works) == []
     events = [event for event in works.events if isinstance(event, QueueBlocked)]
     assert [event.failures for event in events] == list(range(3, 31))
@@ -178,22 +177,20 @@ def test_rests_double_up_to_the_longest():
     assert [order.rest(n) for n in (1, 2, 3, 5, 6, 7, 10**6)] == [1, 2, 4, 16, 30, 30, 30]
 
 
-async def test_retry_later_says_how_long_the_queue_rests(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-):
-    rests: list[float] = []
+@virtual
+async def test_retry_later_says_how_long_the_queue_rests():
+    times: list[float] = []
 
     async def handle(message: Any) -> None:
+        times.append(asyncio.get_running_loop().time())
         if message.retries == 0:
             raise RetryLater(7)
 
-    works = make(handle, Orderly())
-    assert isinstance(works.way, OrderlyDispatcher)
-    monkeypatch.setattr(works.way._lanes, "rest", lambda held, lane, seconds: rests.append(seconds))
-    held = works.gain()
-    works.put(held, 0)
-    await eventually(lambda: rests)
-    assert rests == [7.0]
+    async with making() as make:
+        works = make(handle, order=Orderly())
+        works.put(works.gain(), 0)
+        await asyncio.sleep(60)
+    assert times[1] - times[0] == pytest.approx(7.0)
 
 
 async def test_a_dead_letter_goes_aside_at_once(make: Make):
@@ -204,7 +201,7 @@ async def test_a_dead_letter_goes_aside_at_once(make: Make):
     works = make(handle, Orderly())
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.queue.commit_point == 2)
+    await eventually(lambda: held.process_queue.commit_point == 2)
     assert [outcome.reason for _, outcome in works.shelf.returned] == ["bad"]
 
 
@@ -230,43 +227,42 @@ async def test_a_lock_lost_in_mid_handling_stops_the_next_message(make: Make):
         await release.wait()
 
     works = make(handle, Orderly())
-    assert isinstance(works.way, OrderlyDispatcher)
     held = works.gain()
     works.put(held, 0, 1, 2)
     await started.wait()
     works.locks[QUEUE] = False
-    works.way.locked(held, False)
+    held.lock_changed(False)
     release.set()
-    await eventually(lambda: held.queue.commit_point == 1)
-    await works.intake.commit([held])
+    await eventually(lambda: held.process_queue.commit_point == 1)
+    await held.commit()
     assert works.shelf.offsets == {}, "who has no lock must not move the group's offset"
     assert got == [0]
     works.locks[QUEUE] = True
-    works.way.locked(held, True)
+    held.lock_changed(True)
     await eventually(lambda: got == [0, 1, 2])
-    await eventually(lambda: held.queue.commit_point == 3)
-    await works.intake.commit([held])
+    await eventually(lambda: held.process_queue.commit_point == 3)
+    await held.commit()
     assert works.shelf.offsets == {QUEUE: 3}
 
 
 async def test_with_its_lock_back_it_goes_on_where_another_member_has_come_to(make: Make):
     got: list[int] = []
     works = make(recorder(got), Orderly())
-    assert isinstance(works.way, OrderlyDispatcher)
     held = works.gain()
     works.locks[QUEUE] = False
-    works.way.locked(held, False)
+    held.lock_changed(False)
     works.put(held, 0, 1, 2)
     works.shelf.offsets[QUEUE] = 2
     works.locks[QUEUE] = True
-    works.way.locked(held, True)
-    await eventually(lambda: held.queue.next_pull == 2)
+    held.lock_changed(True)
+    await eventually(lambda: held.process_queue.next_pull == 2)
     works.put(held, 2, 3)
-    await eventually(lambda: held.queue.commit_point == 4)
+    await eventually(lambda: held.process_queue.commit_point == 4)
     assert got == [2, 3]
 
 
-async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_again(make: Make):
+@virtual
+async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_again():
     got: list[tuple[int, int]] = []
 
     async def handle(message: Any) -> None:
@@ -274,15 +270,12 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_a
         if message.offset == 0 and message.retries == 0:
             await asyncio.Event().wait()
 
-    works = make(handle, Orderly(**SOON), consume_timeout=0.02)
-    held = works.gain()
-    works.put(held, 0, 1)
-    # The rest after a time-out is that of a retry asked for; here nobody waits ten seconds.
-    assert isinstance(works.way, OrderlyDispatcher)
-    lanes = works.way._lanes
-    rest = lanes.rest
-    lanes.rest = lambda held, lane, _: rest(held, lane, 0.0)  # type: ignore[method-assign] # see above
-    await eventually(lambda: held.queue.commit_point == 2)
+    async with making() as make:
+        works = make(handle, order=Orderly(**SOON), consume_timeout=0.02)
+        held = works.gain()
+        works.put(held, 0, 1)
+        await asyncio.sleep(60)
+        assert held.process_queue.commit_point == 2
     assert got == [(0, 0), (0, 1), (1, 0)]
     assert any(isinstance(event, HandlerTimedOut) for event in works.events)
 
@@ -299,7 +292,7 @@ async def test_a_batch_that_fails_comes_again_without_what_was_settled(make: Mak
     works = make(handle, Orderly(**SOON), batch_size=3)
     held = works.gain()
     works.put(held, 0, 1, 2, 3)
-    await eventually(lambda: held.queue.commit_point == 4)
+    await eventually(lambda: held.process_queue.commit_point == 4)
     assert batches == [[0, 1, 2], [1], [2], [3]]
 
 
@@ -311,7 +304,7 @@ async def test_a_handler_may_commit_and_roll_back_by_itself(make: Make):
     async def handle(message: Any) -> Any:
         nonlocal rolled_back
         got.append(message.offset)
-        points.append(held.queue.commit_point)
+        points.append(held.process_queue.commit_point)
         if message.offset == 1:
             return COMMIT
         if message.offset == 4 and not rolled_back:
@@ -322,7 +315,7 @@ async def test_a_handler_may_commit_and_roll_back_by_itself(make: Make):
     works = make(handle, Orderly(auto_commit=False, **SOON))
     held = works.gain()
     works.put(held, *range(6))
-    await eventually(lambda: held.queue.commit_point == 6)
+    await eventually(lambda: held.process_queue.commit_point == 6)
     assert got == [0, 1, 2, 3, 4, 2, 3, 4, 5]
     assert points == [0, 0, 2, 2, 2, 2, 2, 2, 2]
 
@@ -334,7 +327,7 @@ async def test_who_never_commits_is_told_when_the_queue_is_full(
     held = works.gain()
     works.put(held, 0, 1, 2)
     await eventually(lambda: "queue waits for a commit" in caplog.text)
-    assert held.queue.commit_point == 0
+    assert held.process_queue.commit_point == 0
 
 
 async def test_a_lost_queue_gives_back_what_its_handler_did_not_get_to(make: Make):
@@ -350,21 +343,19 @@ async def test_a_lost_queue_gives_back_what_its_handler_did_not_get_to(make: Mak
     held = works.gain()
     works.put(held, 0, 1, 2)
     await started.wait()
-    works.intake.stop(held)
+    held.drain()
     release.set()
     loop = asyncio.get_running_loop()
     assert await held.until(lambda: not held.handling, loop.time() + 10)
-    assert (held.queue.commit_point, got) == (1, [0])
+    assert (held.process_queue.commit_point, got) == (1, [0])
 
 
-async def test_waiting_is_not_blocking(make: Make, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("client.consumer.crew.BLOCKED_LOOP", 0.4)
-
+async def test_waiting_is_not_blocking(make: Make):
     async def handle(_: Any) -> None:
         await asyncio.sleep(0.2)
 
-    works = make(handle, Orderly())
+    works = make(handle, Orderly(), blocked_loop=0.4)
     held = works.gain()
     works.put(held, *range(4))
-    await eventually(lambda: held.queue.commit_point == 4)
+    await eventually(lambda: held.process_queue.commit_point == 4)
     assert works.events == []

@@ -307,7 +307,7 @@ class World:
     async def __aexit__(self, *_: object) -> None:
         for consumer in self.consumers.values():
             if consumer.member is not None:
-                await consumer.member._tasks.close()
+                await consumer.tasks.close()
         for client in self.clients.values():
             await client.tasks.close()
         for broker in self.brokers.values():

@@ -84,7 +84,7 @@ async def test_members_that_differ_are_found_at_brokers_that_do_not_look(tmp_pat
             await cluster.consumer("b", topics={"T": "y"}).start()
         with pytest.raises(GroupConflict, match="BROADCASTING"):
             await cluster.consumer(
-                "c", topics={"T": "x"}, model="broadcasting", on_conflict="allow"
+                "c", topics={"T": "x"}, shared=False, on_conflict="allow"
             ).start()
         other = await cluster.consumer("d", topics={"T": "y"}, on_conflict="warn").start()
         [warned] = other.told(MembersDiffer)

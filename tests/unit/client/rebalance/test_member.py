@@ -150,8 +150,8 @@ async def test_configured_queues_that_do_not_exist_are_told_and_not_read(tmp_pat
 @virtual
 async def test_broadcasting_members_read_everything_and_lock_nothing(tmp_path: Path):
     async with world(tmp_path) as cluster:
-        await cluster.consumer("a", model="broadcasting").start()
-        await cluster.consumer("b", model="broadcasting").start()
+        await cluster.consumer("a", shared=False).start()
+        await cluster.consumer("b", shared=False).start()
         await asyncio.sleep(30)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
         assert cluster.brokers["broker-a"].count(RequestCode.LOCK_BATCH_MQ) == 0

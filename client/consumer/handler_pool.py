@@ -1,4 +1,4 @@
-"""Who calls the handler: a few workers, each a task for as long as the consumer lives.
+"""The workers that call the handler, each a task for as long as the consumer lives.
 
 A handler that is a coroutine function is driven by the worker itself: the first step is taken with
 ``send(None)``, and one that returns at once has cost no task and no turn of the event loop. Only
@@ -9,19 +9,27 @@ worker lets the rest of the program run.
 
 A handler gets ``consume_timeout``. Then its messages are given up without it; a coroutine is
 cancelled, a thread can't be. What either does afterwards no longer counts.
+
+A handler that fails alike again and again is not called: the circuit breaker counts the messages
+whose handler raised, one after the other, the same type of exception at the same line. A handler
+that returns, or decides itself (``RetryLater``, ``DeadLetter``, an outcome set on the message),
+begins the count anew. At the limit consumption pauses; what fails from then until ``resume`` stays
+here, unsettled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from types import coroutine
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from client.consumer.intake import AssignedQueue, AssignedQueues
+from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
+from client.consumer.handler import MessageHandler
 from client.consumer.outcome import (
     DONE,
     OPEN,
@@ -33,19 +41,30 @@ from client.consumer.outcome import (
 )
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
-from client.consumer.threads import HandlerThreads
 from client.errors import ConsumerStopped
-from client.events import HandlerTimedOut, LoopBlocked
-from client.interceptors import Interceptor, around_handler
-from client.limits import BLOCKED_LOOP, CANCEL_GRACE, COMPLAINT_PERIOD, SLICE
+from client.events import ConsumptionPaused, HandlerTimedOut, LoopBlocked
+from client.limits import BLOCKED_LOOP, CANCEL_GRACE, COMPLAINT_PERIOD, KEPT_PAUSE, SLICE
 from remoting.log import Log
-from remoting.tasks import Supervisor
 
 T = TypeVar("T")
 
 _log = Log("client")
 
-AsyncHandler = Callable[[Any], Coroutine[Any, Any, object]]
+Origin = tuple[type[BaseException], str, int]
+"""The type of an exception, and the file and line that raised it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlingLimits:
+    """Times in seconds.
+
+    Attributes:
+        blocked_loop: a handler that keeps the event loop for so long is reported.
+        kept_pause: a message that could not be sent back is handled again after so long.
+    """
+
+    blocked_loop: float = BLOCKED_LOOP
+    kept_pause: float = KEPT_PAUSE
 
 
 @coroutine
@@ -70,77 +89,46 @@ def resume_coroutine(
             return end.value
 
 
-def is_async(handler: Callable[..., object]) -> bool:
-    """Whether a handler is a coroutine function, or an object that is called as one."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
-    )
-
-
-def as_async(
-    handler: Callable[..., object],
-    threads: HandlerThreads | None,
-    interceptors: Sequence[Interceptor],
-    *,
-    batches: bool,
-) -> AsyncHandler:
-    """A handler with its interceptors as a coroutine function; a plain one runs in a thread."""
-    call: Any = handler
-    if threads is not None:
-        call = _in_thread(handler, threads)
-    return cast(AsyncHandler, around_handler(call, interceptors, batches=batches))
-
-
-def _in_thread(handler: Callable[..., object], threads: HandlerThreads) -> AsyncHandler:
-    async def call(argument: Any) -> object:
-        result = await threads.call(handler, argument)
-        return await result if inspect.isawaitable(result) else result
-
-    return call
-
-
 class _Call(NamedTuple, Generic[T]):
     """A handler that waits: since when, in which worker."""
 
-    held: AssignedQueue[T]
+    assigned: AssignedQueue[T]
     began: float
     task: asyncio.Task[Any] | None
 
 
 class HandlerPool(Generic[T]):
-    """The workers of one consumer, and the calls that are waiting.
+    """The workers of one consumer, the calls that are waiting, and the circuit breaker.
 
     Args:
-        size: workers at most.
-        timeout: seconds a call gets.
-        cancels: whether a call that takes too long can be cancelled.
-        manual: handlers commit by what they return (``Decision``).
+        handler: None: messages are iterated over.
         turn: handle some messages of a queue; True when that waited for anything.
         give_up: carry out an outcome for a run whose time is over.
+
+    Attributes:
+        breaker: pauses consumption when the handler fails for one message after the other.
     """
 
     def __init__(
         self,
-        intake: AssignedQueues[T],
-        tasks: Supervisor,
-        group: str,
+        queues: AssignedQueues[T],
+        handler: MessageHandler | None,
+        limits: HandlingLimits,
         *,
-        size: int,
-        timeout: float,
-        cancels: bool,
-        manual: bool = False,
         turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
         give_up: Callable[
             [AssignedQueue[T], Run[ReceivedMessage[T]], MessageOutcome], Coroutine[Any, Any, None]
         ],
     ) -> None:
-        self._intake = intake
-        self._tasks = tasks
-        self._group = group
-        self._size = size
-        self._timeout = timeout
-        self._cancels = cancels
-        self._manual = manual
+        options = queues.options
+        self._queues = queues
+        self._tasks = queues.tasks
+        self._group = queues.group
+        self._size = options.concurrency
+        self._timeout = options.consume_timeout
+        self._blocked_loop = limits.blocked_loop
+        self._cancels = handler is None or handler.cancels
+        self._manual = options.order is not None and not options.order.auto_commit
         self._turn = turn
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
@@ -150,6 +138,11 @@ class HandlerPool(Generic[T]):
         self._alarm: asyncio.TimerHandle | None = None
         self._nonsense_told = False
         self._blocking_told = float("-inf")
+        self.breaker = Breaker(self._group, options.breaker, self._tripped)
+
+    def _tripped(self, why: ConsumptionPaused) -> None:
+        self._queues.suspend()
+        self._queues.tell(why)
 
     # Workers
 
@@ -177,17 +170,17 @@ class HandlerPool(Generic[T]):
     async def _work(self) -> None:
         """Handle messages for ever. Raises ConsumerStopped for what no handler may raise."""
         now = self._loop.time
-        intake, turn = self._intake, self._turn
+        queues, turn = self._queues, self._turn
         since = now()
         try:
             while True:
-                held = intake.next()
-                if held is None:
+                assigned = queues.next()
+                if assigned is None:
                     parked: asyncio.Future[None] = self._loop.create_future()
                     self._parked.append(parked)
                     await parked
                     since = now()
-                elif await turn(held):
+                elif await turn(assigned):
                     since = now()
                 elif now() - since > SLICE:
                     await asyncio.sleep(0)
@@ -227,7 +220,7 @@ class HandlerPool(Generic[T]):
 
     async def finish(
         self,
-        held: AssignedQueue[T],
+        assigned: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
         work: Coroutine[Any, Any, object],
         waits_for: object,
@@ -235,7 +228,7 @@ class HandlerPool(Generic[T]):
         """Await a handler that has begun. None: its time was over, its messages are settled."""
         task = asyncio.current_task()
         assert task is not None
-        self.began(held, run, task)
+        self.began(assigned, run, task)
         outcome: MessageOutcome | None = None
         try:
             outcome = self.returned(await resume_coroutine(work, waits_for))
@@ -249,21 +242,20 @@ class HandlerPool(Generic[T]):
         finally:
             self._calls.pop(run, None)
             if run.over or outcome is None:  # without an outcome its worker ends
-                held.handling.discard(run)
-                held.changed()
+                assigned.end(run)
             if run.over and self._cancels:
                 task.uncancel()
         return None if run.over else outcome
 
     def began(
         self,
-        held: AssignedQueue[T],
+        assigned: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
         task: asyncio.Task[Any] | None = None,
     ) -> None:
         """Somebody has these messages now; their time runs."""
         began = self._loop.time()
-        self._calls[run] = _Call(held, began, task)
+        self._calls[run] = _Call(assigned, began, task)
         if self._alarm is None:
             self._alarm = self._loop.call_at(began + self._timeout, self._look)
 
@@ -288,7 +280,7 @@ class HandlerPool(Generic[T]):
     def kept_loop(self, seconds: float) -> None:
         """A handler ran so long without waiting."""
         now = self._loop.time()
-        if seconds < BLOCKED_LOOP or now - self._blocking_told < COMPLAINT_PERIOD:
+        if seconds < self._blocked_loop or now - self._blocking_told < COMPLAINT_PERIOD:
             return
         self._blocking_told = now
         _log.warning(
@@ -296,7 +288,7 @@ class HandlerPool(Generic[T]):
             group=self._group,
             seconds=round(seconds, 3),
         )
-        self._intake.tell(LoopBlocked(self._group, seconds))
+        self._queues.tell(LoopBlocked(self._group, seconds))
 
     def _look(self) -> None:
         """Give up the calls whose time is over; the oldest stands first."""
@@ -312,12 +304,12 @@ class HandlerPool(Generic[T]):
             _log.warning(
                 "handler took too long, its messages are retried",
                 group=self._group,
-                queue=str(call.held.queue.queue),
+                queue=str(call.assigned.queue),
                 offset=run.offset,
                 seconds=round(seconds, 3),
             )
-            self._intake.tell(HandlerTimedOut(call.held.queue.queue, run.offset, len(run), seconds))
-            self._tasks.spawn(self._give_up(call.held, run, TIMED_OUT), "giving up a message")
+            self._queues.tell(HandlerTimedOut(call.assigned.queue, run.offset, len(run), seconds))
+            self._tasks.spawn(self._give_up(call.assigned, run, TIMED_OUT), "giving up a message")
 
     def _abandon(self, run: Run[ReceivedMessage[T]], call: _Call[T]) -> None:
         del self._calls[run]
@@ -325,9 +317,90 @@ class HandlerPool(Generic[T]):
         if call.task is not None and self._cancels:
             call.task.cancel()
 
-    def abandon(self, held: AssignedQueue[T]) -> int:
+    def abandon(self, assigned: AssignedQueue[T]) -> int:
         """The queue is lost: give up its calls. Returns how many there were."""
-        mine = [(run, call) for run, call in self._calls.items() if call.held is held]
+        mine = [(run, call) for run, call in self._calls.items() if call.assigned is assigned]
         for run, call in mine:
             self._abandon(run, call)
         return len(mine)
+
+
+class Breaker:
+    """Counts the failures of one consumer's handler.
+
+    Args:
+        group: whose handler; for logs and the event.
+        limit: messages in a row; None: it never trips.
+        trip: called to pause consumption.
+
+    Attributes:
+        paused: why consumption is paused by this; None: it isn't.
+    """
+
+    def __init__(
+        self, group: str, limit: int | None, trip: Callable[[ConsumptionPaused], None]
+    ) -> None:
+        self.paused: ConsumptionPaused | None = None
+        self._group = group
+        self._limit = limit
+        self._trip = trip
+        self._origin: Origin | None = None
+        self._failed: set[str] = set()
+
+    def worked(self) -> None:
+        """The handler returned, or decided what becomes of a message."""
+        if self._failed:
+            self._failed.clear()
+
+    def reset(self) -> None:
+        """Begin anew: the application has asked to go on."""
+        self.paused = None
+        self._failed.clear()
+
+    def staying(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
+        """Count what became of one call's messages.
+
+        A batch counts as its first message that failed. One message counts once, however often it
+        is tried.
+
+        Returns:
+            The offsets of those that stay here, because consumption is paused.
+        """
+        failed = []
+        for message, outcome in outcomes:
+            if outcome.error is not None:
+                failed.append((message, outcome.error))
+            elif outcome is not TIMED_OUT:
+                self.worked()
+        if failed and self._limit is not None and self.paused is None:
+            self._count(*failed[0], self._limit)
+        return set() if self.paused is None else {message.offset for message, _ in failed}
+
+    def _count(self, message: ReceivedMessage[Any], error: BaseException, limit: int) -> None:
+        step = error.__traceback__
+        while step is not None and step.tb_next is not None:
+            step = step.tb_next
+        file, line = ("", 0) if step is None else (step.tb_frame.f_code.co_filename, step.tb_lineno)
+        origin = type(error), file, line
+        if origin != self._origin:
+            self._origin = origin
+            self._failed.clear()
+        self._failed.add(message.id)
+        if len(self._failed) < limit:
+            return
+        where = f"{Path(file).name}:{line}" if file else "an unknown line"
+        self.paused = ConsumptionPaused(
+            self._group,
+            len(self._failed),
+            error,
+            f"the handler failed for {len(self._failed)} messages in a row with"
+            f" {type(error).__name__} at {where}: {error}",
+        )
+        _log.error(
+            "consumption is paused: mend the handler, then resume()",
+            group=self._group,
+            why=self.paused.reason,
+            docs=ConsumptionPaused.docs,
+            exc_info=error,
+        )
+        self._trip(self.paused)

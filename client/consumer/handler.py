@@ -1,8 +1,8 @@
-"""Threads for plain handlers, and SIGTERM and SIGINT as requests to stop.
+"""The application's handler as a coroutine function, and SIGTERM and SIGINT as requests to stop.
 
-The threads are daemons: a handler that never returns must not keep the process from ending, as the
-threads of ``concurrent.futures`` would. A thread is started when a call finds none free, up to the
-consumer's concurrency, and then waits for the next call.
+A plain function runs in a thread. The threads are daemons: a handler that never returns must not
+keep the process from ending, as the threads of ``concurrent.futures`` would. A thread is started
+when a call finds none free, up to the consumer's concurrency, and then waits for the next call.
 
 Signal handlers of the application are left alone: then the application decides when to stop. A
 second signal has its default effect at once: SIGTERM ends the process, SIGINT raises
@@ -13,13 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+from client.consumer.options import PushOptions
+from client.interceptors import around_handler
+
+AsyncHandler = Callable[[Any], Coroutine[Any, Any, object]]
 
 Work = tuple[Callable[[], object], "asyncio.Future[object]"]
 
@@ -91,6 +97,44 @@ class HandlerThreads:
             future.set_exception(RuntimeError("the handler raised StopIteration"))
         else:
             future.set_exception(failure)
+
+
+class MessageHandler:
+    """A handler of an application, with its interceptors.
+
+    Attributes:
+        call: calls it; a plain function runs in a thread.
+        cancels: whether a call can be cancelled: a thread can't.
+    """
+
+    def __init__(self, handler: Callable[..., object], options: PushOptions, group: str) -> None:
+        self.cancels = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
+        )
+        self._handler = handler
+        self._threads: HandlerThreads | None = None
+        if not self.cancels:
+            self._threads = HandlerThreads(f"{group}-handler", options.concurrency)
+        call: Any = handler if self.cancels else self._call_in_thread
+        self.call = cast(
+            AsyncHandler,
+            around_handler(call, options.interceptors, batches=options.batch_size > 1),
+        )
+
+    async def _call_in_thread(self, argument: Any) -> object:
+        assert self._threads is not None
+        result = await self._threads.call(self._handler, argument)
+        return await result if inspect.isawaitable(result) else result
+
+    @property
+    def inside(self) -> bool:
+        """Whether this runs in one of its threads."""
+        return self._threads is not None and self._threads.inside
+
+    def close(self) -> None:
+        """Let its threads end; those that are busy do after their call."""
+        if self._threads is not None:
+            self._threads.close()
 
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)

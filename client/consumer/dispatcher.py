@@ -1,0 +1,229 @@
+"""What concurrent and orderly consuming have in common (cf. ConsumeMessageService).
+
+A dispatcher hands the messages of assigned queues to a handler, or one by one to an iteration, and
+carries out what became of them. It is also what its group member reports to: it takes over the
+queues that the member gains, and drains those that the member loses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
+
+from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
+from client.consumer.handler import MessageHandler
+from client.consumer.handler_pool import HandlerPool, HandlingLimits
+from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind
+from client.consumer.process_queue import Run
+from client.consumer.received import ReceivedMessage
+from client.consumer.send_back import Returns
+from client.events import Event, Start
+from client.limits import CANCEL_TIMEOUT
+from client.rebalance.reports import Running
+from remoting.log import Log
+from remoting.protocol.bodies.clients import ProcessQueueInfo
+from remoting.protocol.bodies.description import BlockedQueue
+from remoting.protocol.queue import MessageQueue
+
+T = TypeVar("T")
+
+_log = Log("client")
+
+FAILURES: Final = (Exception, asyncio.CancelledError)
+"""What a handler's first step may raise that is about its messages alone."""
+
+ALL_DONE: Final = object()
+"""The handler returned for every message of a run, and none settled itself otherwise."""
+
+DEFAULT_LIMITS: Final = HandlingLimits()
+
+_ENDLESS_RETRIES: Final = -1
+"""The ``maxReconsumeTimes`` of RocketMQ's ordered consumers that retry for ever."""
+
+
+class Dispatcher(ABC, Generic[T]):
+    """Hands out the messages of one consumer; the ``AssignmentListener`` of its member.
+
+    Args:
+        handler: None: messages are iterated over.
+        returns: where messages go that weren't handled.
+        turn: how a worker handles some messages of a queue, see ``HandlerPool``.
+
+    Attributes:
+        ordered: a queue is read only while its lock is held.
+        pool: the workers.
+    """
+
+    ordered = False
+
+    def __init__(
+        self,
+        queues: AssignedQueues[T],
+        handler: MessageHandler | None,
+        returns: Returns,
+        limits: HandlingLimits,
+        *,
+        turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
+    ) -> None:
+        self._queues = queues
+        self._handler = None if handler is None else handler.call
+        self._returns = returns
+        self._kept_pause = limits.kept_pause
+        self._batches = queues.options.batch_size > 1
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.pool: HandlerPool[T] = HandlerPool(
+            queues, handler, limits, turn=turn, give_up=self.give_up
+        )
+        self._breaker = self.pool.breaker
+        if handler is None:
+            queues.serve(self.wake, self._outcome_given)
+        else:
+            queues.serve(self.pool.wake)
+
+    @abstractmethod
+    async def conclude(
+        self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
+    ) -> None:
+        """Carry out what became of a run's messages.
+
+        Args:
+            shared: the outcome of those that weren't settled by themselves.
+        """
+
+    async def give_up(
+        self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
+    ) -> None:
+        """Carry out an outcome without waiting for who has the run."""
+        await self.conclude(assigned, run, outcome)
+
+    def resume(self) -> None:
+        """Go on after a pause, also by the circuit breaker."""
+        self._breaker.reset()
+        self._queues.resume()
+
+    def stop(self) -> None:
+        """The consumer stops: an iteration ends, and keeps only messages in a ``with`` block."""
+        self._closing = True
+        self.wake()
+
+    # Iteration
+
+    @abstractmethod
+    def take(self, assigned: AssignedQueue[T]) -> Run[ReceivedMessage[T]] | None:
+        """A message of a queue for iteration; None: not now."""
+
+    @abstractmethod
+    def done(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
+        """A message of iteration is done with."""
+
+    def next_message(self) -> ReceivedMessage[T] | None:
+        """The next message of iteration; None: there is none now."""
+        while (assigned := self._queues.next()) is not None:
+            run = self.take(assigned)
+            if run is not None:
+                assigned.begin(run)
+                self.pool.began(assigned, run)
+                return run.messages[0]
+        return None
+
+    async def wait(self) -> None:
+        """Wait until ``wake`` is called."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def wake(self) -> None:
+        """There is a message, or an end: let all who wait look again."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _outcome_given(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
+        queue = assigned.process_queue
+        if run not in queue.active:
+            return
+        self.pool.ended(run)
+        if queue.outcomes.get(run.offset, DONE).verdict is OutcomeKind.DONE:
+            self.done(assigned, run)
+        else:
+            # Retries and dead letters go to a broker, which the application doesn't wait for.
+            self._queues.tasks.spawn(self.give_up(assigned, run, DONE), "carrying out an outcome")
+
+    # What the member reports and asks (``AssignmentListener``)
+
+    def gained(self, queue: MessageQueue, start: Start) -> None:
+        """See ``AssignmentListener``."""
+        self._queues.gain(queue, start)
+
+    async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
+        """See ``AssignmentListener``."""
+        assigned = self._queues.find(queue)
+        if assigned is None:
+            return
+        assigned.drain()
+        finished = await assigned.until(lambda: self._is_quiet(assigned), deadline)
+        try:
+            await assigned.commit_last()
+        finally:
+            assigned.revoke()
+            if not finished:
+                await self._abandon(assigned)
+
+    def _is_quiet(self, assigned: AssignedQueue[T]) -> bool:
+        if self._handler is None and self._closing:
+            return not assigned.in_hand
+        return not assigned.handling
+
+    async def _abandon(self, assigned: AssignedQueue[T]) -> None:
+        """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""
+        _log.warning(
+            "handlers didn't finish in time, their messages come again",
+            group=self._queues.group,
+            queue=str(assigned.queue),
+            handlers=self.pool.abandon(assigned),
+        )
+        if self.ordered and self._handler is not None:
+            soon = self._loop.time() + CANCEL_TIMEOUT
+            if not await assigned.until(lambda: not assigned.handling, soon):
+                raise TimeoutError
+
+    def locked(self, queue: MessageQueue, held: bool) -> None:
+        """See ``AssignmentListener``; only order needs the lock."""
+
+    def tell(self, event: Event) -> None:
+        """See ``AssignmentListener``."""
+        self._queues.tell(event)
+
+    def blocked(self) -> list[BlockedQueue]:
+        """See ``AssignmentListener``."""
+        return []
+
+    def running(self) -> Running:
+        """See ``AssignmentListener``."""
+        options, order = self._queues.options, self._queues.options.order
+        retries = options.max_retries if order is None else order.max_retries
+        return Running(
+            settings={
+                "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
+                "consumeMessageBatchMaxSize": str(options.batch_size),
+                "maxReconsumeTimes": str(_ENDLESS_RETRIES if retries is None else retries),
+                "pullThresholdForQueue": str(options.prefetch_messages),
+                "consumeConcurrentlyMaxSpan": str(options.max_span),
+            },
+            queues={
+                assigned.queue: ProcessQueueInfo(
+                    commit_offset=assigned.process_queue.commit_point or 0,
+                    cached_msg_count=assigned.process_queue.messages,
+                    cached_msg_size_in_mib=assigned.process_queue.bytes >> 20,
+                    locked=self._queues.member.holds_lock(assigned.queue),
+                )
+                for assigned in self._queues
+            },
+        )
