@@ -1,15 +1,8 @@
-"""What the handlers share: the tables, the settings, the effects of a change, and the files.
-
-A file is replaced whole: the new text is written beside it and synced, the old one is copied to
-``.bak``, and the new one is renamed into place. Whenever the process dies, the file is complete;
-the ``.bak`` is for files that somebody else damaged.
-"""
+"""What the handlers share: the tables, the settings, the effects of a change, and the files."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +13,11 @@ import structlog
 from nameserver.config import MAX_KV_BYTES, NameServerConfig
 from nameserver.kv import KVConfig
 from nameserver.routes import Change, RouteInfoTable, Watches
+from remoting import durable_file
 from remoting.clock import Clock
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.command import Command
-from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
 
@@ -43,27 +36,17 @@ def load(file: Path, read: Callable[[bytes], T], empty: T, *, max_bytes: int) ->
     Raises:
         StateFileError: there is a file, and neither it nor its ``.bak`` can be understood.
     """
-    problems: list[str] = []
-    for candidate in (file, _backup_of(file)):
-        try:
-            text = _read_bounded(candidate, max_bytes)
-            if not text.strip():
-                continue
-            value = read(text)
-        except FileNotFoundError:
-            continue
-        except (OSError, BodyError) as error:
-            problems.append(f"{candidate}: {_reason(error)}")
-            continue
-        if candidate != file:
-            _log.warning("took the backup of a state file", file=str(file), problems=problems)
-        return value
-    if not problems:
-        return empty
-    raise StateFileError(
-        f"can't read {'; '.join(problems)}. Restore the file from a copy, or move it and its "
-        ".bak away to start without it"
-    )
+    value, problems = durable_file.load(file, read, max_bytes=max_bytes, blank_is_missing=True)
+    if value is None:
+        if not problems:
+            return empty
+        raise StateFileError(
+            f"can't read {'; '.join(problems)}. Restore the file from a copy, or move it and its "
+            ".bak away to start without it"
+        )
+    if problems:
+        _log.warning("took the backup of a state file", file=str(file), problems=list(problems))
+    return value
 
 
 def save(file: Path, text: bytes) -> None:
@@ -72,42 +55,14 @@ def save(file: Path, text: bytes) -> None:
     Raises:
         StateFileError: it can't be written; the former text is still in place.
     """
-    fresh = file.with_name(file.name + ".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with fresh.open("wb") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if file.exists():
-            shutil.copyfile(file, _backup_of(file))
-        fresh.replace(file)
-        descriptor = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        durable_file.replace(file, text)
     except OSError as error:
         raise StateFileError(
-            f"can't write {file}: {_reason(error)}; see that the disk has room and that the "
-            "directory is writable. Nothing was changed"
+            f"can't write {file}: {error.strerror or error}; see that the disk has room and that "
+            "the directory is writable. Nothing was changed"
         ) from error
-
-
-def _backup_of(file: Path) -> Path:
-    return file.with_name(file.name + ".bak")
-
-
-def _read_bounded(file: Path, max_bytes: int) -> bytes:
-    with file.open("rb") as stream:
-        text = stream.read(max_bytes + 1)
-    if len(text) > max_bytes:
-        raise BodyError(f"it has more than {max_bytes} bytes")
-    return text
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 MAX_FILE_BYTES = 2 * MAX_KV_BYTES

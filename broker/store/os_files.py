@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from broker.store.limits import ASKED_AHEAD_BYTES, FETCH_BYTES, SMALL_FILE_BYTES
+from remoting import durable_file
 
 
 def _find_mincore() -> Callable[[int, int, int], int] | None:
@@ -391,11 +392,8 @@ class Files(Protocol):
         ...
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        """Write a small file atomically: temporary file, sync, rename, sync of the directory.
-
-        With ``backup`` the old content stays as ``<name>.bak``. Raises ``OSError``.
-        """
-        ...
+        """Write a small file atomically."""
+        durable_file.replace(path, data, backup=backup)
 
     def remove(self, path: Path) -> None:
         """Remove a file; it may be gone already. Raises ``OSError``."""
@@ -562,11 +560,7 @@ class OsFiles:
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on the disk."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        durable_file.sync_directory(path)
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         """Map a file of ``size`` bytes."""

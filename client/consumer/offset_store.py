@@ -21,6 +21,7 @@ from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
 from client.wire.backoff import Backoff
+from remoting import durable_file
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 
@@ -85,7 +86,6 @@ class LocalOffsets:
     def __init__(self, file: Path, group: str) -> None:
         self._file = file
         self._group = group
-        self._backup = file.with_name(file.name + ".bak")
         self._changed = False
         self._lock: int | None = self._take()
         try:
@@ -110,7 +110,7 @@ class LocalOffsets:
         self._changed = False
         text = _text(self._group, self._offsets)
         try:
-            await asyncio.to_thread(self._write, text)
+            await asyncio.to_thread(durable_file.replace, self._file, text)
         except OSError as error:
             self._changed = True
             _log.warning("local offsets not written", file=str(self._file), error=str(error))
@@ -142,36 +142,23 @@ class LocalOffsets:
         )
 
     def _load(self) -> dict[MessageQueue, int]:
-        found: list[str] = []
-        for file in (self._file, self._backup):
-            try:
-                offsets = _parsed(_read(file))
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError) as error:
-                found.append(f"{file.name}: {error}")
-                continue
-            if found:
-                _log.warning("offsets file damaged, backup taken", file=str(file), error=found[0])
-            return offsets
-        if found:
+        offsets, problems = durable_file.load(
+            self._file, _parsed, max_bytes=MAX_LOCAL_OFFSETS_BYTES
+        )
+        if offsets is None:
+            if not problems:
+                return {}
             raise UsageError(
-                f"the offsets in {self._file.parent} are damaged ({'; '.join(found)})",
+                f"the offsets in {self._file.parent} are damaged ({'; '.join(problems)})",
                 group=self._group,
                 hint=f"put {self._file.name} back from a copy, or remove it and its backup to"
                 " begin at start_from",
             )
-        return {}
-
-    def _write(self, text: bytes) -> None:
-        fresh = self._file.with_name(self._file.name + ".tmp")
-        with fresh.open("wb") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if self._file.exists():
-            self._file.replace(self._backup)
-        fresh.replace(self._file)
+        if problems:
+            _log.warning(
+                "offsets file damaged, backup taken", file=str(self._file), error=problems[0]
+            )
+        return offsets
 
 
 def _exclusively(lock: int) -> None:
@@ -181,14 +168,6 @@ def _exclusively(lock: int) -> None:
     except ImportError:
         return
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _read(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        text = stream.read(MAX_LOCAL_OFFSETS_BYTES + 1)
-    if len(text) > MAX_LOCAL_OFFSETS_BYTES:
-        raise ValueError(f"it has more than {MAX_LOCAL_OFFSETS_BYTES} bytes")
-    return text
 
 
 def _text(group: str, offsets: dict[MessageQueue, int]) -> bytes:

@@ -19,6 +19,7 @@ from typing import IO, Any, Final, NamedTuple, Protocol
 
 import client
 from pocketmq.formats import body_text, iso
+from remoting.durable_file import sync_directory
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression
@@ -53,11 +54,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 PORTION: Final = 1000
