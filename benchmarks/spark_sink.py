@@ -80,7 +80,7 @@ def encoded(batch: Any, count: int) -> float:
 def sent(server: StandaloneServer, batch: Any, count: int) -> float:
     """Seconds one task takes for ``count`` rows, without Spark."""
     from spark_connector.sink.options import sink_options
-    from spark_connector.sink.task import SinkPlan, write_rows
+    from spark_connector.sink.writer import SinkPlan, write_rows
 
     options = sink_options({"nameServer": server.nameserver, "topic": TOPIC})
     plan = SinkPlan.of(options, FIELDS)

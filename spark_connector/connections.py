@@ -12,7 +12,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -21,6 +22,10 @@ from spark_connector.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
 
 CONNECTION_IDLE: Final = 300.0
 """Seconds without use after which a connection is closed (option ``connectionIdleMs``)."""
+
+
+Lease = Callable[[str], AbstractContextManager[BlockingConnection]]
+"""A connection to an address for the time of a block."""
 
 
 class _Unused(NamedTuple):
@@ -120,8 +125,22 @@ class ConnectionCache:
 _CACHE: Final = ConnectionCache()
 os.register_at_fork(after_in_child=_CACHE.forked)
 
-lease: Final = _CACHE.lease
-"""A connection of this process; see ``ConnectionCache.lease``."""
+
+# A function and no bound method: readers that hold it are pickled, the cache can't be.
+def lease(
+    address: str,
+    *,
+    idle_timeout: float = CONNECTION_IDLE,
+    connect_timeout: float = CONNECT_TIMEOUT,
+) -> AbstractContextManager[BlockingConnection]:
+    """A connection of this process; see ``ConnectionCache.lease``."""
+    return _CACHE.lease(address, idle_timeout=idle_timeout, connect_timeout=connect_timeout)
+
 
 close_unused: Final = _CACHE.close
 """Close this process's unused connections."""
+
+
+def leasing(idle_timeout: float, *, connect_timeout: float = CONNECT_TIMEOUT) -> Lease:
+    """``lease`` with these timeouts, in seconds."""
+    return partial(lease, idle_timeout=idle_timeout, connect_timeout=connect_timeout)

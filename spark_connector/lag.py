@@ -33,7 +33,6 @@ from spark_connector.errors import ConnectorError
 from spark_connector.source.offsets import Offsets, from_json
 
 MAX_QUERIES: Final = 1000
-"""Queries whose lag is kept at a time; beyond it the one that was heard of first is forgotten."""
 
 _log = Log("spark")
 
@@ -124,11 +123,17 @@ class LagListener(StreamingQueryListener):
     Args:
         callback: called with each new lag, in Spark's listener thread. What it raises is logged.
         log: whether a line is logged for each.
+        max_queries: queries whose lag is kept at a time; beyond it the oldest one is dropped.
     """
 
     def __init__(
-        self, callback: Callable[[QueryLag], object] | None = None, *, log: bool = True
+        self,
+        callback: Callable[[QueryLag], object] | None = None,
+        *,
+        log: bool = True,
+        max_queries: int = MAX_QUERIES,
     ) -> None:
+        self._max_queries = max_queries
         self._callback = callback
         self._writes_log = log
         self._lags: dict[str, QueryLag] = {}
@@ -151,7 +156,7 @@ class LagListener(StreamingQueryListener):
             return
         with self._lock:
             self._lags[lag.query_id] = lag
-            if len(self._lags) > MAX_QUERIES:
+            if len(self._lags) > self._max_queries:
                 del self._lags[next(iter(self._lags))]
         if self._writes_log:
             _write(lag)

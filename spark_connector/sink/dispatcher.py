@@ -20,6 +20,7 @@ from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
+from spark_connector.connections import Lease
 from spark_connector.errors import BrokerError, ConnectorError
 from spark_connector.limits import (
     MAX_IN_FLIGHT_BYTES,
@@ -29,7 +30,7 @@ from spark_connector.limits import (
 from spark_connector.sink.delivery import ParcelDelivery
 from spark_connector.sink.encoder import Parcel
 from spark_connector.sink.options import SendMode, SinkOptions
-from spark_connector.sink.routes import Lease, WriteRoutes
+from spark_connector.sink.routes import WriteRoutes
 
 
 class Channel:

@@ -21,9 +21,16 @@ from pyspark.sql.datasource import (
 )
 
 from remoting.log import Log
+from spark_connector.connections import Lease, leasing
 from spark_connector.errors import OptionError
+from spark_connector.requests import Calls, NameServerCalls
+from spark_connector.sink.columns import choose
+from spark_connector.sink.dispatcher import Counts, ParcelDispatcher
+from spark_connector.sink.encoder import Encoder, Recipe
 from spark_connector.sink.options import SinkOptions, UniqKey, sink_options
-from spark_connector.sink.task import SinkPlan, write_rows
+from spark_connector.sink.placing import deciding_columns
+from spark_connector.sink.routes import WriteRoutes
+from spark_connector.sink.unique_keys import ColumnKeys, PositionKeys, UniqueKeys, random_keys
 
 _log = Log("spark")
 
@@ -31,24 +38,113 @@ _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
-@dataclass
-class Written(WriterCommitMessage):
-    """What one task wrote.
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """A write as the driver has checked it; goes to the tasks.
 
     Attributes:
-        partition, attempt: the task.
-        rows: it was given; all of them are stored (one-way: sent).
-        bytes, requests, retries, busy, unconfirmed: see ``dispatcher.Counts``.
+        options: what was asked for.
+        chosen: the frame's columns, see ``columns.choose``.
+        deciding: those that decide the queue.
+        uniq_key: what unique keys are made of.
     """
 
-    partition: int
-    attempt: int
+    options: SinkOptions
+    chosen: Mapping[str, str]
+    deciding: tuple[str, ...]
+    uniq_key: UniqKey
+
+    @classmethod
+    def of(cls, options: SinkOptions, fields: list[tuple[str, str]]) -> SinkPlan:
+        """The plan for a frame.
+
+        Args:
+            fields: name and Spark's ``simpleString`` of the type of each column.
+
+        Raises:
+            OptionError: frame and options don't fit together.
+        """
+        chosen = choose(fields)
+        if options.topic is None and "topic" not in chosen:
+            raise OptionError(
+                "a write needs a topic for its rows", "give the option topic, or a column topic"
+            )
+        partitioner = options.partitioner.value if options.partitioner else None
+        deciding = deciding_columns(partitioner, tuple(chosen))
+        return cls(options, chosen, tuple(deciding), _uniq_key(options, chosen))
+
+    def unique_keys(self, run: str, partition: int) -> UniqueKeys:
+        """Where a task's unique keys come from."""
+        if self.uniq_key is UniqKey.RANDOM:
+            return random_keys
+        by_position = PositionKeys(run, partition)
+        return ColumnKeys(by_position) if self.uniq_key is UniqKey.COLUMN else by_position
+
+
+def _uniq_key(options: SinkOptions, chosen: Mapping[str, str]) -> UniqKey:
+    there = "uniqKey" in chosen
+    wanted = options.uniq_key or (UniqKey.COLUMN if there else UniqKey.POSITION)
+    if wanted is UniqKey.COLUMN and not there:
+        raise OptionError("uniqKey=column needs the column uniqKey", "add it to the frame")
+    if wanted is not UniqKey.COLUMN and there:
+        raise OptionError(
+            f"uniqKey={wanted} does not use the column uniqKey",
+            "drop the column, or write uniqKey=column",
+        )
+    return wanted
+
+
+def write_rows(
+    plan: SinkPlan,
+    batches: Iterator[Any],
+    run: str,
+    partition: int,
+    *,
+    lease: Lease | None = None,
+) -> tuple[int, Counts]:
+    """Send all rows of a task; returns how many there were, and the counts.
+
+    Args:
+        batches: Arrow record batches.
+        run: what is written, see ``PositionKeys``.
+        partition: the task's partition.
+        lease: connections; the process's own by default.
+
+    Raises:
+        ConnectorError: some could not be sent. Those before may have been.
+    """
+    options = plan.options
+    take = lease or leasing(options.connection.connection_idle)
+    name_servers = NameServerCalls(Calls(options.connection, lease=take))
+    routes = WriteRoutes(name_servers, options.default_queues)
+    recipe = Recipe(
+        plan.chosen,
+        options.topic,
+        plan.deciding,
+        plan.unique_keys(run, partition),
+        options.delay_level,
+        options.max_batch_bytes,
+    )
+    encoder = Encoder(recipe, routes.queues)
+    dispatcher = ParcelDispatcher(options, routes, take)
+    try:
+        for batch in batches:
+            for parcel in encoder.encode(batch):
+                dispatcher.send(parcel)
+        dispatcher.flush()
+    except BaseException as failure:
+        dispatcher.close(failure)
+        raise
+    dispatcher.close()
+    return encoder.rows, dispatcher.counts
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote: rows, all of which are stored (one-way: sent), and how it went."""
+
     rows: int
-    bytes: int
-    requests: int
-    retries: int
-    busy: int
-    unconfirmed: int
+    counts: Counts
 
 
 class RocketMQWriter(DataSourceArrowWriter):
@@ -59,20 +155,20 @@ class RocketMQWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
+        self.plan = plan
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Send a partition's rows; runs in a task."""
-        return _write(self._plan, iterator, self._run)
+        return _write(self.plan, iterator, self._run)
 
     def commit(self, messages: list[Any]) -> None:
         """All tasks are done; runs on the driver."""
-        _report(self._plan, messages, {})
+        _report(self.plan, messages, {})
 
     def abort(self, messages: list[Any]) -> None:
         """Some task failed for good; runs on the driver."""
-        _report_failure(self._plan, messages, {})
+        _report_failure(self.plan, messages, {})
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
@@ -83,28 +179,28 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
+        self.plan = plan
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Send a partition's rows; runs in a task."""
         run = micro_batch(TaskContext.get())
         if run is None:
             run = uuid.uuid4().hex
-            if self._plan.uniq_key is UniqKey.POSITION:
+            if self.plan.uniq_key is UniqKey.POSITION:
                 _log.warning(
                     "Spark does not say which micro-batch this is, so its messages get new unique "
                     "keys each time it runs; use uniqKey=column",
-                    topic=self._plan.options.topic,
+                    topic=self.plan.options.topic,
                 )
-        return _write(self._plan, iterator, run)
+        return _write(self.plan, iterator, run)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks of a micro-batch are done; runs on the driver."""
-        _report(self._plan, messages, {"batch": batchId})
+        _report(self.plan, messages, {"batch": batchId})
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Some task of a micro-batch failed for good; runs on the driver."""
-        _report_failure(self._plan, messages, {"batch": batchId})
+        _report_failure(self.plan, messages, {"batch": batchId})
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQWriter:
@@ -157,18 +253,8 @@ def _plan(given: Mapping[str, str], schema: Any) -> SinkPlan:
 
 def _write(plan: SinkPlan, iterator: Iterator[Any], run: str) -> Written:
     context = TaskContext.get()
-    partition = context.partitionId() if context else 0
-    rows, counts = write_rows(plan, iterator, run, partition)
-    return Written(
-        partition,
-        context.attemptNumber() if context else 0,
-        rows,
-        counts.bytes,
-        counts.requests,
-        counts.retries,
-        counts.busy,
-        counts.unconfirmed,
-    )
+    rows, counts = write_rows(plan, iterator, run, context.partitionId() if context else 0)
+    return Written(rows, counts)
 
 
 def _report(plan: SinkPlan, messages: list[Any], facts: dict[str, Any]) -> None:
@@ -177,11 +263,11 @@ def _report(plan: SinkPlan, messages: list[Any], facts: dict[str, Any]) -> None:
         "topic": plan.options.topic or "by column",
         **facts,
         "rows": sum(message.rows for message in done),
-        "bytes": sum(message.bytes for message in done),
-        "requests": sum(message.requests for message in done),
-        "retries": sum(message.retries for message in done),
+        "bytes": sum(message.counts.bytes for message in done),
+        "requests": sum(message.counts.requests for message in done),
+        "retries": sum(message.counts.retries for message in done),
     }
-    unconfirmed = sum(message.unconfirmed for message in done)
+    unconfirmed = sum(message.counts.unconfirmed for message in done)
     if unconfirmed:
         _log.warning(
             "written, but the broker's disk or slave was too slow to confirm some; look at it",

@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 from typing import Final
 
+from client.wire.backoff import Backoff
+from client.wire.offsets import pull_header
 from client.wire.pull_answer import Ends, NoTopic
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.pull import PullMessageRequestHeader
 from spark_connector.errors import BrokerError, DataLossError, DecodeError, UnknownTopicError
 from spark_connector.limits import MAX_ANSWER_BYTES, RETRY_FIRST, RETRY_MAX
 from spark_connector.source.options import ReadOptions
 from spark_connector.source.ranges import RangePartition
-
-_SUBSCRIPTION: Final = 4
-"""A pull's sysFlag: it brings its expression itself (cf. PullSysFlag)."""
 
 REFUSAL_HINTS: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "let the topic, its broker and the group be read",
@@ -29,20 +27,14 @@ REFUSAL_HINTS: Final[dict[int, str]] = {
 
 def pull_request(partition: RangePartition, options: ReadOptions, offset: int, end: int) -> Command:
     """A pull of messages ``[offset, end)`` that is answered at once, whatever there is."""
-    header = PullMessageRequestHeader(
-        consumer_group=options.group,
-        topic=partition.topic,
-        queue_id=partition.queue_id,
-        queue_offset=offset,
-        max_msg_nums=min(end - offset, options.pull_batch_size),
-        sys_flag=_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=options.filter_tags,
-        sub_version=0,
-        expression_type="TAG",
-        bname=partition.broker_name,
-        max_msg_bytes=MAX_ANSWER_BYTES,
+    header = pull_header(
+        partition.queue,
+        options.group,
+        offset,
+        messages=min(end - offset, options.pull_batch_size),
+        suspend_ms=0,
+        expression=options.filter_tags,
+        max_bytes=MAX_ANSWER_BYTES,
     )
     return Command.request(RequestCode.PULL_MESSAGE, header)
 
@@ -59,30 +51,28 @@ class RetryState:
     """
 
     def __init__(self, choose: random.Random) -> None:
-        self._random = choose
+        self._backoff = Backoff(choose, first=RETRY_FIRST, most=RETRY_MAX)
         self._since: float | None = None
         self.failures = 0
         self.refusals = 0
-        self._bound = 0.0
 
     def over(self) -> None:
         """There was progress."""
         self._since = None
         self.failures = self.refusals = 0
-        self._bound = 0.0
+        self._backoff.reset()
 
     def failed(self, now: float, *, refused: bool = False) -> float:
         """One more failure; seconds since the first of the row."""
         if self._since is None:
             self._since = now
         self.failures += 1
-        self._bound = min(RETRY_MAX, self._bound * 2) or RETRY_FIRST
         self.refusals += refused
         return now - self._since
 
     def pause(self) -> float:
-        """Seconds to wait: half to the whole of a bound that doubles with each failure."""
-        return self._bound * self._random.uniform(0.5, 1.0)
+        """Seconds to wait before the next attempt."""
+        return self._backoff.next()
 
 
 _OR_SKIP = "set onDataLoss=skip to read what is left"

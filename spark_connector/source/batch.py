@@ -39,10 +39,20 @@ class RocketMQBatchReader(DataSourceReader):
     Args:
         options: of the query.
         columns: what Spark wants, in its order.
+        brokers, search: make what asks the brokers.
     """
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: Sequence[Column],
+        *,
+        brokers: type[Brokers] = Brokers,
+        search: type[MessageSearch] = MessageSearch,
+    ) -> None:
         self._options = options
+        self._make_brokers = brokers
+        self._make_search = search
         self._columns = tuple(columns)
         self._pushed = Pushed({})
         self._nothing = False
@@ -52,7 +62,7 @@ class RocketMQBatchReader(DataSourceReader):
         if self._nothing:
             return []
         options = self._options
-        brokers = Brokers(options.connection)
+        brokers = self._make_brokers(options.connection)
         routes = brokers.routes(options.subscription)
         facts = {
             queue: ends
@@ -60,7 +70,7 @@ class RocketMQBatchReader(DataSourceReader):
             if options.subscription.includes(queue)
         }
         check_assigned(options, facts)
-        search = MessageSearch(brokers, routes, options.group)
+        search = self._make_search(brokers, routes, options.group)
         ranges = self._narrow(self._ranges(facts, search), search)
         found = self._by_key(ranges, search, routes) if self._pushed.keys else []
         return found + tasks(ranges_of(ranges, routes), options)

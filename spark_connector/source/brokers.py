@@ -1,40 +1,26 @@
-"""Requests of the driver: over kept connections, with deadlines, attempts and errors that help.
-
-Everything asked here may be asked twice, so a request without an answer is simply sent again, after
-a pause that doubles. What a broker refuses is an error at once.
-"""
+"""The driver's view of a cluster: routes, the ends of queues, committed offsets."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from client.errors import remote_error
-from client.remote import name_of
 from client.routes import MASTER_ID, Route, route_of
-from client.wire.offsets import pull_header
+from client.wire.offsets import (
+    commit_header,
+    committed_header,
+    committed_offset,
+    pull_header,
+)
 from client.wire.pull_answer import PULL_ANSWERS
-from remoting.errors import RemotingError
-from remoting.protocol.bodies import Body, decode
+from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
-from remoting.protocol.bodies.route import TopicRouteData
-from remoting.protocol.bodies.stats import TopicList, TopicStatsTable
+from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command, Extra
-from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers.admin import (
     CreateTopicRequestHeader,
-    GetRouteInfoRequestHeader,
     TopicRequestHeader,
-)
-from remoting.protocol.headers.base import Header
-from remoting.protocol.headers.pull import (
-    OffsetResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -47,137 +33,20 @@ from remoting.protocol.names import (
 )
 from remoting.protocol.queue import MessageQueue
 from remoting.settings import nearest
-from spark_connector.connections import lease
 from spark_connector.errors import BrokerError, UnknownTopicError
 from spark_connector.options import ConnectionOptions
+from spark_connector.requests import (
+    FOUND_OR_NO_TOPIC,
+    SUCCESS,
+    Calls,
+    NameServerCalls,
+    request,
+    understand,
+)
 from spark_connector.source.options import Subscription
 from spark_connector.source.positions import QueueFacts
 
-H = TypeVar("H", bound=Header)
-B = TypeVar("B", bound=Body)
-
-IN_FLIGHT: Final = 64
-"""Requests sent ahead of their answers on one connection."""
-
-LONGEST_PAUSE: Final = 5.0
-SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
-
-Request = Callable[[], Command]
-"""Makes a request anew for each attempt: a command is sent once."""
-
-
-def request(code: RequestCode, header: Header | None = None, *, extra: Extra = ()) -> Request:
-    """A request that can be sent several times."""
-    return lambda: Command.request(code, header, extra=extra)
-
-
-class Calls:
-    """Requests to any peer.
-
-    Args:
-        options: timeouts and attempts.
-    """
-
-    def __init__(self, options: ConnectionOptions) -> None:
-        self.options = options
-
-    def one(
-        self, address: str, command: Request, what: str, *, accept: frozenset[int] = SUCCESS
-    ) -> Command:
-        """One request's answer; see ``many``."""
-        return self.many(address, [command], what, accept=accept)[0]
-
-    def many(
-        self,
-        address: str,
-        commands: Sequence[Request],
-        what: str,
-        *,
-        accept: frozenset[int] = SUCCESS,
-        retries: int | None = None,
-    ) -> list[Command]:
-        """The answers to several requests, in their order, pipelined.
-
-        Args:
-            address: who is asked.
-            commands: make the requests.
-            what: they are about, for errors: ``offsets of topic orders``.
-            accept: codes of answers that are no error.
-            retries: attempts after the first; by the options unless given.
-
-        Raises:
-            BrokerError: no answer after all attempts, or an answer with another code.
-        """
-        retries = self.options.retries if retries is None else retries
-        for attempt in range(retries + 1):
-            try:
-                answers = self._attempt(address, commands)
-                break
-            except RemotingError as error:
-                if attempt == retries:
-                    raise BrokerError(
-                        f"{address} could not be asked for {what}: {error}",
-                        f"this was attempt {attempt + 1} (fetchOffset.numRetries)",
-                    ) from error
-            time.sleep(self._pause(attempt))
-        else:
-            raise AssertionError
-        for command, answer in zip(commands, answers, strict=True):
-            if answer.code not in accept:
-                refusal = remote_error(
-                    answer.code, answer.remark, name_of(command().code), broker=address
-                )
-                raise BrokerError(f"{address} gives no {what}: {refusal}")
-        return answers
-
-    def _attempt(self, address: str, commands: Sequence[Request]) -> list[Command]:
-        timeout = self.options.request_timeout
-        answers: dict[int, Command] = {}
-        order: list[int] = []
-        with lease(
-            address,
-            idle_timeout=self.options.connection_idle,
-            connect_timeout=min(timeout, 3.0),
-        ) as connection:
-            for command in commands:
-                if len(order) - len(answers) >= IN_FLIGHT:
-                    _receive(connection.receive(timeout=timeout), answers)
-                order.append(connection.submit(command(), timeout=timeout))
-            while len(answers) < len(order):
-                _receive(connection.receive(timeout=timeout), answers)
-        return [answers[opaque] for opaque in order]
-
-    def _pause(self, attempt: int) -> float:
-        longest: float = min(self.options.retry_interval * 2.0**attempt, LONGEST_PAUSE)
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients, hides nothing
-
-
-def _receive(answer: Command, answers: dict[int, Command]) -> None:
-    answer.body = bytes(answer.body)
-    answers[answer.opaque] = answer
-
-
-def read_header(answer: Command, kind: type[H], address: str) -> H:
-    """An answer's header. Raises BrokerError when it can't be understood."""
-    try:
-        return answer.read(kind)
-    except HeaderError as error:
-        raise BrokerError(f"an answer of {address} can't be understood: {error}") from error
-
-
-def read_body(answer: Command, kind: type[B], address: str) -> B:
-    """An answer's body. Raises BrokerError when it can't be understood."""
-    try:
-        return decode(kind, answer.body)
-    except BodyError as error:
-        raise BrokerError(f"an answer of {address} can't be understood: {error}") from error
-
-
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-_FOUND_OR_NO_TOPIC: Final = frozenset(
-    {int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)}
-)
-
 Facts = dict[MessageQueue, QueueFacts]
 
 
@@ -186,7 +55,7 @@ class Brokers:
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.calls = Calls(options)
-        self._name_servers = list(options.name_servers)
+        self._name_servers = NameServerCalls(self.calls)
         self._begun: set[tuple[str, str, str]] = set()
 
     def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
@@ -250,10 +119,13 @@ class Brokers:
         """How far a group has come in each queue; None: it has committed nothing."""
         found: dict[MessageQueue, int | None] = {}
         for address, here in _by_master(routes, queues).items():
-            commands = [_query(group, queue) for queue in here]
+            commands = [
+                request(RequestCode.QUERY_CONSUMER_OFFSET, committed_header(queue, group))
+                for queue in here
+            ]
             what = f"offsets committed by group {group}"
             answers = self.calls.many(address, commands, what, accept=_FOUND_OR_NOT)
-            offsets = [_committed_offset(answer, address) for answer in answers]
+            offsets = [understand(address, committed_offset, answer) for answer in answers]
             if 0 in offsets:
                 # A broker of 4.x says 0 of young queues, too, in which nothing was committed.
                 table = self._offset_table(address)
@@ -282,7 +154,13 @@ class Brokers:
             begins = {(address, group, topic) for topic in topics} - self._begun
             first = [topics[topic] for _, _, topic in begins]
             for queues in (first, [queue for queue in here if queue not in first]):
-                commands = [_update(group, queue, offsets[queue]) for queue in queues]
+                commands = [
+                    request(
+                        RequestCode.UPDATE_CONSUMER_OFFSET,
+                        commit_header(queue, group, offsets[queue]),
+                    )
+                    for queue in queues
+                ]
                 if commands:
                     self.calls.many(address, commands, f"commit of group {group}", retries=0)
             self._begun |= begins
@@ -320,36 +198,14 @@ class Brokers:
         for address in sorted(filter(None, masters)):
             self.calls.many(address, [command], f"the retry topic of group {group}", retries=0)
 
-    def ask_name_server(self, command: Request, what: str, accept: frozenset[int]) -> Command:
-        """The answer of the first name server that gives one; it is asked first from then on."""
-        failures = []
-        for address in list(self._name_servers):
-            try:
-                return self.calls.one(address, command, what, accept=accept)
-            except BrokerError as error:
-                failures.append(error)
-                self._name_servers.append(self._name_servers.pop(0))
-        reasons = "; ".join(error.what for error in failures)
-        raise BrokerError(f"no name server answers: {reasons}", failures[0].hint) from failures[0]
-
     def _route(self, topic: str) -> Route | None:
-        answer = self.ask_name_server(
-            request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=topic)),
-            f"the route of topic {topic}",
-            _FOUND_OR_NO_TOPIC,
-        )
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
-        return route_of(topic, read_body(answer, TopicRouteData, self._name_servers[0]))
+        data = self._name_servers.route(topic)
+        return None if data is None else route_of(topic, data)
 
     def _topics(self) -> list[str]:
-        answer = self.ask_name_server(
-            request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "all topics", SUCCESS
-        )
-        names = read_body(answer, TopicList, self._name_servers[0]).topic_list
         return sorted(
             name
-            for name in names
+            for name in self._name_servers.topics()
             if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         )
 
@@ -359,7 +215,7 @@ class Brokers:
         # A name server forgets the topics of a broker that has died.
         brokers = "" if known else "check that its brokers run, "
         return UnknownTopicError(
-            f"the name server {self._name_servers[0]} knows no topic {topic!r}"
+            f"the name server {self._name_servers.address} knows no topic {topic!r}"
             f"{nearest(topic, known) or '; ' + there}",
             f"{brokers}correct the name, or create it: pocketmq topic create",
         )
@@ -369,12 +225,12 @@ class Brokers:
             address,
             [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic=topic))],
             f"the offsets of topic {topic}",
-            accept=SUCCESS if down is None else _FOUND_OR_NO_TOPIC,
+            accept=SUCCESS if down is None else FOUND_OR_NO_TOPIC,
             retries=None if down is None else 0,
         )[0]
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return {}
-        table = read_body(answer, TopicStatsTable, address).offset_table
+        table = understand(address, decode, TopicStatsTable, answer.body).offset_table
         return {
             queue: QueueFacts(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))
             for queue, ends in table.items()
@@ -383,7 +239,7 @@ class Brokers:
     def _offset_table(self, address: str) -> dict[str, dict[int, int]]:
         command = request(RequestCode.GET_ALL_CONSUMER_OFFSET)
         answer = self.calls.one(address, command, "the table of committed offsets")
-        return read_body(answer, ConsumerOffsetSerializeWrapper, address).offset_table
+        return understand(address, decode, ConsumerOffsetSerializeWrapper, answer.body).offset_table
 
 
 def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str, ...]:
@@ -414,36 +270,3 @@ def _by_master(
         if address is not None:
             found[address].append(queue)
     return found
-
-
-def _query(group: str, queue: MessageQueue) -> Request:
-    return request(
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        QueryConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            bname=queue.broker_name,
-            set_zero_if_not_found=False,
-        ),
-    )
-
-
-def _committed_offset(answer: Command, address: str) -> int | None:
-    if answer.code == ResponseCode.QUERY_NOT_FOUND:
-        return None
-    offset = read_header(answer, OffsetResponseHeader, address).offset
-    return offset if offset >= 0 else None
-
-
-def _update(group: str, queue: MessageQueue, offset: int) -> Request:
-    return request(
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        UpdateConsumerOffsetRequestHeader(
-            consumer_group=group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            bname=queue.broker_name,
-        ),
-    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from client.routes import Route
@@ -148,40 +149,56 @@ class ArrivalWatch:
             watched.connection.close()
 
 
-IDLE_BLOCK: Final = 0.25
-"""Seconds that one call waits for a message: stopping a query must stay quick."""
-
-BRIEF_BLOCK: Final = 0.02
-"""The same for a query that has other work, such as another source: long enough for an answer."""
-
-OTHER_WORK: Final = 0.1
-"""Seconds between two looks from which a query has other work; an idle one looks again at once."""
-
-ROUTE_PERIOD: Final = 10.0
-"""Seconds between looks for new topics and queues."""
-
-IDLE_REFRESH: Final = 10.0
-"""Seconds between looks at idle queues that are watched."""
-
-IDLE_REQUESTS: Final = 1.0
-"""Requests per second while idle queues have to be polled, or a broker's return is waited for."""
-
 _REST: Final = 1.0
 """Seconds before a broker that could not be asked is asked again."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often a query asks its brokers, in seconds.
+
+    Attributes:
+        idle_block: how long one call waits for a message; stopping a query must stay quick.
+        brief_block: the same for a query that has other work, such as another source: long enough
+            for an answer.
+        other_work: between two looks from which a query has other work; an idle one looks again at
+            once.
+        route_period: between looks for new topics and queues.
+        idle_refresh: between looks at idle queues that are watched.
+        idle_requests: requests per second while idle queues have to be polled, or the return of a
+            broker is waited for.
+    """
+
+    idle_block: float = 0.25
+    brief_block: float = 0.02
+    other_work: float = 0.1
+    route_period: float = 10.0
+    idle_refresh: float = 10.0
+    idle_requests: float = 1.0
+
+
 class Horizon:
-    """The view of one query.
+    """The queues of one query as far as they are known.
 
     Args:
         options: of the query.
         brokers: are asked.
+        watch: notices new messages.
+        pace: how often to ask.
     """
 
-    def __init__(self, options: SourceOptions, brokers: Brokers) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        brokers: Brokers,
+        *,
+        watch: ArrivalWatch | None = None,
+        pace: Pace = Pace(),
+    ) -> None:
+        self.brokers = brokers
         self._options = options
-        self._brokers = brokers
-        self._watch = ArrivalWatch(options.group)
+        self._watch = watch or ArrivalWatch(options.group)
+        self._pace = pace
         self._fetched_at = float("-inf")
         self._routes_at = float("-inf")
         self._working_at = float("-inf")
@@ -211,9 +228,9 @@ class Horizon:
             else ({address: error for address, (error, until) in self._down.items() if until > now})
         )
         unlisted: set[str] = set()
-        if strict or now - self._routes_at >= ROUTE_PERIOD:
+        if strict or now - self._routes_at >= self._pace.route_period:
             unlisted = self._fetch_routes(strict, down)
-        facts = self._brokers.facts(self.routes, down=down)
+        facts = self.brokers.facts(self.routes, down=down)
         self._forget(unlisted, facts, down or {})
         self._note(down or {}, time.monotonic())
         self._choose(facts, strict)
@@ -233,8 +250,8 @@ class Horizon:
         """
         self._empty_looks = self._empty_looks + 1 if idle else 0
         if self._empty_looks > 1 and may_wait:
-            has_time = time.monotonic() - self._looked_at < OTHER_WORK
-            self._wait(IDLE_BLOCK if has_time else BRIEF_BLOCK)
+            has_time = time.monotonic() - self._looked_at < self._pace.other_work
+            self._wait(self._pace.idle_block if has_time else self._pace.brief_block)
         elif self._age() >= self._options.poll_interval or not self._is_ahead(known):
             self.fetch()
         self._looked_at = time.monotonic()
@@ -276,11 +293,11 @@ class Horizon:
         return found
 
     def _idle_refresh(self) -> float:
-        deaf = self._polls or self._down or self._watch.resting
-        if len(self.facts) <= MAX_WATCHED and not deaf:
-            return IDLE_REFRESH
+        unwatched = self._polls or self._down or self._watch.resting
+        if len(self.facts) <= MAX_WATCHED and not unwatched:
+            return self._pace.idle_refresh
         requests = sum(len(route.brokers) for route in self.routes.values())
-        return requests / IDLE_REQUESTS
+        return requests / self._pace.idle_requests
 
     def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> set[str]:
         """Ask a name server; the topics it no longer lists, though brokers may still have them.
@@ -290,7 +307,7 @@ class Horizon:
         subscription = self._options.subscription
         known = self.routes
         try:
-            self.routes = self._brokers.routes(subscription, gone=not strict)
+            self.routes = self.brokers.routes(subscription, gone=not strict)
         except BrokerError as error:
             if down is None:
                 raise

@@ -10,10 +10,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from client.wire.pull_answer import Covered, Ends, Gone, NoTopic, PullRefused, judge_pull
 from remoting.blocking import BlockingConnection
@@ -22,7 +21,7 @@ from remoting.log import Log
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import FIXED_BYTES_V4, QUEUE_OFFSET_AT
-from spark_connector import connections
+from spark_connector.connections import Lease, leasing
 from spark_connector.decode import Decoder
 from spark_connector.errors import DecodeError
 from spark_connector.limits import (
@@ -120,14 +119,6 @@ _GATHER_BYTES: Final = 2 * BATCH_BYTES
 _NOTHING: Final = memoryview(b"")
 
 
-class Lease(Protocol):
-    """Gives a connection for a block; see ``connections.lease``."""
-
-    def __call__(
-        self, address: str, *, idle_timeout: float
-    ) -> AbstractContextManager[BlockingConnection]: ...
-
-
 class _Stopped(Exception):
     """The broker answered, but not with what was asked for."""
 
@@ -165,7 +156,7 @@ class RangeReader:
         partition: what to read.
         options: how.
         decoder: makes batches of records.
-        lease: where connections come from.
+        lease: connections; the process's own unless given.
         clock: seconds, monotonic.
         sleep: waits between attempts.
         choose: spreads those waits.
@@ -180,7 +171,7 @@ class RangeReader:
         options: ReadOptions,
         decoder: Decoder,
         *,
-        lease: Lease = connections.lease,
+        lease: Lease | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         choose: random.Random | None = None,
@@ -189,7 +180,7 @@ class RangeReader:
         self._partition = partition
         self._options = options
         self._decoder = decoder
-        self._lease = lease
+        self._lease = lease or leasing(options.connection_idle)
         self._clock = clock
         self._sleep = sleep
         self._tags = None if options.tags.is_all else options.tags
@@ -228,7 +219,7 @@ class RangeReader:
     def _attempt(self) -> Iterator[Any]:
         ahead = self._ahead
         address = self._partition.addresses[self._address]
-        with self._lease(address, idle_timeout=self._options.connection_idle) as connection:
+        with self._lease(address) as connection:
             while not ahead.done:
                 self._ask(connection)
                 answer = connection.receive(

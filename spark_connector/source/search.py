@@ -11,21 +11,25 @@ from typing import Final, NamedTuple
 
 from client.limits import MAX_TIME_WALK
 from client.routes import Route
-from client.wire.offsets import WALK_MESSAGES, pull_header
+from client.wire.offsets import (
+    WALK_MESSAGES,
+    RecordPage,
+    pull_header,
+    read_page,
+    search_header,
+)
 from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import (
     OffsetResponseHeader,
-    PullMessageResponseHeader,
-    SearchOffsetRequestHeader,
 )
 from remoting.protocol.headers.query import QueryMessageRequestHeader, QueryMessageResponseHeader
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
-from remoting.protocol.message.view import RecordView, iter_records
+from remoting.protocol.message.view import iter_records
 from remoting.protocol.queue import MessageQueue
-from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import Brokers, addresses_of, read_header, request
+from spark_connector.errors import UnknownTopicError
+from spark_connector.requests import request, understand
+from spark_connector.source.brokers import Brokers, addresses_of
 
 KEY_MATCHES: Final = 32
 """Messages an index is asked for; a broker gives 64 at most, and who gives this many may have more
@@ -120,8 +124,8 @@ class MessageSearch:
         )
         if answer.code != ResponseCode.SUCCESS:
             return None
-        fresh = read_header(answer, QueryMessageResponseHeader, address)
-        records = _records(answer.body, address)
+        fresh = understand(address, answer.read, QueryMessageResponseHeader)
+        records = understand(address, list, iter_records(answer.body))
         if not records or len(records) >= KEY_MATCHES:
             return None
         return KeyMatches(
@@ -135,20 +139,15 @@ class MessageSearch:
 
     def _search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         address = self._address(queue)
-        header = SearchOffsetRequestHeader(
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            timestamp=timestamp_ms,
-            bname=queue.broker_name,
-        )
+        header = search_header(queue, timestamp_ms)
         answer = self._brokers.calls.one(
             address,
             request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header),
             f"an offset of queue {queue} by time",
         )
-        return max(0, read_header(answer, OffsetResponseHeader, address).offset)
+        return max(0, understand(address, answer.read, OffsetResponseHeader).offset)
 
-    def _page(self, queue: MessageQueue, offset: int) -> tuple[list[RecordView], int]:
+    def _page(self, queue: MessageQueue, offset: int) -> RecordPage:
         """Some messages from an offset on, and where the next ones begin."""
         address = self._address(queue)
         header = pull_header(
@@ -165,11 +164,7 @@ class MessageSearch:
             f"messages of queue {queue}",
             accept=PULL_ANSWERS,
         )
-        following = read_header(answer, PullMessageResponseHeader, address).next_begin_offset
-        if answer.code != ResponseCode.SUCCESS:
-            moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-            return [], following if moved else offset
-        return _records(answer.body, address), following
+        return understand(address, read_page, answer, offset)
 
     def _address(self, queue: MessageQueue) -> str:
         addresses = addresses_of(self._routes, queue)
@@ -179,10 +174,3 @@ class MessageSearch:
                 "check that it runs and registers",
             )
         return addresses[0]
-
-
-def _records(body: bytes | memoryview, address: str) -> list[RecordView]:
-    try:
-        return list(iter_records(body))
-    except RecordError as error:
-        raise BrokerError(f"messages from {address} can't be understood: {error}") from error

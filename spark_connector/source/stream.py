@@ -43,13 +43,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: of the query.
         columns: what Spark wants, in its order.
+        horizon: asks the brokers.
     """
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[Column], horizon: Horizon | None = None
+    ) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._brokers = Brokers(options.connection)
-        self._horizon = Horizon(options, self._brokers)
+        self._horizon = horizon or Horizon(options, Brokers(options.connection))
+        self._brokers = self._horizon.brokers
         self._commits = Commits(self._brokers, options.group) if options.commit else None
         self._admission = Admission(options.limits, options.read.on_data_loss, time.monotonic())
         self._initial: dict[str, Any] | None = None

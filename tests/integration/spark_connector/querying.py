@@ -11,18 +11,37 @@ from client import Message
 from client.blocking import Admin, Producer
 from spark_connector.schema import COLUMNS
 from spark_connector.source.batch import PushDownReader
+from spark_connector.source.brokers import Brokers
+from spark_connector.source.horizon import ArrivalWatch, Horizon, Pace
 from spark_connector.source.options import SourceOptions
+from spark_connector.source.search import MessageSearch
 from spark_connector.source.stream import RocketMQStreamReader
 
 Row = dict[str, Any]
 
 
-def batch_reader(name_server: str, **given: object) -> PushDownReader:
-    return PushDownReader(_options(name_server, given), list(COLUMNS.values()))
+def batch_reader(
+    name_server: str,
+    *,
+    brokers: type[Brokers] = Brokers,
+    search: type[MessageSearch] = MessageSearch,
+    **given: object,
+) -> PushDownReader:
+    options = _options(name_server, given)
+    return PushDownReader(options, list(COLUMNS.values()), brokers=brokers, search=search)
 
 
-def stream_reader(name_server: str, **given: object) -> RocketMQStreamReader:
-    return RocketMQStreamReader(_options(name_server, given), list(COLUMNS.values()))
+def stream_reader(
+    name_server: str,
+    *,
+    brokers: type[Brokers] = Brokers,
+    watch: ArrivalWatch | None = None,
+    pace: Pace = Pace(),
+    **given: object,
+) -> RocketMQStreamReader:
+    options = _options(name_server, given)
+    horizon = Horizon(options, brokers(options.connection), watch=watch, pace=pace)
+    return RocketMQStreamReader(options, list(COLUMNS.values()), horizon)
 
 
 def rows(reader: Any, partitions: Iterable[Any] | None = None) -> list[Row]:

@@ -26,7 +26,6 @@ from client import MessageQueue
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
 from spark_connector.errors import DataLossError, OptionError, UnknownTopicError
-from spark_connector.source import batch
 from spark_connector.source.batch import INDEX_MARGIN_MS, PushDownReader
 from spark_connector.source.search import KeyMatches, MessageSearch
 from tests.integration.spark_connector.querying import Row, batch_reader, numbers, rows, send
@@ -222,51 +221,43 @@ def test_filters_on_tags_narrow_and_go_back_to_spark(reader: Any):
     assert numbers(found) == list(range(0, 200, 2))
 
 
-def indexed(found: list[Row], keys: set[str]) -> Callable[..., dict[str, KeyMatches | None]]:
-    """A broker's index of keys, built of rows; it is as young as the youngest of them."""
-    youngest = max(row["storeTimestamp"] for row in found)
+def indexed(found: list[Row], keys: set[str], until: datetime) -> type[MessageSearch]:
+    """A broker's index of keys, built of rows, that has all messages stored before a time."""
+    until_ms = int(until.timestamp() * 1000)
 
-    def by_key(self: MessageSearch, topic: str, key: str) -> dict[str, KeyMatches | None]:
-        hits = [
-            (MessageQueue(topic, row["brokerName"], row["queueId"]), row["queueOffset"])
-            for row in found
-            if key in {row["keys"], row["messageId"]} and row["keys"] in keys
-        ]
-        until = int(youngest.timestamp() * 1000) + 2 * INDEX_MARGIN_MS
-        return {found[0]["brokerName"]: KeyMatches(hits, until) if hits else None}
+    class Indexed(MessageSearch):
+        def by_key(self, topic: str, key: str) -> dict[str, KeyMatches | None]:
+            hits = [
+                (MessageQueue(topic, row["brokerName"], row["queueId"]), row["queueOffset"])
+                for row in found
+                if key in {row["keys"], row["messageId"]} and row["keys"] in keys
+            ]
+            matches = KeyMatches(hits, until_ms + INDEX_MARGIN_MS) if hits else None
+            return {found[0]["brokerName"]: matches}
 
-    return by_key
+    return Indexed
 
 
-def test_what_an_index_knows_is_one_small_task(
-    reader: Any, all_rows: list[Row], monkeypatch: pytest.MonkeyPatch
-):
-    keys = {"k77", "k78", "k81"}
-    monkeypatch.setattr(MessageSearch, "by_key", indexed(all_rows, keys))
-    pushing = reader()
-    filters = [In(("keys",), sorted(keys)), LessThan(("queueId",), 3)]
+def test_what_an_index_knows_is_one_small_task(reader: Any, all_rows: list[Row]):
+    newer = max(row["storeTimestamp"] for row in all_rows) + timedelta(milliseconds=1)
+    index = indexed(all_rows, {"k77", "k78", "k81"}, newer)
+    pushing = reader(search=index)
+    filters = [In(("keys",), ["k77", "k78", "k81"]), LessThan(("queueId",), 3)]
     returned = pushing.pushFilters(filters)
     (task,) = pushing.partitions()
     assert numbers(rows(pushing, [task])) == [77, 78, 81]
     assert list(returned) == filters
     message_id = next(row["messageId"] for row in all_rows if row["body"] == b"81")
-    assert numbers(where(reader(), EqualTo(("messageId",), message_id))[0]) == [81]
+    by_id = reader(search=index)
+    assert numbers(where(by_id, EqualTo(("messageId",), message_id))[0]) == [81]
 
 
 def test_what_an_index_may_not_know_yet_is_read(
-    reader: Any, all_rows: list[Row], second_half: datetime, monkeypatch: pytest.MonkeyPatch
+    reader: Any, all_rows: list[Row], second_half: datetime
 ):
     old = [row for row in all_rows if row["storeTimestamp"] < second_half]
-    monkeypatch.setattr(batch, "INDEX_MARGIN_MS", 0)
-    by_key = indexed(old, {"k7"})
-
-    def stale(self: MessageSearch, topic: str, key: str) -> dict[str, KeyMatches | None]:
-        (broker, matches), *_ = by_key(self, topic, key).items()
-        assert matches is not None
-        return {broker: matches._replace(indexed_until_ms=int(second_half.timestamp() * 1000))}
-
-    monkeypatch.setattr(MessageSearch, "by_key", stale)
-    found, _ = where(reader(), EqualTo(("keys",), "k7"))
+    stale = reader(search=indexed(old, {"k7"}, second_half))
+    found, _ = where(stale, EqualTo(("keys",), "k7"))
     assert numbers(found) == [7, *range(100, 200)]
 
 

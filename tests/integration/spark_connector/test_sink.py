@@ -14,7 +14,7 @@ from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
-from spark_connector.sink.task import write_rows
+from spark_connector.sink.writer import write_rows
 from tests.integration.spark_connector.writing import batch, plan, received, write
 
 

@@ -14,7 +14,9 @@ import pytest
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
-from spark_connector.errors import ConnectorError, UnknownTopicError
+from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
+from spark_connector.source.brokers import Brokers
+from spark_connector.source.horizon import ArrivalWatch, Pace
 from tests.integration.spark_connector.querying import Query, numbers, send, stream_reader
 
 _topics = itertools.count()
@@ -48,7 +50,7 @@ def fill(admin: Admin, producer: Producer, topic: str) -> Callable[[int, int], N
 def query(server: StandaloneServer, topic: str) -> Iterator[Callable[..., Query]]:
     made: list[Query] = []
 
-    def make(log: list[Any] | None = None, **given: object) -> Query:
+    def make(log: list[Any] | None = None, **given: Any) -> Query:
         given = {"topic": topic, "startingOffsets": "earliest"} | given
         made.append(Query(stream_reader(server.nameserver, **given), log))
         return made[-1]
@@ -205,17 +207,14 @@ def test_two_queries_with_one_group_are_told_of(
 
 
 def test_a_broker_that_takes_no_commits_does_not_stop_a_query(
-    fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fill: Any, query: Any, caplog: pytest.LogCaptureFixture
 ):
-    from spark_connector.errors import BrokerError
-    from spark_connector.source.brokers import Brokers
+    class Refusing(Brokers):
+        def commit(self, *_: object) -> None:
+            raise BrokerError("a:1 gives no commit")
 
-    def refuse(*_: object) -> None:
-        raise BrokerError("a:1 gives no commit")
-
-    monkeypatch.setattr(Brokers, "commit", refuse)
     fill(0, 10)
-    running = query(consumerGroup="uncommitted")
+    running = query(consumerGroup="uncommitted", brokers=Refusing)
     assert len(running.step()) == 10
     assert running.step() == []
     assert "a commit failed; it is tried again" in caplog.text
@@ -224,10 +223,9 @@ def test_a_broker_that_takes_no_commits_does_not_stop_a_query(
 def test_an_idle_query_asks_rarely_and_hears_at_once(
     fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    from spark_connector.source import horizon
-
     fill(0, 10)
-    running = query(consumerGroup="idle")
+    # Only a sign makes it ask again.
+    running = query(consumerGroup="idle", pace=Pace(idle_refresh=float("inf")))
     running.step()
     while running.step():
         pass
@@ -244,8 +242,6 @@ def test_an_idle_query_asks_rarely_and_hears_at_once(
     for _ in range(8):
         running.step()
     assert len(sent) <= 2
-    # Only a sign makes it ask from here on.
-    monkeypatch.setattr(horizon, "IDLE_REFRESH", float("inf"))
     timer = threading.Timer(0.05, fill, (10, 11))
     timer.start()
     began = time.monotonic()
@@ -256,49 +252,38 @@ def test_an_idle_query_asks_rarely_and_hears_at_once(
     assert numbers(running.found) == list(range(11))
 
 
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the watch was asked to wait."""
-    from spark_connector.source.horizon import ArrivalWatch
+class Waits(ArrivalWatch):
+    """Keeps how long it was asked to wait, and gives one answer at once."""
 
-    asked: list[float] = []
+    def __init__(self, *, sign: bool) -> None:
+        super().__init__("G")
+        self.asked: list[float] = []
+        self._sign = sign
 
-    def wait(self: ArrivalWatch, ends: object, timeout: float) -> bool:
-        asked.append(timeout)
-        return False
-
-    monkeypatch.setattr(ArrivalWatch, "wait", wait)
-    return asked
+    def wait(self, ends: object, timeout: float) -> bool:
+        self.asked.append(timeout)
+        return self._sign
 
 
+@pytest.mark.parametrize(
+    ("other_work", "block"), [(float("inf"), Pace().idle_block), (0.0, Pace().brief_block)]
+)
 def test_a_query_that_has_other_work_does_not_wait_for_this_source(
-    query: Any, waits: list[float], monkeypatch: pytest.MonkeyPatch
+    query: Any, other_work: float, block: float
 ):
-    from spark_connector.source import horizon
-
-    monkeypatch.setattr(horizon, "OTHER_WORK", float("inf"))
-    running = query()
+    watch = Waits(sign=False)
+    running = query(watch=watch, pace=Pace(other_work=other_work))
     for _ in range(4):
         running.step()
-    monkeypatch.setattr(horizon, "OTHER_WORK", 0.0)
-    running.step()
-    assert waits == [horizon.IDLE_BLOCK, horizon.IDLE_BLOCK, horizon.BRIEF_BLOCK]
+    assert watch.asked == [block, block]
 
 
-def test_a_broker_that_answers_parked_pulls_at_once_is_polled(
-    fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
-):
-    from spark_connector.source import horizon
-    from spark_connector.source.horizon import ArrivalWatch
-
-    monkeypatch.setattr(horizon, "IDLE_BLOCK", 0.0)
-    monkeypatch.setattr(horizon, "IDLE_REQUESTS", 1000.0)
-    signs: list[float] = []
-    monkeypatch.setattr(ArrivalWatch, "wait", lambda self, ends, timeout: not signs.append(timeout))
-    running = query()
+def test_a_broker_that_answers_parked_pulls_at_once_is_polled(fill: Any, query: Any):
+    watch = Waits(sign=True)
+    running = query(watch=watch, pace=Pace(idle_block=0.0, idle_requests=1000.0))
     for _ in range(6):
         assert running.step() == []
-    assert len(signs) == 1
+    assert len(watch.asked) == 1
     fill(0, 4)
     running.until(lambda: len(running.found) >= 4)
 
@@ -307,15 +292,13 @@ def test_topics_that_come_to_match_a_pattern_join_a_running_query(
     server: StandaloneServer,
     admin: Admin,
     producer: Producer,
-    monkeypatch: pytest.MonkeyPatch,
 ):
-    from spark_connector.source import horizon
-
-    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
-    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
     admin.create_topic("Match-1", queues=1)
     reader = stream_reader(
-        server.nameserver, subscribePattern=r"Match-\d", startingOffsets="latest"
+        server.nameserver,
+        subscribePattern=r"Match-\d",
+        startingOffsets="latest",
+        pace=Pace(route_period=0.0, idle_refresh=0.0),
     )
     running = Query(reader)
     running.step()
@@ -330,14 +313,10 @@ def test_topics_that_come_to_match_a_pattern_join_a_running_query(
 
 
 def test_queues_that_appear_are_read_from_their_beginning(
-    admin: Admin, topic: str, fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
+    admin: Admin, topic: str, fill: Any, query: Any
 ):
-    from spark_connector.source import horizon
-
-    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
-    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
     fill(0, 8)
-    running = query(startingOffsets="latest")
+    running = query(pace=Pace(route_period=0.0, idle_refresh=0.0), startingOffsets="latest")
     running.step()
     admin.update_topic(topic, queues=6)
     fill(100, 112)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from client.blocking import Admin, Producer
+from client.routes import Route
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
-from spark_connector.source import horizon
 from spark_connector.source.brokers import Brokers
+from spark_connector.source.horizon import Pace
+from spark_connector.source.options import Subscription
 from spark_connector.source.positions import QueueFacts
 from tests.integration.spark_connector.querying import (
     Query,
@@ -29,6 +32,9 @@ QUICK = {
     "requestTimeoutMs": 20_000,
     "offsetPollIntervalMs": 1,
 }
+
+
+RESTLESS = Pace(route_period=0.0, idle_refresh=0.0, idle_block=0.02)
 
 
 class Cluster:
@@ -53,17 +59,14 @@ class Cluster:
         ):
             send(admin, producer, topic, range(first, end))
 
-    def query(self, log: list[Any] | None = None, **given: object) -> Query:
-        given = {"topic": "T", "startingOffsets": "earliest"} | QUICK | given
+    def query(self, log: list[Any] | None = None, **given: Any) -> Query:
+        given = {"pace": RESTLESS, "topic": "T", "startingOffsets": "earliest"} | QUICK | given
         self.queries.append(Query(stream_reader(self.server.nameserver, **given), log))
         return self.queries[-1]
 
 
 @pytest.fixture
-def cluster(own_server: StandaloneServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(horizon, "ROUTE_PERIOD", 0.0)
-    monkeypatch.setattr(horizon, "IDLE_REFRESH", 0.0)
-    monkeypatch.setattr(horizon, "IDLE_BLOCK", 0.02)
+def cluster(own_server: StandaloneServer) -> Iterator[Cluster]:
     made = Cluster(own_server)
     made.create()
     yield made
@@ -88,13 +91,10 @@ def test_a_query_survives_a_restart_of_its_broker(
     assert numbers(running.found) == list(range(20))
 
 
-def test_an_idle_query_notices_soon_that_its_broker_is_back(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_idle_query_notices_soon_that_its_broker_is_back(cluster: Cluster):
     cluster.fill(0, 10)
-    running = cluster.query()
+    running = cluster.query(pace=replace(RESTLESS, idle_refresh=float("inf")))
     running.until(lambda: running.step() == [])
-    monkeypatch.setattr(horizon, "IDLE_REFRESH", float("inf"))
     cluster.server.kill()
     running.until(lambda: not running.reader.reportLatestOffset())
     cluster.server.restart()
@@ -127,9 +127,7 @@ def test_another_name_server_is_asked_when_one_is_gone(cluster: Cluster):
     assert len(rows(batch_reader(servers, topic="T", **QUICK))) == 10
 
 
-def test_a_topic_with_many_queues_is_read_and_committed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_topic_with_many_queues_is_read_and_committed(cluster: Cluster):
     cluster.create("Many", queues=150)
     cluster.fill(0, 300, "Many")
     running = cluster.query(topic="Many", consumerGroup="many", maxOffsetsPerTrigger=200)
@@ -144,26 +142,29 @@ def test_a_topic_with_many_queues_is_read_and_committed(
     assert numbers(following.found) == list(range(300, 310))
 
 
-def test_planning_without_the_broker_is_an_error_with_its_address(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-):
-    from client.routes import Route
+def test_planning_without_the_broker_is_an_error_with_its_address(cluster: Cluster):
+    class Elsewhere(Brokers):
+        def routes(self, *given: Any, **named: Any) -> dict[str, Route]:
+            return {
+                topic: replace(route, brokers={name: {0: "127.0.0.1:9"} for name in route.brokers})
+                for topic, route in super().routes(*given, **named).items()
+            }
 
-    monkeypatch.setattr(Route, "master", lambda self, name: "127.0.0.1:9")
-    reader = batch_reader(cluster.server.nameserver, topic="T", **QUICK)
+    reader = batch_reader(cluster.server.nameserver, topic="T", brokers=Elsewhere, **QUICK)
     with pytest.raises(
         BrokerError, match=r"127.0.0.1:9 could not be asked for the offsets of topic T"
     ):
         reader.partitions()
 
 
-def test_a_name_server_that_knows_nothing_yet_does_not_end_a_query(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_name_server_that_knows_nothing_yet_does_not_end_a_query(cluster: Cluster):
+    class Forgetful(Brokers):
+        def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
+            return {} if gone else super().routes(subscription)
+
     cluster.fill(0, 10)
-    running = cluster.query()
+    running = cluster.query(brokers=Forgetful)
     running.step()
-    monkeypatch.setattr(Brokers, "routes", lambda self, subscription, *, gone: {} if gone else None)
     cluster.fill(10, 20)
     for _ in range(3):
         running.step()
@@ -260,27 +261,26 @@ def test_a_planned_range_of_an_unknown_broker_is_an_error(cluster: Cluster):
 
 
 @pytest.fixture
-def truncated(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has brokers say that their queues begin later."""
-    facts = Brokers.facts
+def truncated() -> type[Brokers]:
+    """Queues whose first five messages can be deleted, by setting ``minimum``."""
 
-    def begin_at(minimum: int) -> None:
-        def fewer(self: Brokers, *given: Any, **named: Any) -> dict[MessageQueue, QueueFacts]:
+    class Truncated(Brokers):
+        minimum = 0
+
+        def facts(self, *given: Any, **named: Any) -> dict[MessageQueue, QueueFacts]:
             return {
-                queue: QueueFacts(min(minimum, ends.maximum), ends.maximum)
-                for queue, ends in facts(self, *given, **named).items()
+                queue: QueueFacts(min(self.minimum, ends.maximum), ends.maximum)
+                for queue, ends in super().facts(*given, **named).items()
             }
 
-        monkeypatch.setattr(Brokers, "facts", fewer)
-
-    return begin_at
+    return Truncated
 
 
 def test_messages_that_were_deleted_unread_are_an_error(cluster: Cluster, truncated: Any):
     cluster.fill(0, 20)
-    running = cluster.query(maxOffsetsPerTrigger=4)
+    running = cluster.query(maxOffsetsPerTrigger=4, brokers=truncated)
     running.step()
-    truncated(5)
+    truncated.minimum = 5
     with pytest.raises(DataLossError, match=r"T/.*/0 lost offsets \[2, 5\): it holds \[5, 10\)"):
         running.until(lambda: False)
 
@@ -289,9 +289,9 @@ def test_messages_that_were_deleted_unread_are_passed_over_and_counted(
     cluster: Cluster, truncated: Any, caplog: pytest.LogCaptureFixture
 ):
     cluster.fill(0, 20)
-    running = cluster.query(maxOffsetsPerTrigger=4, failOnDataLoss="false")
+    running = cluster.query(maxOffsetsPerTrigger=4, failOnDataLoss="false", brokers=truncated)
     running.step()
-    truncated(5)
+    truncated.minimum = 5
     running.until(lambda: not running.step() and len(running.log) > 2)
     ends = list(running.log[-1]["topics"]["T"].values())
     assert ends == [{"0": 10, "1": 10}]

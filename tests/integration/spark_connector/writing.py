@@ -11,7 +11,7 @@ from client import FIRST, ReceivedMessage
 from client.blocking import PullConsumer
 from spark_connector.sink.dispatcher import Counts
 from spark_connector.sink.options import sink_options
-from spark_connector.sink.task import SinkPlan, write_rows
+from spark_connector.sink.writer import SinkPlan, write_rows
 
 TYPES: dict[str, tuple[Any, str]] = {
     "properties": (pa.map_(pa.string(), pa.string()), "map<string,string>"),

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from remoting.protocol.queue import MessageQueue
-from spark_connector import lag as lag_module
 from spark_connector.lag import LagListener, QueryLag, lag_of
 from spark_connector.source.offsets import to_json
 
@@ -127,9 +126,8 @@ def test_queries_are_forgotten_when_they_end() -> None:
     assert list(listener.lags) == ["id-2"]
 
 
-def test_no_more_queries_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag_module, "MAX_QUERIES", 2)
-    listener = LagListener()
+def test_no_more_queries_are_kept_than_the_limit() -> None:
+    listener = LagListener(max_queries=2)
     for number in range(4):
         one = progress(source(offsets(1), offsets(2)), query_id=f"id-{number}")
         listener.onQueryProgress(one)

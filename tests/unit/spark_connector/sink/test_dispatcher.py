@@ -11,6 +11,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.limits import MAX_IN_FLIGHT_REQUESTS
+from spark_connector.requests import Calls, NameServerCalls
 from spark_connector.sink.dispatcher import ParcelDispatcher
 from spark_connector.sink.encoder import Parcel
 from spark_connector.sink.options import SinkOptions, sink_options
@@ -25,7 +26,8 @@ def options(**more: str) -> SinkOptions:
 def dispatcher(world: World, **more: str) -> ParcelDispatcher:
     chosen = options(**more)
     times: Any = {"clock": world.clock, "sleep": world.sleep}
-    routes = WriteRoutes(chosen.connection, world.lease, chosen.default_queues, **times)
+    calls = Calls(chosen.connection, lease=world.lease, sleep=world.sleep)
+    routes = WriteRoutes(NameServerCalls(calls), chosen.default_queues, clock=world.clock)
     return ParcelDispatcher(chosen, routes, world.lease, now_ms=lambda: 1_000_000, **times)
 
 
@@ -218,7 +220,7 @@ def test_without_brokers_the_error_says_so() -> None:
 def test_a_name_server_that_is_down_is_asked_some_rounds() -> None:
     world = World()
     world.unreachable.add(NAME_SERVER)
-    with pytest.raises(BrokerError, match=r"no name server of names:9876 gave the route"):
+    with pytest.raises(BrokerError, match=r"no name server answers: names:9876 .* for the route"):
         run(dispatcher(world), parcel(b"x"))
     assert len(world.slept) == 3
 

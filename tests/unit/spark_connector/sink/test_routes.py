@@ -11,14 +11,15 @@ from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.options import ConnectionOptions
-from spark_connector.sink import routes as module
+from spark_connector.requests import Calls, NameServerCalls
 from spark_connector.sink.routes import WriteRoutes
 from tests.unit.spark_connector.sink.brokers import NAME_SERVER, World
 
 
-def routes(world: World, *more: str) -> WriteRoutes:
+def routes(world: World, *more: str, **given: Any) -> WriteRoutes:
     options = ConnectionOptions(name_servers=(NAME_SERVER, *more))
-    return WriteRoutes(options, world.lease, 4, clock=world.clock, sleep=world.sleep)
+    calls = Calls(options, lease=world.lease, sleep=world.sleep)
+    return WriteRoutes(NameServerCalls(calls), 4, clock=world.clock, **given)
 
 
 def test_a_route_is_asked_for_once() -> None:
@@ -62,7 +63,7 @@ def test_the_next_name_server_is_asked_when_one_is_down() -> None:
     assert not world.slept
 
 
-def test_a_topic_that_nobody_may_write_to_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_nobody_may_write_to_is_an_error() -> None:
     world = World()
     world.topics["flights"] = 1
     world.brokers = []
@@ -77,16 +78,12 @@ def test_a_topic_that_nobody_may_write_to_is_an_error(monkeypatch: pytest.Monkey
         ({"code": ResponseCode.SYSTEM_ERROR, "remark": "no"}, r"names:9876 answered code 1: no"),
     ],
 )
-def test_a_name_server_that_makes_no_sense_is_named(
-    monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any], words: str
-) -> None:
-    world = World()
+def test_a_name_server_that_makes_no_sense_is_named(reply: dict[str, Any], words: str) -> None:
+    class Senseless(World):
+        def answer(self, address: str, command: Command) -> Command:
+            return command.reply(**reply)
 
-    def answer(address: str, command: Command) -> Command:
-        del address
-        return command.reply(**reply)
-
-    monkeypatch.setattr(world, "answer", answer)
+    world = Senseless()
     with pytest.raises(BrokerError, match=words):
         routes(world).queues("flights")
 
@@ -94,26 +91,22 @@ def test_a_name_server_that_makes_no_sense_is_named(
 @pytest.mark.parametrize(
     ("code", "words"), [("list", "did not|does not exist"), ("brokers", "knows no broker")]
 )
-def test_lists_that_cannot_be_read_leave_the_plain_error(
-    monkeypatch: pytest.MonkeyPatch, code: str, words: str
-) -> None:
-    world = World()
+def test_lists_that_cannot_be_read_leave_the_plain_error(code: str, words: str) -> None:
+    class Garbling(World):
+        def answer(self, address: str, command: Command) -> Command:
+            if command.code == {"list": 206, "brokers": 106}[code]:
+                return command.reply(body=b"{")
+            return super().answer(address, command)
+
+    world = Garbling()
     world.topics, world.template = {}, False
-    honest = world.answer
-
-    def answer(address: str, command: Command) -> Command:
-        wanted = {"list": 206, "brokers": 106}[code]
-        return command.reply(body=b"{") if command.code == wanted else honest(address, command)
-
-    monkeypatch.setattr(world, "answer", answer)
     with pytest.raises((BrokerError, UnknownTopicError), match=words):
         routes(world).queues("flights")
 
 
-def test_a_task_that_names_too_many_topics_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_TOPICS", 3)
+def test_a_task_that_names_too_many_topics_is_stopped() -> None:
     world = World()
-    known = routes(world)
+    known = routes(world, max_topics=3)
     for number in range(3):
         known.queues(f"t{number}")
     with pytest.raises(ConnectorError, match="more than 3 topics"):

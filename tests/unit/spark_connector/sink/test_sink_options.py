@@ -6,7 +6,7 @@ import pytest
 
 from spark_connector.errors import OptionError
 from spark_connector.sink.options import Partitioner, SendMode, UniqKey, sink_options
-from spark_connector.sink.task import SinkPlan
+from spark_connector.sink.writer import SinkPlan
 
 REQUIRED = {"nameServer": "127.0.0.1:9876"}
 BODY = ("body", "binary")

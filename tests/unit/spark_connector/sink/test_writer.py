@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_connector.errors import OptionError
+from spark_connector.sink.dispatcher import Counts
 from spark_connector.sink.writer import Written, batch_writer, micro_batch, stream_writer
 
 OPTIONS = {"nameServer": "127.0.0.1:1", "topic": "flights"}
@@ -27,8 +28,7 @@ class Context:
 
 
 def written(**more: Any) -> Written:
-    facts = {"bytes": 10, "requests": 1, "retries": 0, "busy": 0, "unconfirmed": 0, **more}
-    return Written(partition=0, attempt=0, rows=5, **facts)
+    return Written(rows=5, counts=Counts(bytes=10, requests=1, **more))
 
 
 def test_a_task_of_a_stream_knows_its_query_and_micro_batch() -> None:
@@ -42,7 +42,7 @@ def test_a_stream_whose_micro_batch_is_unknown_warns_that_keys_do_not_repeat(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     result = stream_writer(OPTIONS, SCHEMA, False).write(iter(()))
-    assert (result.rows, result.requests) == (0, 0)
+    assert (result.rows, result.counts.requests) == (0, 0)
     assert "use uniqKey=column" in caplog.text
 
 
@@ -52,7 +52,7 @@ def test_a_task_without_rows_asks_nobody() -> None:
 
 def test_writers_and_what_they_return_survive_the_way_to_the_executors() -> None:
     for writer in (batch_writer(OPTIONS, SCHEMA, False), stream_writer(OPTIONS, SCHEMA, False)):
-        assert pickle.loads(pickle.dumps(writer))._plan == writer._plan
+        assert pickle.loads(pickle.dumps(writer)).plan == writer.plan
     assert pickle.loads(pickle.dumps(written())) == written()
 
 

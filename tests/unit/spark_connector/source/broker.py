@@ -78,7 +78,7 @@ class FakeBroker:
         self.order = deque(order)
 
     @contextmanager
-    def lease(self, address: str, *, idle_timeout: float) -> Iterator[Any]:
+    def lease(self, address: str) -> Iterator[Any]:
         self.leases.append(address)
         connection = FakeConnection(self)
         yield connection

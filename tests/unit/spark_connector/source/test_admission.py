@@ -103,10 +103,11 @@ def test_limits_of_bytes_and_of_offsets_hold_together():
         assert limited.end(offsets(0, 0), known, 1.0, mean_size=lambda *_: 100.0) == end
 
 
-def test_a_limit_of_bytes_alone_is_limit_enough(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("spark_connector.source.admission.CATCH_UP_OFFSETS", 100)
-    limited = admission(max_bytes=2000)
-    assert limited.end(offsets(0), facts((0, 500)), 1.0, mean_size=lambda *_: 1.0) == offsets(500)
+def test_a_limit_of_bytes_alone_is_limit_enough():
+    backlog = 2 * CATCH_UP_OFFSETS
+    limited = admission(max_bytes=2 * backlog)
+    end = limited.end(offsets(0), facts((0, backlog)), 1.0, mean_size=lambda *_: 1.0)
+    assert end == offsets(backlog)
 
 
 def test_messages_that_nobody_can_sample_are_taken_to_have_a_usual_size():

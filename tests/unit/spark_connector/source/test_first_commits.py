@@ -9,7 +9,8 @@ from typing import Any
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from spark_connector.options import ConnectionOptions
-from spark_connector.source.brokers import Brokers, Request
+from spark_connector.requests import Request
+from spark_connector.source.brokers import Brokers
 
 QUEUES = [MessageQueue(topic, "a", number) for topic in ("T", "U") for number in range(3)]
 ROUTE: Any = SimpleNamespace(master=lambda _: "127.0.0.1:10911")
