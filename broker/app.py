@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -22,14 +21,13 @@ import structlog
 from broker import fast_path
 from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
-from broker.delivery.long_poll import TICK_SECONDS, LongPolls, ParkedPull
-from broker.group_watch import STEP_SECONDS
-from broker.limits import WOKEN_AT_ONCE
+from broker.delivery.long_poll import TICK_SECONDS, ParkedPull
+from broker.group_monitor import STEP_SECONDS
 from broker.processors.table import Processors, RequestDispatcher
-from broker.rates import SAMPLE_SECONDS, Rates, Totals
 from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
+from broker.stats import SAMPLE_SECONDS
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.message_store import MessageStore
 from broker.store.os_files import Files, OsFiles
@@ -81,6 +79,7 @@ class Broker:
         counters: what happened on the sockets.
         store: the messages; once it is started.
         state: what it knows; once it is started.
+        processors: what serves its requests; once it is started.
     """
 
     def __init__(
@@ -103,11 +102,10 @@ class Broker:
         self._server = self._make_server(config.listen_port)
         self._vip: Server | None = None
         self._tables: SavedTables
-        self._processors: Processors
+        self.processors: Processors
         self._read_pass: ReadPass | None = None
         self._delays: Delays
         self._registration: BrokerRegistration | None = None
-        self._rates = Rates()
         self._supervisor = Supervisor("broker")
         self._woken: list[ParkedPull] = []
         self._store_open = False
@@ -181,10 +179,16 @@ class Broker:
         )
         self.config = self._tables.config
         self.state = self._make_state()
-        self._processors = Processors.of(self.state, self._rates)
+        self.processors = Processors.of(self.state)
         saved = self._tables.delay_offsets
         directory = self.store.paths.root / CONFIG_DIRECTORY
-        self._delays = Delays(self.config, self.store, self._clock, self.state.counters)
+        self._delays = Delays(
+            self.config.delay_levels_ms,
+            self.store,
+            self._clock,
+            self.state.counters,
+            self.config.limits,
+        )
         self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
         self.state.delay_offsets = self._delays.offsets
         if self._tables.lost_offsets and self.store.end_offset > 0:
@@ -198,7 +202,7 @@ class Broker:
         self._check_name()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
-        self._server.endpoint.handler = RequestDispatcher(self.state, self._processors.table())
+        self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
         self._open_fast_path()
         # Clients may come from here on; name servers are told last, when everything works.
         self._serving = True
@@ -237,7 +241,7 @@ class Broker:
 
         endpoint = self._server.endpoint
         self._read_pass = ReadPass(
-            Host(self.state, self._processors), max_frame_bytes=endpoint.limits.max_frame_bytes
+            Host(self.state, self.processors), max_frame_bytes=endpoint.limits.max_frame_bytes
         )
         endpoint.feed_factory = partial(FastPathFeed, self._read_pass)
 
@@ -261,7 +265,6 @@ class Broker:
             groups=tables.groups,
             offsets=tables.offsets,
             locks=tables.locks,
-            long_polls=LongPolls(self._clock.monotonic(), limit=self.config.max_parked_pulls),
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
             named_before=tables.named_before,
@@ -299,9 +302,9 @@ class Broker:
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self._expire_pulls),
             ("save tables", offsets_seconds, self._tables.save_changes),
-            ("scan clients", SCAN_SECONDS, self._scan),
-            ("sample rates", SAMPLE_SECONDS, self._sample),
-            ("watch groups", STEP_SECONDS, self._processors.watch.step),
+            ("scan clients", SCAN_SECONDS, self.processors.clients.scan),
+            ("sample rates", SAMPLE_SECONDS, self.processors.stats.sample),
+            ("check groups", STEP_SECONDS, self.processors.monitor.step),
             ("save delays", delays_seconds, self._delays.save),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
@@ -347,30 +350,15 @@ class Broker:
         self._woken += woken
 
     def _wake(self) -> None:
-        woken, self._woken = self._woken[:WOKEN_AT_ONCE], self._woken[WOKEN_AT_ONCE:]
+        at_once = self.config.limits.woken_at_once
+        woken, self._woken = self._woken[:at_once], self._woken[at_once:]
         if self._woken:
             asyncio.get_running_loop().call_soon(self._wake)
-        self._processors.pull.wake(woken)
+        self.processors.pull.wake(woken)
 
     def _connection_closed(self, connection: Connection) -> None:
         if self._serving and not self.state.stopping:
-            self._processors.clients.closed(connection)
-
-    def _scan(self) -> None:
-        self._processors.clients.scan()
-        self.state.locks.sweep(self._clock.now_ms())
-
-    def _sample(self) -> None:
-        counters = self.state.counters
-        totals = Totals(
-            put=counters.messages_sent,
-            found=counters.pulls_found,
-            missed=counters.pulls_missed,
-            asked=counters.pulls_found + counters.pulls_missed,
-            transferred=counters.messages_pulled,
-        )
-        day = time.localtime(self._clock.now_ms() / 1000).tm_yday
-        self._rates.sample(self._clock.monotonic(), day, totals)
+            self.processors.clients.closed(connection)
 
     def _register_topics(
         self, names: Sequence[str] | None, oneway: bool
@@ -392,7 +380,7 @@ class Broker:
         if self._serving:
             self.state.stopping = True
             woken, self._woken = self._woken, []
-            self._processors.pull.wake(woken + self.state.long_polls.drain())
+            self.processors.pull.wake(woken + self.state.long_polls.drain())
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
         if self._serving:

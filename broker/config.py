@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
+from broker.limits import LIMITS, BrokerLimits
 from broker.store.limits import StoreLimits
 from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -366,6 +367,8 @@ class BrokerConfig(Settings):
     max_parked_pulls: int = setting("pocketmqMaxParkedPulls", integer(1, 10_000_000), 100_000)
     """Pulls that wait for a message at one time; more are answered at once."""
     max_connections: int = setting("pocketmqMaxConnections", integer(1, 1_000_000), 10_000)
+    limits: BrokerLimits = LIMITS
+    """Those that no setting changes."""
     pull_max_messages: int = setting("pocketmqPullMaxMessages", integer(1, 65_536), 1024)
     pull_max_bytes: int = setting(
         "pocketmqPullMaxBytes", integer(4096, MAX_FRAME_BYTES // 2), 4 * 1024 * 1024

@@ -34,10 +34,10 @@ import msgspec
 import structlog
 
 from broker.config import BrokerConfig, name_of_this_host
+from broker.errors import StartError
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.processors.errors import ProcessorError
 from broker.store.os_files import Files
 from broker.store.state_file import load_json, save_json
 from broker.topics import TopicRules, TopicTable
@@ -204,7 +204,7 @@ class SavedTables:
 
     Raises:
         StoreError: a file can't be read, or it and its backup are damaged.
-        ProcessorError: a file holds something else than it should.
+        StartError: a file holds something else than it should.
     """
 
     def __init__(self, config: BrokerConfig, directory: Path, files: Files, now_ms: int) -> None:
@@ -232,10 +232,12 @@ class SavedTables:
             client_limit=config.max_groups,
         )
         offsets = self._load(OFFSETS, ConsumerOffsetSerializeWrapper)
-        self.offsets = ConsumerOffsets(offsets.offset_table if offsets else None)
+        self.offsets = ConsumerOffsets(
+            offsets.offset_table if offsets else None, limit=config.limits.consumer_offsets
+        )
         self.lost_offsets = offsets is None
         self._stopping = False
-        self.locks = LockTable()
+        self.locks = LockTable(limit=config.limits.queue_locks)
         locks = self._load(LOCKS, SavedLocks)
         if locks is not None:
             self.locks.restore(locks, now_ms)
@@ -350,7 +352,7 @@ class SavedTables:
         try:
             return msgspec.convert(loaded.value, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise ProcessorError(
+            raise StartError(
                 f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
                 "and its backup to begin with an empty one"
             ) from error
@@ -363,7 +365,7 @@ class SavedTables:
             try:
                 return valid_name(self._saved_name)
             except ValueError as error:
-                raise ProcessorError(
+                raise StartError(
                     f"{self._directory / BROKER_NAME} holds no broker name ({error}): start the "
                     "broker with --name"
                 ) from None

@@ -18,7 +18,8 @@ from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.limits import LOGGED_A_SECOND
-from broker.throttle import Throttle
+from broker.rate_limits import Throttle
+from broker.stats import BrokerCounters
 from broker.topics import TopicTable
 from remoting.clock import Clock
 from remoting.process_limits import ConnectionRoom
@@ -57,27 +58,6 @@ class Changes(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class BrokerCounters:
-    """Plain counts since the start, read by metrics and runtime information."""
-
-    messages_sent: int = 0
-    sends_failed: int = 0
-    bytes_sent: int = 0
-    messages_pulled: int = 0
-    bytes_pulled: int = 0
-    pulls_found: int = 0
-    pulls_missed: int = 0
-    pulls_parked: int = 0
-    commits_backwards: int = 0
-    members_refused: int = 0
-    messages_delayed: int = 0
-    messages_delivered_late: int = 0
-    messages_sent_back: int = 0
-    messages_dead_lettered: int = 0
-    requests_not_supported: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
 class BrokerState:
     """Everything that the processors work on.
 
@@ -96,11 +76,11 @@ class BrokerState:
     topics: TopicTable
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
-    long_polls: LongPolls
-    consumers: ConsumerTable = field(default_factory=ConsumerTable)
-    producers: ProducerTable = field(default_factory=ProducerTable)
     locks: LockTable = field(default_factory=LockTable)
-    findings: GroupIssues = field(default_factory=GroupIssues)
+    long_polls: LongPolls = field(init=False)
+    consumers: ConsumerTable = field(init=False)
+    producers: ProducerTable = field(init=False)
+    findings: GroupIssues = field(init=False)
     spread: TopicSpread | None = None
     """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
@@ -115,6 +95,17 @@ class BrokerState:
     """Another name, under which the store was written until this start."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
+
+    def __post_init__(self) -> None:
+        limits = self.config.limits
+        self.consumers = ConsumerTable(limits)
+        self.producers = ProducerTable(limit=limits.memberships)
+        self.findings = GroupIssues(limit=limits.findings)
+        self.long_polls = LongPolls(
+            self.clock.monotonic(),
+            limit=self.config.max_parked_pulls,
+            max_weight=limits.parked_bytes,
+        )
 
     def pulled(self, group: str, topic: str, queue_id: int, connection: Connection) -> None:
         """A queue is being pulled: told with each pull that may be served, before it is."""

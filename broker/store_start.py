@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from broker.config import BrokerConfig
-from broker.processors.errors import ProcessorError
+from broker.errors import StartError
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.store.results import StoreError
@@ -101,7 +101,7 @@ async def numeric(host: str) -> str:
     """The address that the store's records carry for the advertised host, IPv4 if it has one.
 
     Raises:
-        ProcessorError: it has none.
+        StartError: it has none.
     """
     try:
         ip_bytes(host)
@@ -112,7 +112,7 @@ async def numeric(host: str) -> str:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ProcessorError(
+        raise StartError(
             f"the advertised host {host} has no address ({error}): set brokerIP1 to an address "
             "that clients can reach"
         ) from error

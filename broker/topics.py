@@ -1,23 +1,29 @@
 """The broker's topics (cf. TopicConfigManager): which exist, with how many queues, open to whom.
 
-A topic comes into being at boot (the system topics), by an admin, by a send to an unknown name
-(through a template topic, usually TBW102, whose inherit bit allows it), or with fixed settings
-for a group's retries and dead letters. Each change raises the data version, by which name servers
-see that there is something new. The table is the file ``config/topics.json``.
+A topic is created at boot (the system topics), by an administrator, by a send to an unknown name
+(from a template topic, usually TBW102, whose inherit bit allows it), or with fixed settings for a
+group's retries and dead letters. Each change raises the data version, from which name servers learn
+that there is something new. The table is the file ``config/topics.json``.
 
-Pure: who persists and registers the changes is told by ``version``.
+A topic may have attributes (cf. AttributeParser, AttributeUtil). A request contains ``+name=value``
+to set an attribute and ``-name`` to remove one; the others stay. ``cleanup.policy`` and
+``queue.type`` can be set only while the topic is created. Errors begin like those of RocketMQ
+5.3.3.
+
+No I/O: callers persist and register the changes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
 
+from broker.errors import LimitReached
 from broker.limits import MAX_TOPICS
-from broker.processors.errors import LimitReached
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 
@@ -26,6 +32,23 @@ UNIT_SUB_FLAG: Final = 2
 """Bits of ``topicSysFlag``."""
 
 READ_WRITE: Final = names.PERM_READ | names.PERM_WRITE
+
+
+MESSAGE_TYPE: Final = "message.type"
+MIXED: Final = "MIXED"
+
+_RESERVE_TIME: Final = "reserve.time"
+_VALUES: Final = {
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED),
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+}
+_KNOWN: Final = (*_VALUES, _RESERVE_TIME)
+_CHANGEABLE: Final = frozenset({MESSAGE_TYPE, _RESERVE_TIME})
+
+_LONG: Final = re.compile(r"[+-]?[0-9]+")
+_MAX_LONG: Final = 2**63 - 1
+_FORMAT: Final = "write +name=value to set an attribute, -name to remove one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +220,74 @@ class TopicTable:
             )
         self.table[config.topic_name] = config
         self.data_version = self.data_version.next(now_ms)
+
+
+def parse_changes(text: str | None) -> dict[str, str]:
+    """The changes that the header of UPDATE_AND_CREATE_TOPIC asks for, by signed name.
+
+    Args:
+        text: ``+name=value`` and ``-name`` with commas between them; None or empty for none.
+
+    Raises:
+        ValueError: it has another form, or names a change twice; the text is a sentence.
+    """
+    changes: dict[str, str] = {}
+    # Java's split drops empty parts at the end, so "+a=b," is one change and "+a=" has no value.
+    entries = (text or "").rstrip(",")
+    for entry in entries.split(",") if entries else ():
+        name, *values = entry.rstrip("=").split("=")
+        sign, kind = ("+", "add/alter") if "=" in entry else ("-", "delete")
+        if sign not in name or (sign == "+" and not values):
+            raise ValueError(f"{kind} attribute format is wrong: {name}; {_FORMAT}")
+        if name in changes:
+            raise ValueError(f"key duplication: {name}")
+        changes[name] = values[0] if values else ""
+    return changes
+
+
+def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """A topic's attributes after a request.
+
+    Args:
+        current: those it has; None when the request creates it.
+        changes: values by signed name; a removal's value means nothing.
+
+    Raises:
+        ValueError: a change is refused; the text is a sentence.
+    """
+    given: dict[str, str] = {}
+    removed: set[str] = set()
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if not name or "+" in name or "-" in name:
+            raise ValueError(f"kv string format wrong. key: {signed}; {_FORMAT}")
+        if name in given or name in removed:
+            raise ValueError(f"alter duplication key. key: {name}")
+        if current is None and sign != "+":
+            raise ValueError(f"only add attribute is supported while creating topic. key: {name}")
+        if sign == "+":
+            given[name] = value
+        elif sign != "-":
+            raise ValueError(f"wrong format key: {name}; {_FORMAT}")
+        elif current is None or name not in current:
+            raise ValueError(f"attempt to delete a nonexistent key: {name}")
+        else:
+            removed.add(name)
+    for name in (*given, *removed):
+        if name not in _KNOWN:
+            raise ValueError(f"unsupported key: {name}; there are {', '.join(_KNOWN)}")
+        if current is not None and name not in _CHANGEABLE:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
+    for name, value in given.items():
+        _check_value(name, value)
+    kept = {name: value for name, value in (current or {}).items() if name not in removed}
+    return kept | given
+
+
+def _check_value(name: str, value: str) -> None:
+    allowed = _VALUES.get(name)
+    if allowed is None:
+        if _LONG.fullmatch(value) is None or not -1 <= int(value) <= _MAX_LONG:
+            raise ValueError(f"value is not in range(-1, {_MAX_LONG}): {name}={value}")
+    elif value not in allowed:
+        raise ValueError(f"value is not in set: [{', '.join(allowed)}]: {name}={value}")

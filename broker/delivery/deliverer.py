@@ -14,14 +14,16 @@ messages behind it must not wait forever.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.delivery.schedule import DeliveryProgress, Save, Schedule, delivered
-from broker.limits import DELIVERED_AT_ONCE, DELIVERED_BYTES_AT_ONCE
+from broker.delivery.redelivery import delivered
+from broker.delivery.schedule import DeliveryProgress, Save, Schedule
+from broker.limits import LIMITS, BrokerLimits
+from broker.stats import BrokerCounters
 from broker.store.os_files import Files
 from broker.store.results import GetResult, GetStatus, PutResult, PutStatus, StoreError
 from remoting.clock import Clock
@@ -30,8 +32,6 @@ from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.state import BrokerCounters
     from broker.store.message_store import MessageStore
 
 
@@ -46,43 +46,81 @@ LONGEST_SLEEP_SECONDS: Final = 10.0
 _FOR_GOOD: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
 
-class Deliverer:
-    """The delayed messages of one broker.
+class Delays:
+    """Delivers the delayed messages of one broker.
 
     Args:
-        store: where they wait, and where they go.
-        schedule: the progress so far.
+        levels_ms: how long the delay levels are, from level 1 on.
+        store: open; messages wait and arrive in it.
         clock: the time.
-        counters: what is told how many were delivered.
-        on_progress: called after each turn in which messages were delivered.
+        counters: counts the messages that were delivered.
+        limits: of one turn of the loop.
+
+    Attributes:
+        offsets: the next message of each level that has delivered some; once it is open.
     """
 
     def __init__(
         self,
+        levels_ms: Sequence[int],
         store: MessageStore,
-        schedule: Schedule,
         clock: Clock,
         counters: BrokerCounters,
-        *,
-        on_progress: Callable[[], None] | None = None,
+        limits: BrokerLimits = LIMITS,
     ) -> None:
+        self._levels_ms = levels_ms
         self._store = store
-        self._schedule = schedule
         self._clock = clock
         self._counters = counters
-        self._on_progress = on_progress
+        self._limits = limits
+        self.offsets: Mapping[int, int] = {}
+        self._schedule: Schedule
+        self._progress: DeliveryProgress
         self._woken = asyncio.Event()
         # Of a level with a record that can't be read: below this offset one is read at a time.
         self._careful: dict[int, int] = {}
 
-    def open(self) -> None:
-        """Take up the queues that are there; once, before the first message arrives."""
-        store, schedule, now_ms = self._store, self._schedule, self._clock.now_ms()
-        for level in {*schedule.offsets, *(n + 1 for n in store.queue_ids(SCHEDULE_TOPIC))}:
+    def open(
+        self, directory: Path, files: Files, saved: Mapping[int, int] | None, save: Save
+    ) -> None:
+        """Continue where the broker stopped; once, before the first message arrives.
+
+        Args:
+            directory: of the broker's state files.
+            files: the disk.
+            saved: the content of ``delayOffset.json``; None if it is missing.
+            save: writes that file in the background.
+
+        Raises:
+            OSError: the progress file can't be read or created.
+        """
+        store = self._store
+        self._schedule = schedule = Schedule(self._levels_ms, saved)
+        self._progress = DeliveryProgress(schedule, store, directory, files, save)
+        self._progress.load()
+        queue_ids = store.queue_ids(SCHEDULE_TOPIC)
+        if saved is None and not schedule.offsets and queue_ids:
+            _log.warning(
+                "config/delayOffset.json is missing: delayed messages that were delivered are "
+                "delivered again; if that is not intended, stop this broker and put the file back",
+                store=str(store.paths.root),
+            )
+        now_ms = self._clock.now_ms()
+        for level in {*schedule.offsets, *(queue_id + 1 for queue_id in queue_ids)}:
             low = store.min_offset(SCHEDULE_TOPIC, level - 1)
             high = store.max_offset(SCHEDULE_TOPIC, level - 1)
             if schedule.clamp(level, low, high) < high:
                 schedule.settle(level, now_ms)
+        self._progress.delivered()
+        self.offsets = schedule.offsets
+
+    def save(self) -> None:
+        """Write the progress, as far as the deliveries are on the disk; called periodically."""
+        self._progress.save_durable()
+
+    def save_all(self) -> None:
+        """Write all of the progress, after the last delivery; blocks for the disk."""
+        self._progress.save_all()
 
     def arrived(self, queue_id: int, due_ms: int) -> None:
         """A message has come into a queue of the schedule topic."""
@@ -132,8 +170,8 @@ class Deliverer:
         if offset == high:
             schedule.settle(level, None)
             return
-        most = 1 if offset < self._careful.get(level, 0) else DELIVERED_AT_ONCE
-        codes = await self._store.tags_codes(self, SCHEDULE_TOPIC, queue_id, offset, most)
+        max_count = 1 if offset < self._careful.get(level, 0) else self._limits.delivered_at_once
+        codes = await self._store.tags_codes(self, SCHEDULE_TOPIC, queue_id, offset, max_count)
         count, later_ms = schedule.split(level, codes, now_ms)
         if not count:
             schedule.settle(level, now_ms if later_ms is None else later_ms)
@@ -143,23 +181,10 @@ class Deliverer:
         schedule.settle(level, now_ms if again_ms is None else again_ms)
 
     async def _read(self, queue_id: int, offset: int, count: int) -> GetResult:
-        result = self._store.get(
-            SCHEDULE_TOPIC,
-            queue_id,
-            offset,
-            count,
-            max_bytes=DELIVERED_BYTES_AT_ONCE,
-            wait=False,
-        )
+        place, max_bytes = (SCHEDULE_TOPIC, queue_id, offset, count), self._limits.delivered_bytes
+        result = self._store.get(*place, max_bytes=max_bytes, wait=False)
         if result.status is GetStatus.COLD:
-            result = await self._store.get_async(
-                self,
-                SCHEDULE_TOPIC,
-                queue_id,
-                offset,
-                count,
-                max_bytes=DELIVERED_BYTES_AT_ONCE,
-            )
+            result = await self._store.get_async(self, *place, max_bytes=max_bytes)
         return result
 
     def _take(self, level: int, offset: int, result: GetResult) -> int | None:
@@ -176,15 +201,14 @@ class Deliverer:
             )
         for number, record in enumerate(records):
             if not self._deliver(level, record):
-                self._progress(level, offset + number)
+                self._advance(level, offset + number)
                 return later_ms
-        self._progress(level, behind)
+        self._advance(level, behind)
         return None
 
-    def _progress(self, level: int, offset: int) -> None:
+    def _advance(self, level: int, offset: int) -> None:
         self._schedule.advance(level, offset)
-        if self._on_progress is not None:
-            self._on_progress()
+        self._progress.delivered()
 
     def _deliver(self, level: int, record: RecordView) -> bool:
         """Store a message under its real topic; False: not now."""
@@ -229,82 +253,3 @@ def _records(result: GetResult) -> Sequence[RecordView]:
     except RecordError:
         pass
     return records
-
-
-class Delays:
-    """The delayed messages of a broker.
-
-    Args:
-        config: its settings.
-        store: open.
-        clock: the time.
-        counters: what is told how many were delivered.
-
-    Attributes:
-        offsets: of each level that has delivered some the next message; once it is open.
-    """
-
-    def __init__(
-        self, config: BrokerConfig, store: MessageStore, clock: Clock, counters: BrokerCounters
-    ) -> None:
-        self._levels_ms = config.delay_levels_ms
-        self._store = store
-        self._clock = clock
-        self._counters = counters
-        self.offsets: Mapping[int, int] = {}
-        self._progress: DeliveryProgress
-        self._deliverer: Deliverer
-
-    def open(
-        self, directory: Path, files: Files, saved: Mapping[int, int] | None, save: Save
-    ) -> None:
-        """Go on where the broker was; once, before the first message arrives.
-
-        Args:
-            directory: of the broker's state files.
-            files: the disk.
-            saved: what ``delayOffset.json`` says; None when there is none.
-            save: writes it, in the background.
-
-        Raises:
-            OSError: our own file can't be read or made.
-        """
-        schedule = Schedule(self._levels_ms, saved)
-        self._progress = DeliveryProgress(schedule, self._store, directory, files, save)
-        self._progress.load()
-        if saved is None and not schedule.offsets and self._store.queue_ids(SCHEDULE_TOPIC):
-            _log.warning(
-                "config/delayOffset.json is missing: delayed messages that were delivered are "
-                "delivered again; if that is not intended, stop this broker and put the file back",
-                store=str(self._store.paths.root),
-            )
-        self._deliverer = Deliverer(
-            self._store,
-            schedule,
-            self._clock,
-            self._counters,
-            on_progress=self._progress.delivered,
-        )
-        self._deliverer.open()
-        self._progress.delivered()
-        self.offsets = schedule.offsets
-
-    def arrived(self, queue_id: int, due_ms: int) -> None:
-        """A message has come into a queue of the schedule topic."""
-        self._deliverer.arrived(queue_id, due_ms)
-
-    async def run(self) -> None:
-        """Deliver until cancelled."""
-        await self._deliverer.run()
-
-    async def deliver_due(self) -> None:
-        """Deliver what is due now."""
-        await self._deliverer.deliver_due()
-
-    def save(self) -> None:
-        """Write the progress as far as the disk has what was delivered; now and then."""
-        self._progress.save_durable()
-
-    def save_all(self) -> None:
-        """Write all of it, once nothing is delivered any more; blocks for the disk."""
-        self._progress.save_all()

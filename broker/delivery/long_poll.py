@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from broker.limits import MAX_PARKED_BYTES
+from broker.limits import LIMITS
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -71,7 +71,7 @@ class LongPolls:
         "queues",
     )
 
-    def __init__(self, now: float, *, limit: int, max_weight: int = MAX_PARKED_BYTES) -> None:
+    def __init__(self, now: float, *, limit: int, max_weight: int = LIMITS.parked_bytes) -> None:
         self._limit = limit
         self._max_weight = max_weight
         self._count = 0

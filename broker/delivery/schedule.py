@@ -10,10 +10,6 @@ An entry has the time its message is due. If that is further off than the level 
 was set back or the table of levels was changed, and the message is due at once. Queues of levels
 that the table no longer has are served by their entries alone.
 
-A waiting record differs from the message that was sent in its topic, its queue and three
-properties. The delivered message is the waiting one under its real topic, with its properties
-unchanged: DELAY, REAL_TOPIC and REAL_QID stay in it (cf. ScheduleMessageService.messageTimeup).
-
 Two files keep the progress. ``delayOffset.json`` is RocketMQ's: written every few seconds, and only
 with deliveries in a part of the log that is on the disk, so it is never ahead of the log. Our own
 file beside it is written after every turn of deliveries into the page cache, which survives a
@@ -47,12 +43,8 @@ import structlog
 
 from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
 from broker.store.os_files import Files, Region
-from broker.store.results import PendingMessage
-from remoting.protocol import names
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.message import properties
-from remoting.protocol.message.tags import tags_code_of
-from remoting.protocol.message.view import RecordView
 
 if TYPE_CHECKING:
     from broker.store.message_store import MessageStore
@@ -64,7 +56,7 @@ DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
-_DELAY_KEY: Final = properties.DELAY.encode()
+DELAY_KEY: Final = properties.DELAY.encode()
 
 
 def delay_levels(text: str) -> str:
@@ -101,7 +93,7 @@ def level_of(text: bytes) -> int:
     Raises:
         ValueError: what is said there is no number.
     """
-    value = properties.find(text, _DELAY_KEY)
+    value = properties.find(text, DELAY_KEY)
     if value is None:
         return 0
     if _NUMBER.fullmatch(value) is None:
@@ -332,62 +324,3 @@ class DeliveryProgress:
         except OSError as error:
             _log.warning("the store can't be flushed", reason=str(error))
         self.save_durable()
-
-
-_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
-_REAL_QID: Final = properties.REAL_QID.encode()
-
-
-def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:
-    """Send a message to the queue of its delay level first.
-
-    Args:
-        message: as it would be stored now; changed in place.
-        level: above 0; one above the last counts as the last.
-        levels_ms: how long the levels are.
-    """
-    last = len(levels_ms)
-    text = message.properties
-    if level > last:
-        level = last
-        text = replaced(text, _DELAY_KEY, b"%d" % level)
-    text = replaced(text, _REAL_TOPIC, message.topic.encode())
-    message.properties = replaced(text, _REAL_QID, b"%d" % message.queue_id)
-    message.topic = names.SCHEDULE_TOPIC
-    message.queue_id = level - 1
-    message.due_in_ms = levels_ms[level - 1]
-
-
-def delivered(record: RecordView) -> PendingMessage:
-    """The message that a record of the schedule topic has waited for.
-
-    Its body is the record's, not copied.
-
-    Raises:
-        ValueError: the record doesn't say where it belongs; the text is a sentence.
-    """
-    text = record.properties_text
-    topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
-    if topic is None or queue_id is None or not queue_id.isdigit():
-        raise ValueError("it doesn't say to which queue of which topic it belongs")
-    name = topic.decode("utf-8", "replace")
-    if name in names.NOT_SENDABLE_TOPICS:
-        raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
-    return PendingMessage(
-        topic=name,
-        queue_id=int(queue_id),
-        body=record.stored_body,
-        properties=text,
-        tags_code=tags_code_of(text),
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host_bytes,
-        reconsume_times=record.reconsume_times,
-        store_host=record.store_host_bytes,
-    )
-
-
-def replaced(text: bytes, name: bytes, value: bytes) -> bytes:
-    """A properties text with ``name`` once, at its end."""
-    return properties.append(properties.remove(text, name), name, value)

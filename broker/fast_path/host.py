@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.errors import LimitReached, RequestRefused
 from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
-from broker.processors.errors import LimitReached, RequestRefused
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
 from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors

@@ -16,19 +16,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from broker.errors import LimitReached
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from broker.limits import (
     BYTES_PER_CHARACTER,
+    LIMITS,
     MAX_BLOCKED_QUEUES,
-    MAX_CLIENT_GROUPS,
     MAX_FINDING_TEXT_LENGTH,
-    MAX_GROUP_MEMBERS,
     MAX_GROUP_SUBSCRIPTIONS,
     MAX_PULL_MARKS,
     MAX_STRATEGY_LENGTH,
-    MAX_SUBSCRIPTION_BYTES,
+    BrokerLimits,
 )
-from broker.processors.errors import LimitReached
 from remoting.protocol import names
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import BlockedQueue, BlockedQueues
@@ -281,35 +280,23 @@ class ConsumerTable:
     """All consumer groups that have members.
 
     Args:
-        limit: memberships of all connections in all groups.
-        group_limit: members of one group.
-        max_weight: bytes of the subscriptions of all groups.
+        limits: of members and memberships, and of the bytes of all subscriptions.
 
     Attributes:
         groups: by name.
-        on_change: told of each member that has joined (True) or left (False) a group.
+        on_change: called for each member that has joined (True) or left (False) a group.
+        weight: the bytes of all subscriptions.
     """
 
-    __slots__ = (
-        *("_count", "_group_limit", "_joined", "_limit", "_max_weight", "_weight"),
-        *("groups", "on_change"),
-    )
+    __slots__ = ("_count", "_joined", "_limits", "groups", "on_change", "weight")
 
-    def __init__(
-        self,
-        *,
-        limit: int = MAX_CLIENT_GROUPS,
-        group_limit: int = MAX_GROUP_MEMBERS,
-        max_weight: int = MAX_SUBSCRIPTION_BYTES,
-    ) -> None:
+    def __init__(self, limits: BrokerLimits = LIMITS) -> None:
         self.on_change: Callable[[str, ConsumerMember, bool], None] | None = None
-        self._max_weight = max_weight
-        self._weight = 0
+        self.weight = 0
         self.groups: dict[str, ConsumerGroup] = {}
         self._joined: dict[Connection, set[str]] = {}
         self._count = 0
-        self._limit = limit
-        self._group_limit = group_limit
+        self._limits = limits
 
     def __len__(self) -> int:
         return self._count
@@ -340,7 +327,7 @@ class ConsumerTable:
         group.last_update_ms = now_ms
         before = group.weight + (0 if old is None else old.weight)
         changed = group._update_subscriptions(data.subscription_data_set)
-        self._weight += group.weight + member.weight - before
+        self.weight += group.weight + member.weight - before
         if old is None and self.on_change is not None:
             self.on_change(group.name, member, True)
         return changed or old is None
@@ -352,13 +339,13 @@ class ConsumerTable:
         if group is None or member is None:
             return False
         self._count -= 1
-        self._weight -= member.weight
+        self.weight -= member.weight
         joined = self._joined[connection]
         joined.discard(name)
         if not joined:
             del self._joined[connection]
         if not group.members:
-            self._weight -= group.weight
+            self.weight -= group.weight
             del self.groups[name]
         if self.on_change is not None:
             self.on_change(name, member, False)
@@ -401,15 +388,15 @@ class ConsumerTable:
     def _check_limits(
         self, data: ConsumerData, channel: ClientChannel, group: ConsumerGroup | None
     ) -> None:
-        if group is not None and len(group.members) >= self._group_limit:
+        if group is not None and len(group.members) >= self._limits.group_members:
             raise LimitReached(
-                f"a group has at most {self._group_limit} members; {channel.client_id} can't "
-                f"join {data.group_name}"
-            )
-        if self._count >= self._limit:
-            raise LimitReached(
-                f"the broker keeps at most {self._limit} memberships in consumer groups; "
+                f"a group has at most {self._limits.group_members} members; "
                 f"{channel.client_id} can't join {data.group_name}"
+            )
+        if self._count >= self._limits.memberships:
+            raise LimitReached(
+                f"the broker keeps at most {self._limits.memberships} memberships in consumer "
+                f"groups; {channel.client_id} can't join {data.group_name}"
             )
 
     def _check_weight(
@@ -425,11 +412,11 @@ class ConsumerTable:
                 f"{data.group_name} asks for {len(data.subscription_data_set)}"
             )
         known = (0 if group is None else group.weight) + (0 if old is None else old.weight)
-        if self._weight - known + 2 * member.weight > self._max_weight:
+        if self.weight - known + 2 * member.weight > self._limits.subscription_bytes:
             raise LimitReached(
-                f"the subscriptions of all consumer groups take {self._weight} bytes, and the "
-                f"broker keeps at most {self._max_weight}: subscribe {data.group_name} to fewer "
-                "topics or with shorter expressions"
+                f"the subscriptions of all consumer groups take {self.weight} bytes, and the "
+                f"broker keeps at most {self._limits.subscription_bytes}: subscribe "
+                f"{data.group_name} to fewer topics or with shorter expressions"
             )
 
 

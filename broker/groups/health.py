@@ -20,7 +20,7 @@ from itertools import combinations, islice
 from typing import TYPE_CHECKING, Final
 
 from broker.groups.consumers import ConsumerGroup, ConsumerMember, Profile
-from broker.limits import MAX_FINDING_TEXT_LENGTH, MAX_FINDINGS, MAX_PROFILES_COMPARED
+from broker.limits import LIMITS, MAX_FINDING_TEXT_LENGTH, MAX_PROFILES_COMPARED
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
@@ -395,7 +395,7 @@ class GroupIssues:
 
     __slots__ = ("_count", "_groups", "_limit", "begun")
 
-    def __init__(self, *, limit: int = MAX_FINDINGS) -> None:
+    def __init__(self, *, limit: int = LIMITS.findings) -> None:
         self._groups: dict[str, dict[_Key, _Known]] = {}
         self._count = 0
         self._limit = limit

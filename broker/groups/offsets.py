@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.limits import MAX_CONSUMER_OFFSETS
-from broker.processors.errors import LimitReached
+from broker.errors import LimitReached
+from broker.limits import LIMITS
 from remoting.protocol import names
 
 SEPARATOR = "@"
@@ -31,7 +31,7 @@ class ConsumerOffsets:
         self,
         table: Mapping[str, Mapping[int, int]] | None = None,
         *,
-        limit: int = MAX_CONSUMER_OFFSETS,
+        limit: int = LIMITS.consumer_offsets,
     ) -> None:
         self.table: dict[str, dict[int, int]] = {
             key: dict(queues) for key, queues in (table or {}).items()

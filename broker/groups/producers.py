@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.limits import MAX_CLIENT_GROUPS
-from broker.processors.errors import LimitReached
+from broker.errors import LimitReached
+from broker.limits import LIMITS
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -45,7 +45,7 @@ class ProducerTable:
 
     __slots__ = ("_count", "_joined", "_limit", "groups")
 
-    def __init__(self, *, limit: int = MAX_CLIENT_GROUPS) -> None:
+    def __init__(self, *, limit: int = LIMITS.memberships) -> None:
         self.groups: dict[str, dict[Connection, ClientChannel]] = {}
         self._joined: dict[Connection, set[str]] = {}
         self._count = 0

@@ -16,8 +16,8 @@ from typing import Final
 
 from msgspec import field
 
-from broker.limits import MAX_QUEUE_LOCKS
-from broker.processors.errors import LimitReached
+from broker.errors import LimitReached
+from broker.limits import LIMITS
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.queue import MessageQueue
 
@@ -48,7 +48,7 @@ class LockTable:
 
     __slots__ = ("_count", "_groups", "_limit", "version")
 
-    def __init__(self, *, limit: int = MAX_QUEUE_LOCKS) -> None:
+    def __init__(self, *, limit: int = LIMITS.queue_locks) -> None:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         self._count = 0
         self._limit = limit

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from broker.errors import LimitReached
 from broker.limits import MAX_GROUPS
-from broker.processors.errors import LimitReached
 from remoting.protocol import names
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from broker.errors import RequestRefused, check_group
 from broker.groups.consumers import ConsumerGroup, ConsumerMember
-from broker.processors.errors import RequestRefused, check_group
 from broker.state import BrokerState
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.protocol.bodies import Body, decode, encode
@@ -55,11 +55,14 @@ CALL_SECONDS: Final = 10.0
 
 STATUS_SECONDS: Final = 5.0
 
+LATEST: Final = -1
+"""The timestamp that means the end of a queue."""
+
 _log = structlog.get_logger("broker")
 
 
-class RelayProcessor:
-    """Passes requests on to consumers."""
+class ClientCallbackProcessor:
+    """Passes requests on to consumers, and resets offsets."""
 
     __slots__ = ("_state",)
 
@@ -170,49 +173,7 @@ class RelayProcessor:
             answer.code, answer.remark, body=answer.body, extra=tuple(answer.fields.items())
         )
 
-
-def check_version(member: ConsumerMember, least: int) -> None:
-    """Raises ``RequestRefused`` when a consumer is too old for a question."""
-    if member.version < least:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            f"the client does not support this feature. version={name_of(member.version)}",
-        )
-
-
-async def _ask_status(
-    member: ConsumerMember, header: GetConsumerStatusRequestHeader
-) -> dict[MessageQueue, int] | None:
-    request = Command.request(
-        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-        GetConsumerStatusRequestHeader(topic=header.topic, group=header.group),
-    )
-    try:
-        answer = await member.connection.request(request, timeout=STATUS_SECONDS)
-        if answer.code != ResponseCode.SUCCESS or not answer.body:
-            return None
-        return decode(GetConsumerStatusBody, answer.body).message_queue_table
-    except (RemotingError, ProtocolError) as error:
-        _log.warning(
-            "consumer did not tell its offsets",
-            group=header.group,
-            client=member.client_id,
-            reason=str(error),
-        )
-        return None
-
-
-LATEST: Final = -1
-"""The timestamp that means the end of a queue."""
-
-
-class ResetProcessor:
-    """Moves offsets."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    # offsets
 
     def reset(self, command: Command, _: Connection) -> Command:
         """INVOKE_BROKER_TO_RESET_OFFSET: for all members of a group that is online.
@@ -325,6 +286,37 @@ class ResetProcessor:
                     client=member.client_id,
                     reason=str(error),
                 )
+
+
+def check_version(member: ConsumerMember, least: int) -> None:
+    """Raises ``RequestRefused`` when a consumer is too old for a question."""
+    if member.version < least:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the client does not support this feature. version={name_of(member.version)}",
+        )
+
+
+async def _ask_status(
+    member: ConsumerMember, header: GetConsumerStatusRequestHeader
+) -> dict[MessageQueue, int] | None:
+    request = Command.request(
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        GetConsumerStatusRequestHeader(topic=header.topic, group=header.group),
+    )
+    try:
+        answer = await member.connection.request(request, timeout=STATUS_SECONDS)
+        if answer.code != ResponseCode.SUCCESS or not answer.body:
+            return None
+        return decode(GetConsumerStatusBody, answer.body).message_queue_table
+    except (RemotingError, ProtocolError) as error:
+        _log.warning(
+            "consumer did not tell its offsets",
+            group=header.group,
+            client=member.client_id,
+            reason=str(error),
+        )
+        return None
 
 
 def _for_c(offsets: dict[MessageQueue, int]) -> ResetOffsetBodyForC:

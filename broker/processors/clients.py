@@ -6,37 +6,29 @@ group's members or topics is told to all its members, the one who caused it incl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.group_watch import GroupNews, GroupWatch
-from broker.groups.consumers import ConsumerGroup, ConsumerMember, Said, member_of
-from broker.groups.health import against_others, is_conflict, same_id
-from broker.groups.producers import ClientChannel
-from broker.limits import LOGGED_A_SECOND, MAX_HEARTBEAT_BYTES, MAX_QUEUES_DESCRIBED
-from broker.processors.errors import (
+from broker.errors import (
     NO_SQL,
     RequestRefused,
     check_client_id,
     check_group,
     is_tag_type,
 )
+from broker.group_monitor import GroupMonitor, GroupNotifier
+from broker.groups.consumers import ConsumerMember, Said, member_of
+from broker.groups.health import against_others, same_id
+from broker.groups.producers import ClientChannel
+from broker.limits import LOGGED_A_SECOND, MAX_HEARTBEAT_BYTES
+from broker.rate_limits import Throttle
 from broker.state import BrokerState
-from broker.throttle import Throttle
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.description import (
-    BlockedQueue,
-    FindingKind,
-    GroupDescriptionBody,
-    GroupFinding,
-    GroupMemberInfo,
-    GroupQueueInfo,
-)
+from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import ResponseCode
@@ -47,7 +39,6 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.own_codes import CONFLICT
-from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -64,12 +55,12 @@ REJECT: Final = "reject"
 class ClientProcessor:
     """Serves heartbeats and what hangs on them."""
 
-    __slots__ = ("_changes", "_news", "_refusals", "_state", "_watch")
+    __slots__ = ("_changes", "_monitor", "_notifier", "_refusals", "_state")
 
-    def __init__(self, state: BrokerState, watch: GroupWatch, news: GroupNews) -> None:
+    def __init__(self, state: BrokerState, monitor: GroupMonitor, notifier: GroupNotifier) -> None:
         self._state = state
-        self._watch = watch
-        self._news = news
+        self._monitor = monitor
+        self._notifier = notifier
         self._refusals = Throttle(1.0)
         self._changes = Throttle(1.0, burst=LOGGED_A_SECOND)
         state.consumers.on_change = self._log_change
@@ -144,8 +135,12 @@ class ClientProcessor:
         self._members_left(self._state.consumers.closed(connection))
 
     def scan(self) -> None:
-        """Close connections whose last heartbeat is too old, and tell those who are left."""
+        """Close connections whose last heartbeat is too old, and drop the locks that have ended.
+
+        Called periodically (cf. ClientHousekeepingService).
+        """
         now_ms = self._state.clock.now_ms()
+        self._state.locks.sweep(now_ms)
         expired = self._state.producers.scan(now_ms)
         consumers, groups = self._state.consumers.scan(now_ms)
         for connection in {*expired, *consumers}:
@@ -170,7 +165,7 @@ class ClientProcessor:
 
     def _members_left(self, groups: Iterable[str]) -> None:
         for group in groups:
-            self._news.changed(group, left=True)
+            self._notifier.changed(group, left=True)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, said: Said
@@ -186,9 +181,9 @@ class ClientProcessor:
         if finding is not None:
             changed = state.consumers.unregister(name, channel.connection)
         if changed or before != state.consumers.profile_of(name, channel.connection):
-            self._watch.look_for_conflicts(name)
+            self._monitor.look_for_conflicts(name)
         if changed:
-            self._news.changed(name)
+            self._notifier.changed(name)
         return finding
 
     # members that contradict each other
@@ -218,7 +213,7 @@ class ClientProcessor:
         known = member.client_id in group.contested
         group.contested[member.client_id] = self._state.clock.now_ms()
         if not known:
-            self._watch.look_for_conflicts(name)
+            self._monitor.look_for_conflicts(name)
         refuse = said.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
         return same_id(name, member, rival) if refuse else None
 
@@ -251,99 +246,3 @@ class ClientProcessor:
         )
         if made:
             self._state.changes.topics_changed([name], oneway=True)
-
-
-_Blocked = dict[tuple[str, int], tuple[ConsumerMember, BlockedQueue]]
-
-
-class DescriptionProcessor:
-    """Describes groups."""
-
-    __slots__ = ("_state", "_watch")
-
-    def __init__(self, state: BrokerState, watch: GroupWatch) -> None:
-        self._state = state
-        self._watch = watch
-
-    def describe(self, command: Command, _: Connection) -> Command:
-        """DESCRIBE_CONSUMER_GROUP: also of groups that are offline, whose offsets are here."""
-        name = command.read(ConsumerGroupRequestHeader).consumer_group
-        self._watch.look(name)
-        group = self._state.consumers.groups.get(name)
-        found = self._state.findings.of(name)
-        description = GroupDescriptionBody(
-            members=[] if group is None else [_member(one) for one in group.members.values()],
-            conflicts=[finding for finding in found if is_conflict(finding)],
-            queues=list(islice(self._queues(name, group), MAX_QUEUES_DESCRIBED)),
-            warnings=[finding for finding in found if not is_conflict(finding)],
-        )
-        return command.reply(body=encode(description))
-
-    def _queues(self, name: str, group: ConsumerGroup | None) -> Iterator[GroupQueueInfo]:
-        blocked = {} if group is None else _blocked(group, self._state.config.broker_name)
-        for topic in sorted(self._topics(name, group)):
-            config = self._state.topics.get(topic)
-            for queue_id in range(0 if config is None else config.read_queue_nums):
-                yield self._queue(name, group, topic, queue_id, blocked)
-
-    def _topics(self, name: str, group: ConsumerGroup | None) -> set[str]:
-        topics = self._state.offsets.topics_of(name)
-        for member in () if group is None else group.members.values():
-            topics |= member.subscriptions.keys()
-        return topics
-
-    def _queue(
-        self,
-        name: str,
-        group: ConsumerGroup | None,
-        topic: str,
-        queue_id: int,
-        blocked: _Blocked,
-    ) -> GroupQueueInfo:
-        state = self._state
-        now_ms = state.clock.now_ms()
-        queue = MessageQueue(topic, state.config.broker_name, queue_id)
-        info = GroupQueueInfo(
-            topic=topic,
-            queue_id=queue_id,
-            min_offset=max(state.store.min_offset(topic, queue_id), 0),
-            max_offset=state.store.max_offset(topic, queue_id),
-            committed=state.offsets.query(name, topic, queue_id),
-            lock_owner=state.locks.owner(name, queue, now_ms),
-        )
-        pull = None if group is None else group.pulls.get((topic, queue_id))
-        if pull is not None:
-            info.last_puller, at = pull
-            info.last_pull_ms = now_ms - round((state.clock.monotonic() - at) * 1000)
-        stop = blocked.get((topic, queue_id))
-        if stop is not None and info.committed <= stop[1].offset:
-            info.blocked_by, info.blocked = stop[0].client_id, stop[1]
-            info.blocked_since = stop[1].since_ms
-        return info
-
-
-def _member(member: ConsumerMember) -> GroupMemberInfo:
-    profile = member.profile
-    return GroupMemberInfo(
-        client_id=member.client_id,
-        client_addr=member.address,
-        language=member.language,
-        version=member.version,
-        consume_type=profile.consume_type,
-        message_model=profile.message_model,
-        consume_from_where=profile.consume_from_where,
-        strategy=profile.strategy,
-        subscriptions=list(member.subscriptions.values()),
-        joined_ms=member.joined_ms,
-        last_heartbeat_ms=member.last_update_ms,
-        ours=member.ours,
-    )
-
-
-def _blocked(group: ConsumerGroup, broker_name: str) -> _Blocked:
-    return {
-        (one.topic, one.queue_id): (member, one)
-        for member in group.members.values()
-        for one in member.blocked
-        if one.broker in {"", broker_name}
-    }

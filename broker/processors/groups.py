@@ -1,26 +1,35 @@
-"""Groups, as administrators see and change them: codes 200, 201, 203, 204, 207, 225, 300, 352.
+"""Groups, as administrators see and change them: codes 200, 201, 203, 204, 207,
+225, 300, 352 and our own description of a group.
 
 A change of settings is answered when it is on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.delivery.retry import DLQ_QUEUES
+from broker.delivery.redelivery import DLQ_QUEUES
+from broker.errors import NOT_SAVED, RequestRefused, check_group
+from broker.group_monitor import GroupMonitor
+from broker.groups.consumers import ConsumerGroup, ConsumerMember
+from broker.groups.health import is_conflict
 from broker.groups.producers import ClientChannel
-from broker.limits import MAX_QUEUES_PER_TOPIC
-from broker.processors.errors import NOT_SAVED, RequestRefused, check_group
-from broker.processors.offload import Answer, LargeAnswers, sliced
+from broker.limits import MAX_QUEUES_DESCRIBED, MAX_QUEUES_PER_TOPIC
+from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.protocol import names
 from remoting.protocol.bodies import clients, decode, encode
-from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.description import (
+    BlockedQueue,
+    GroupDescriptionBody,
+    GroupMemberInfo,
+    GroupQueueInfo,
+)
 from remoting.protocol.bodies.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
@@ -38,6 +47,7 @@ from remoting.protocol.headers.group import (
     GroupRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
+from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -46,14 +56,18 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("broker")
 
 
+_Blocked = dict[tuple[str, int], tuple[ConsumerMember, BlockedQueue]]
+
+
 class GroupProcessor:
     """Serves the administration of groups."""
 
-    __slots__ = ("_large", "_state")
+    __slots__ = ("_monitor", "_offload", "_state")
 
-    def __init__(self, state: BrokerState, large: LargeAnswers) -> None:
-        self._large = large
+    def __init__(self, state: BrokerState, offload: Offload, monitor: GroupMonitor) -> None:
+        self._offload = offload
         self._state = state
+        self._monitor = monitor
 
     def put(self, command: Command, _: Connection) -> Awaitable[Command]:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: the settings given replace those there are."""
@@ -66,13 +80,13 @@ class GroupProcessor:
     def all_groups(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, as a slave or a tool wants it."""
         version = self._state.groups.data_version
-        whole = MapParts(SubscriptionGroupWrapper(data_version=version))
-
-        def look(some: Sequence[tuple[str, SubscriptionGroupConfig]]) -> bytes:
-            return whole.part(SubscriptionGroupWrapper(dict(some), version))
-
-        slices = [partial(look, some) for some in sliced(list(self._state.groups.table.items()))]
-        return self._large.answer(command, connection, whole, slices, version=version)
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(list(self._state.groups.table.items())),
+            lambda some: SubscriptionGroupWrapper(dict(some), version),
+            version=version,
+        )
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings."""
@@ -127,6 +141,62 @@ class GroupProcessor:
         groups = self._state.consumers.groups_of(topic) | self._state.offsets.groups_of(topic)
         return command.reply(body=encode(GroupList(group_list=sorted(groups))))
 
+    def describe(self, command: Command, _: Connection) -> Command:
+        """DESCRIBE_CONSUMER_GROUP: also of groups that are offline, whose offsets are here."""
+        name = command.read(ConsumerGroupRequestHeader).consumer_group
+        self._monitor.look(name)
+        group = self._state.consumers.groups.get(name)
+        found = self._state.findings.of(name)
+        description = GroupDescriptionBody(
+            members=[] if group is None else [_member(one) for one in group.members.values()],
+            conflicts=[finding for finding in found if is_conflict(finding)],
+            queues=list(islice(self._queues(name, group), MAX_QUEUES_DESCRIBED)),
+            warnings=[finding for finding in found if not is_conflict(finding)],
+        )
+        return command.reply(body=encode(description))
+
+    def _queues(self, name: str, group: ConsumerGroup | None) -> Iterator[GroupQueueInfo]:
+        blocked = {} if group is None else _blocked(group, self._state.config.broker_name)
+        for topic in sorted(self._topics(name, group)):
+            config = self._state.topics.get(topic)
+            for queue_id in range(0 if config is None else config.read_queue_nums):
+                yield self._queue(name, group, topic, queue_id, blocked)
+
+    def _topics(self, name: str, group: ConsumerGroup | None) -> set[str]:
+        topics = self._state.offsets.topics_of(name)
+        for member in () if group is None else group.members.values():
+            topics |= member.subscriptions.keys()
+        return topics
+
+    def _queue(
+        self,
+        name: str,
+        group: ConsumerGroup | None,
+        topic: str,
+        queue_id: int,
+        blocked: _Blocked,
+    ) -> GroupQueueInfo:
+        state = self._state
+        now_ms = state.clock.now_ms()
+        queue = MessageQueue(topic, state.config.broker_name, queue_id)
+        info = GroupQueueInfo(
+            topic=topic,
+            queue_id=queue_id,
+            min_offset=max(state.store.min_offset(topic, queue_id), 0),
+            max_offset=state.store.max_offset(topic, queue_id),
+            committed=state.offsets.query(name, topic, queue_id),
+            lock_owner=state.locks.owner(name, queue, now_ms),
+        )
+        pull = None if group is None else group.pulls.get((topic, queue_id))
+        if pull is not None:
+            info.last_puller, at = pull
+            info.last_pull_ms = now_ms - round((state.clock.monotonic() - at) * 1000)
+        stop = blocked.get((topic, queue_id))
+        if stop is not None and info.committed <= stop[1].offset:
+            info.blocked_by, info.blocked = stop[0].client_id, stop[1]
+            info.blocked_since = stop[1].since_ms
+        return info
+
     def _put_all(
         self, command: Command, configs: list[SubscriptionGroupConfig]
     ) -> Awaitable[Command]:
@@ -158,6 +228,33 @@ def _connections(channels: Iterable[ClientChannel]) -> list[clients.ConnectionIn
         )
         for channel in channels
     ]
+
+
+def _member(member: ConsumerMember) -> GroupMemberInfo:
+    profile = member.profile
+    return GroupMemberInfo(
+        client_id=member.client_id,
+        client_addr=member.address,
+        language=member.language,
+        version=member.version,
+        consume_type=profile.consume_type,
+        message_model=profile.message_model,
+        consume_from_where=profile.consume_from_where,
+        strategy=profile.strategy,
+        subscriptions=list(member.subscriptions.values()),
+        joined_ms=member.joined_ms,
+        last_heartbeat_ms=member.last_update_ms,
+        ours=member.ours,
+    )
+
+
+def _blocked(group: ConsumerGroup, broker_name: str) -> _Blocked:
+    return {
+        (one.topic, one.queue_id): (member, one)
+        for member in group.members.values()
+        for one in member.blocked
+        if one.broker in {"", broker_name}
+    }
 
 
 def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> TopicConfig:

@@ -1,27 +1,28 @@
-"""Requests that would block others: read in a thread first, or answered in slices.
+"""Requests that would block others: read the disk in a thread first, or answer in slices.
 
-A page fault in a map stops the loop. So a handler that looks at old messages runs against what is
-in memory, and runs again after each read in a thread. It must change nothing before it has all it
-reads.
+A page fault in a mapped file stops the loop. So a handler of old messages runs with only the memory
+allowed, and again after each read in a thread. It must change nothing before it has read everything
+it needs.
 
-An answer with very many entries is made one slice per turn of the loop. The answers of a connection
-are made one after the other, each when the peer has taken enough of the one before; those of
-several connections take turns. An answer of a single slice is made at once.
+An answer with very many entries is built one slice per turn of the loop. The answers of a
+connection are built one after the other, each when the peer has taken enough of the one before;
+those of several connections take turns. An answer of a single slice is built at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
-from broker.processors.errors import RequestRefused
+from broker.errors import RequestRefused
 from broker.store.message_store import MessageStore
 from broker.store.queries import NotInMemory
 from broker.store.results import StoreBusy
 from remoting.errors import ConnectionLost
-from remoting.protocol.bodies.body import MapParts
+from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 
@@ -34,120 +35,119 @@ Handler: TypeAlias = Callable[[Command, "Connection"], Answer]
 
 T = TypeVar("T")
 
-MAX_READS: Final = 256
-"""Reads for one request: a search by time takes two for each halving. Then it waits where it is."""
-
-
-def patient(store: MessageStore, handler: Handler) -> Handler:
-    """The handler, without waiting for the disk on the loop."""
-
-    def handle(command: Command, connection: Connection) -> Answer:
-        try:
-            return store.from_memory(lambda: handler(command, connection))
-        except NotInMemory:
-            return again(command, connection)
-
-    async def again(command: Command, connection: Connection) -> Command | None:
-        answer = await from_store(store, connection, lambda: handler(command, connection))
-        return await answer if isinstance(answer, Awaitable) else answer
-
-    return handle
-
-
-async def from_store(store: MessageStore, owner: Connection, look: Callable[[], T]) -> T:
-    """What a look at a store gives; what it lacks in memory is read in a thread for ``owner``.
-
-    Raises:
-        RequestRefused: too many wait for the disk.
-    """
-    for _ in range(MAX_READS):
-        try:
-            return store.from_memory(look)
-        except NotInMemory as problem:
-            try:
-                await store.fetch(owner, problem.ranges)
-            except StoreBusy as busy:
-                raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
-    return look()
-
-
 SLICE_ENTRIES: Final = 256
 """Entries of one slice: 2 ms."""
 
 
 def sliced(entries: Sequence[T]) -> list[Sequence[T]]:
-    """Entries in slices."""
+    """Cut entries into slices."""
     return [
         entries[begin : begin + SLICE_ENTRIES] for begin in range(0, len(entries), SLICE_ENTRIES)
     ]
 
 
-class LargeAnswers:
-    """Makes the large answers of one broker.
+class Offload:
+    """Answers such requests for one broker.
 
     Args:
-        store: what slices look at; what is not in memory is read in a thread first.
+        store: what the handlers read.
+        max_reads: reads for one request; after that it blocks.
     """
 
-    __slots__ = ("_cached", "_connections", "_making", "_store")
+    __slots__ = ("_building", "_cached", "_connections", "_max_reads", "_store")
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, max_reads: int) -> None:
         self._store = store
-        self._making = asyncio.Lock()
+        self._max_reads = max_reads
+        self._building = asyncio.Lock()
         self._connections: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
         self._cached: dict[int, tuple[Hashable, bytes]] = {}
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler that does not wait for the disk on the loop."""
+
+        def handle(command: Command, connection: Connection) -> Answer:
+            try:
+                return self._store.from_memory(lambda: handler(command, connection))
+            except NotInMemory:
+                return again(command, connection)
+
+        async def again(command: Command, connection: Connection) -> Command | None:
+            answer = await self._read(connection, lambda: handler(command, connection))
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        return handle
+
+    async def _read(self, owner: Connection, look: Callable[[], T]) -> T:
+        """Call ``look``, after reads of what it needs and the memory lacks."""
+        for _ in range(self._max_reads):
+            try:
+                return self._store.from_memory(look)
+            except NotInMemory as problem:
+                try:
+                    await self._store.fetch(owner, problem.ranges)
+                except StoreBusy as busy:
+                    raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+        return look()
 
     def answer(
         self,
         command: Command,
         connection: Connection,
-        whole: MapParts,
-        slices: Sequence[Callable[[], bytes]],
+        slices: Sequence[Sequence[T]],
+        body_of: Callable[[Sequence[T]], Body],
         *,
         version: Hashable = None,
     ) -> Command | Awaitable[Command | None]:
-        """Answer with a body.
+        """Answer with a body that may be large.
 
         Args:
-            command, connection: the request, and where it came from.
-            whole: puts the slices together.
-            slices: each gives the text of some entries.
-            version: of the table that the request is for; its body is kept until there is another
-                version. None: each answer is made anew.
+            command, connection: the request and its origin.
+            slices: the entries of the body's map; see ``sliced``.
+            body_of: makes a body with only these entries in its map.
+            version: of the table that was asked for; the body is cached until the version changes.
+                None: it is built for each request.
         """
         if len(slices) <= 1:
-            return command.reply(body=whole.whole([look() for look in slices]))
-        if (body := self._known(command, version)) is not None:
+            whole = MapParts(body_of(()))
+            return command.reply(body=whole.whole([whole.part(body_of(some)) for some in slices]))
+        if (body := self._cached_body(command, version)) is not None:
             return command.reply(body=body)
-        return self._make(command, connection, whole, slices, version)
+        return self._build(command, connection, slices, body_of, version)
 
-    def _known(self, command: Command, version: Hashable) -> bytes | None:
-        known = self._cached.get(command.code)
-        return None if version is None or known is None or known[0] != version else known[1]
+    def _cached_body(self, command: Command, version: Hashable) -> bytes | None:
+        cached = self._cached.get(command.code)
+        return None if version is None or cached is None or cached[0] != version else cached[1]
 
-    async def _make(
+    async def _build(
         self,
         command: Command,
         connection: Connection,
-        whole: MapParts,
-        slices: Sequence[Callable[[], bytes]],
+        slices: Sequence[Sequence[T]],
+        body_of: Callable[[Sequence[T]], Body],
         version: Hashable,
     ) -> Command | None:
+        whole = MapParts(body_of(()))
         own = self._connections.setdefault(connection, asyncio.Lock())
         try:
+            # A peer that does not read its answers waits here and holds up nobody else.
             async with own:
                 await connection.drain()
-                async with self._making:
-                    body = self._known(command, version)
+                async with self._building:
+                    body = self._cached_body(command, version)
                     if body is None:
-                        body = whole.whole([await self._slice(connection, look) for look in slices])
+                        parts: list[bytes] = []
+                        for some in slices:
+                            look = partial(_part, whole, body_of, some)
+                            parts.append(await self._read(connection, look))
+                            await asyncio.sleep(0)
+                        body = whole.whole(parts)
                     if version is not None:
                         self._cached[command.code] = version, body
         except ConnectionLost:
             return None
         return command.reply(body=body)
 
-    async def _slice(self, connection: Connection, look: Callable[[], bytes]) -> bytes:
-        text = await from_store(self._store, connection, look)
-        await asyncio.sleep(0)
-        return text
+
+def _part(whole: MapParts, body_of: Callable[[T], Body], some: T) -> bytes:
+    return whole.part(body_of(some))

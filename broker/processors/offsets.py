@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.group_watch import GroupWatch
-from broker.groups.health import went_backwards
-from broker.processors.errors import (
+from broker.errors import (
     RequestRefused,
     check_broker_name,
     check_client_id,
     check_group,
     check_topic,
 )
-from broker.processors.offload import SLICE_ENTRIES, Answer, LargeAnswers
+from broker.group_monitor import GroupMonitor
+from broker.groups.health import went_backwards
+from broker.processors.offload import SLICE_ENTRIES, Answer, Offload
 from broker.state import BrokerState
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
@@ -44,14 +43,14 @@ _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot f
 
 
 class OffsetProcessor:
-    """Serves offsets."""
+    """Serves offsets and queue locks."""
 
-    __slots__ = ("_large", "_state", "_watch")
+    __slots__ = ("_monitor", "_offload", "_state")
 
-    def __init__(self, state: BrokerState, watch: GroupWatch, large: LargeAnswers) -> None:
-        self._large = large
+    def __init__(self, state: BrokerState, monitor: GroupMonitor, offload: Offload) -> None:
+        self._offload = offload
         self._state = state
-        self._watch = watch
+        self._monitor = monitor
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store a group's progress, whatever it was; a step back is reported now and then.
@@ -67,7 +66,7 @@ class OffsetProcessor:
         if before is None:
             return
         self._state.counters.commits_backwards += 1
-        self._watch.happened(
+        self._monitor.happened(
             group,
             went_backwards(group, topic, queue_id, before, offset),
             stored=before,
@@ -95,11 +94,14 @@ class OffsetProcessor:
         header = command.read(QueryConsumerOffsetRequestHeader)
         stored = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if stored >= 0:
-            return _offset(command, stored)
-        if header.set_zero_if_not_found is not False and self._starts_young(
-            header.topic, header.queue_id
+            return command.reply(header=OffsetResponseHeader(offset=stored))
+        store = self._state.store
+        if (
+            header.set_zero_if_not_found is not False
+            and store.min_offset(header.topic, header.queue_id) <= 0
+            and store.is_offset_in_memory(header.topic, header.queue_id, 0)
         ):
-            return _offset(command, 0)
+            return command.reply(header=OffsetResponseHeader(offset=0))
         return command.reply(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
     def search(self, command: Command, _: Connection) -> Command:
@@ -123,40 +125,22 @@ class OffsetProcessor:
     def all_offsets(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_CONSUMER_OFFSET: the whole table, as a slave wants it."""
         table = self._state.offsets.table
-        whole = MapParts(ConsumerOffsetSerializeWrapper())
 
-        def look(keys: list[str]) -> bytes:
-            some = {key: table[key] for key in keys if key in table}
-            return whole.part(ConsumerOffsetSerializeWrapper(offset_table=some))
+        def body_of(keys: Sequence[str]) -> ConsumerOffsetSerializeWrapper:
+            # Groups may have been deleted since the slices were cut.
+            return ConsumerOffsetSerializeWrapper({key: table[key] for key in keys if key in table})
 
-        rows: list[list[str]] = []
+        slices: list[list[str]] = []
         room = 0
         for key, queues in table.items():
             if room <= 0:
-                rows.append([])
+                slices.append([])
                 room = SLICE_ENTRIES
-            rows[-1].append(key)
+            slices[-1].append(key)
             room -= len(queues)
-        return self._large.answer(command, connection, whole, [partial(look, row) for row in rows])
+        return self._offload.answer(command, connection, slices, body_of)
 
-    def _starts_young(self, topic: str, queue_id: int) -> bool:
-        store = self._state.store
-        if store.min_offset(topic, queue_id) > 0:
-            return False
-        return store.is_offset_in_memory(topic, queue_id, 0)
-
-
-def _offset(command: Command, offset: int) -> Command:
-    return command.reply(header=OffsetResponseHeader(offset=offset))
-
-
-class LockProcessor:
-    """Serves queue locks."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
+    # queue locks
 
     def lock(self, command: Command, _: Connection) -> Command:
         """LOCK_BATCH_MQ: take or keep locks; the answer names those the client holds now."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import structlog
 
 from broker.delivery.long_poll import ParkedPull
+from broker.errors import FAQ, NO_SQL, RequestRefused, is_tag_type
 from broker.limits import (
     BYTES_PER_CHARACTER,
     DEFAULT_PULL_BYTES,
@@ -24,7 +25,6 @@ from broker.limits import (
     MAX_SUBSCRIPTION_LENGTH,
     SHORT_SUBSCRIPTION_LENGTH,
 )
-from broker.processors.errors import FAQ, NO_SQL, RequestRefused, is_tag_type
 from broker.processors.offsets import OffsetProcessor
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes

@@ -1,4 +1,5 @@
-"""Single messages: by key (code 12) and by their place in the log (code 33).
+"""Queries for single messages, by key (code 12) and by their place in the log (code 33), and for
+what a queue contains (303 and 321).
 
 What the index finds is looked at before it is sent: a hash may be another key's, and the index of a
 broker that was killed may be of messages that are gone. RocketMQ leaves both to the client.
@@ -6,20 +7,31 @@ broker that was killed may be of messages that are gone. RocketMQ leaves both to
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
-from broker.processors.errors import RequestRefused
+from broker.errors import RequestRefused
 from broker.state import BrokerState
 from broker.store.index.keys import keys_in
 from broker.store.limits import MAX_KEY_CANDIDATES, MAX_KEY_MESSAGES
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.stats import (
+    ConsumeQueueData,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    QueueTimeSpan,
+)
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import (
+    QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
 from remoting.protocol.message.view import RecordView
+from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -30,15 +42,21 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 FOUND_BY_UNIQUE_KEY: Final = 32
 """Messages that a query for a unique id finds at most (``defaultQueryMaxNum``)."""
 
-MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
-"""Of the messages of an answer, unless its only one is larger: half of what a frame may be."""
-
 _WHOLE_SECOND_MS: Final = 999
 _NOT_FOUND: Final = "can not find message, maybe time range not correct"
 
+MAX_ENTRIES: Final = 4096
+"""Entries in an answer, some 250 KB of JSON; RocketMQ gives as many as a file of the queue has."""
+
+_REMARK: Final = "not set any response code"
+"""What RocketMQ forgets to take out of its answer to 321."""
+
+_NO_FILTER: Final = "null"
+"""Filter data of a subscription by tags, which has none."""
+
 
 class QueryProcessor:
-    """Serves messages that somebody looks for."""
+    """Serves queries for messages and queue entries."""
 
     __slots__ = ("_state",)
 
@@ -60,7 +78,7 @@ class QueryProcessor:
             end_ms=header.end_timestamp,
         )
         records: list[RecordView] = []
-        room = MAX_ANSWER_BYTES
+        room = self._state.config.limits.query_bytes
         for offset in found.offsets:
             if len(records) >= most:
                 break
@@ -109,9 +127,87 @@ class QueryProcessor:
             return None
         return record
 
+    # queues
+
+    def time_span(self, command: Command, _: Connection) -> Command:
+        """QUERY_CONSUME_TIME_SPAN: when messages were stored, and how far a group has come."""
+        header = command.read(QueryConsumeTimeSpanRequestHeader)
+        topic = self._state.topics.get(header.topic)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = [
+            self._span(header.topic, queue_id, header.group)
+            for queue_id in range(topic.write_queue_nums)
+        ]
+        return command.reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+
+    def _span(self, topic: str, queue_id: int, group: str) -> QueueTimeSpan:
+        """Of a group without an offset RocketMQ says that it waits since 1970; ours since the first
+        message."""
+        state = self._state
+        store = state.store
+        consumed = state.offsets.query(group, topic, queue_id)
+        end = store.max_offset(topic, queue_id)
+        first_ms = store.earliest_store_time(topic, queue_id)
+        last_ms = store.store_time_at(topic, queue_id, end - 1)
+        consumed_ms = first_ms
+        if consumed > 0:
+            consumed_ms = store.store_time_at(topic, queue_id, consumed - 1)
+        delay_ms = 0
+        waiting = max(consumed, store.min_offset(topic, queue_id))
+        if waiting < end:
+            delay_ms = state.clock.now_ms() - store.store_time_at(topic, queue_id, waiting)
+        return QueueTimeSpan(
+            message_queue=MessageQueue(topic, state.config.broker_name, queue_id),
+            min_time_stamp=first_ms,
+            max_time_stamp=last_ms,
+            consume_time_stamp=consumed_ms,
+            delay_time=delay_ms,
+            min_time_stamp_str=_local_time(first_ms),
+            max_time_stamp_str=_local_time(last_ms),
+            consume_time_stamp_str=_local_time(consumed_ms),
+        )
+
+    async def entries(self, command: Command, connection: Connection) -> Command:
+        """QUERY_CONSUME_QUEUE: entries of a queue as they are, up to the end of their file."""
+        header = command.read(QueryConsumeQueueRequestHeader)
+        topic, queue_id = header.topic or "", header.queue_id or 0
+        index, count = header.index or 0, min(header.count or 0, MAX_ENTRIES)
+        store = self._state.store
+        if queue_id not in store.queue_ids(topic):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        rows = []
+        if count > 0:
+            rows = await store.entries(connection, topic, queue_id, index, count)
+        body = QueryConsumeQueueResponseBody(
+            queue_data=[ConsumeQueueData(*row) for row in rows] or None,
+            max_queue_index=store.max_offset(topic, queue_id),
+            min_queue_index=store.min_offset(topic, queue_id),
+        )
+        self._add_subscription(body, header.consumer_group, topic)
+        remark = _REMARK if rows else f"Index {index} of {queue_id}@{topic} is not exist!"
+        return command.reply(remark=remark, body=encode(body))
+
+    def _add_subscription(
+        self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
+    ) -> None:
+        if group is None:
+            return
+        online = self._state.consumers.groups.get(group)
+        body.subscription_data = None if online is None else online.subscriptions.get(topic)
+        body.filter_data = _NO_FILTER
+        if body.subscription_data is None:
+            body.filter_data = f"{group}@{topic} is not online!"
+
 
 def _is_wanted(record: RecordView, header: QueryMessageRequestHeader) -> bool:
     if not header.begin_timestamp <= record.store_timestamp_ms <= header.end_timestamp:
         return False
     keys = (key.decode("utf-8", "replace") for key in keys_in(record.properties_text))
     return record.topic == header.topic and header.key in keys
+
+
+def _local_time(timestamp_ms: int) -> str:
+    """As RocketMQ writes it (cf. UtilAll.timeMillisToHumanString)."""
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{milliseconds:03d}"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from broker.delivery.retry import is_spent, without_delay
-from broker.delivery.schedule import level_of, postpone
-from broker.new_topics import NewTopics, NotYet
-from broker.processors.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
+from broker.delivery.redelivery import is_spent, postpone, without_delay
+from broker.delivery.schedule import level_of
+from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.processors.groups import dead_letter_topic, retry_topic
+from broker.rate_limits import NewTopics, NotYet
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
 from remoting.protocol import names
@@ -99,7 +99,7 @@ class SendProcessor:
         self._cluster = state.config.cluster_name.encode()
         self._extra = answer_fields(state.config)
         self._levels_ms = state.config.delay_levels_ms
-        self._new_topics = NewTopics(state.clock)
+        self._new_topics = NewTopics(state.clock, state.config.limits)
 
     def send(self, command: Command, connection: Connection) -> Reply:
         """SEND_MESSAGE: the header with long names."""

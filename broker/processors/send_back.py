@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.delivery.retry import is_spent, retry_level, sent_back
-from broker.delivery.schedule import postpone
-from broker.processors.errors import FAQ, RequestRefused, check_group
+from broker.delivery.redelivery import is_spent, postpone, retry_level, sent_back
+from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus

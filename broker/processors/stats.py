@@ -1,54 +1,91 @@
-"""What a broker, its topics and its queues hold: codes 26, 28, 45, 202, 208, 303 and 321."""
+"""What a broker, its topics and its groups have: codes 26, 28, 45, 202 and 208.
+
+Administration tools print the table of GET_BROKER_RUNTIME_INFO. Its keys are RocketMQ's, all of
+them, because its tools stop at the first one they miss. Thread pools do not exist here; their
+queues are always empty.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.processors.errors import RequestRefused
-from broker.processors.offload import Answer, LargeAnswers, sliced
-from broker.rates import Rates
-from broker.runtime_info import runtime_info
+from broker import fast_path
+from broker.errors import RequestRefused
+from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
+from broker.stats import Rates
+from remoting.process_limits import limit
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.bodies.stats import (
-    ConsumeQueueData,
     ConsumeStats,
     KVTable,
     OffsetWrapper,
-    QueryConsumeQueueResponseBody,
-    QueryConsumeTimeSpanBody,
-    QueueTimeSpan,
     TopicOffset,
     TopicStatsTable,
 )
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.codes import VERSION, ResponseCode, name_of
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader, TopicRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
-    QueryConsumeQueueRequestHeader,
-    QueryConsumeTimeSpanRequestHeader,
 )
+from remoting.protocol.message.view import RecordView
+from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
 
 
-class FigureProcessor:
-    """Serves figures."""
+_POOLS: Final = {
+    "sendThreadPoolQueueCapacity": "10000",
+    "pullThreadPoolQueueCapacity": "100000",
+    "queryThreadPoolQueueCapacity": "20000",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    "sendThreadPoolQueueSize": "0",
+    "queryThreadPoolQueueSize": "0",
+    "EndTransactionQueueSize": "0",
+    "sendThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "pageCacheLockTimeMills": "0",
+    "dispatchMaxBuffer": "0",
+    "dispatchBehindBytes": "0",
+    "putMessageDistributeTime": "null",
+    "putMessageEntireTimeMax": "0",
+    "getMessageEntireTimeMax": "0",
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+    "remainTransientStoreBufferNumbs": "2147483647",
+}
+"""What has no counterpart here: empty queues of threads, and their capacities in 4.9."""
 
-    __slots__ = ("_large", "_rates", "_state")
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-    def __init__(self, state: BrokerState, rates: Rates, large: LargeAnswers) -> None:
-        self._large = large
+
+class StatsProcessor:
+    """Serves statistics and settings.
+
+    Attributes:
+        rates: messages per second.
+    """
+
+    __slots__ = ("_offload", "_state", "rates")
+
+    def __init__(self, state: BrokerState, offload: Offload) -> None:
+        self._offload = offload
         self._state = state
-        self._rates = rates
+        self.rates = Rates()
+
+    def sample(self) -> None:
+        """Sample the counters, for the rates; called every ``SAMPLE_SECONDS``."""
+        clock = self._state.clock
+        day = time.localtime(clock.now_ms() / 1000).tm_yday
+        self.rates.sample(clock.monotonic(), day, self._state.counters.totals())
 
     def broker_config(self, command: Command, _: Connection) -> Command:
         """GET_BROKER_CONFIG: the settings as properties text."""
@@ -60,7 +97,7 @@ class FigureProcessor:
 
     def runtime(self, command: Command, _: Connection) -> Command:
         """GET_BROKER_RUNTIME_INFO: the table that administration tools print."""
-        return command.reply(body=encode(KVTable(table=runtime_info(self._state, self._rates))))
+        return command.reply(body=encode(KVTable(table=runtime_info(self._state, self.rates))))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
         """GET_ALL_DELAY_OFFSET: of each delay level the next message to deliver."""
@@ -73,36 +110,39 @@ class FigureProcessor:
         topic = self._state.topics.get(name)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-        whole = MapParts(TopicStatsTable())
-
-        def look(queue_ids: Sequence[int]) -> bytes:
-            table = {
-                self._queue(name, queue_id): self._topic_offset(name, queue_id)
-                for queue_id in queue_ids
-            }
-            return whole.part(TopicStatsTable(offset_table=table))
-
-        slices = [partial(look, ids) for ids in sliced(range(topic.write_queue_nums))]
-        return self._large.answer(command, connection, whole, slices)
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(range(topic.write_queue_nums)),
+            lambda ids: TopicStatsTable(
+                {
+                    self._queue(name, queue_id): self._topic_offset(name, queue_id)
+                    for queue_id in ids
+                }
+            ),
+        )
 
     def consume_stats(self, command: Command, connection: Connection) -> Answer:
         """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
         header = command.read(GetConsumeStatsRequestHeader)
+        group = header.consumer_group
+        online = self._state.consumers.groups.get(group)
         queues = [
             (name, queue_id)
             for name in self._topics_of(header)
             if (topic := self._state.topics.get(name)) is not None
-            and not self._unsubscribed(header.consumer_group, name)
+            # A topic that a group once consumed, but does not subscribe now that it is online.
+            and (online is None or not online.subscriptions or name in online.subscriptions)
             for queue_id in range(topic.read_queue_nums)
         ]
-        whole = MapParts(ConsumeStats())
-
-        def look(some: Sequence[tuple[str, int]]) -> bytes:
-            table = {self._queue(*key): self._progress(header.consumer_group, *key) for key in some}
-            return whole.part(ConsumeStats(offset_table=table))
-
-        slices = [partial(look, some) for some in sliced(queues)]
-        return self._large.answer(command, connection, whole, slices)
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(queues),
+            lambda some: ConsumeStats(
+                {self._queue(*key): self._progress(group, *key) for key in some}
+            ),
+        )
 
     def _topics_of(self, header: GetConsumeStatsRequestHeader) -> list[str]:
         if header.topic:
@@ -110,15 +150,6 @@ class FigureProcessor:
         if header.topic_list:
             return [name for name in header.topic_list.split(";") if name]
         return sorted(self._state.offsets.topics_of(header.consumer_group))
-
-    def _unsubscribed(self, group: str, topic: str) -> bool:
-        """Whether a group is online and wants none of a topic that it once consumed."""
-        online = self._state.consumers.groups.get(group)
-        return (
-            online is not None
-            and bool(online.subscriptions)
-            and (topic not in online.subscriptions)
-        )
 
     def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         store = self._state.store
@@ -144,96 +175,145 @@ class FigureProcessor:
         return MessageQueue(topic, self._state.config.broker_name, queue_id)
 
 
-MAX_ENTRIES: Final = 4096
-"""Entries in an answer, some 250 KB of JSON; RocketMQ gives as many as a file of the queue has."""
+def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
+    """All keys with their values."""
+    return {
+        **_POOLS,
+        "pullThreadPoolQueueSize": str(len(state.long_polls)),
+        **_about(state),
+        **_messages(state, rates),
+        **_delays(state),
+        **_disk(state),
+        **_retention(state),
+        **_store_files(state),
+        **_descriptors(state),
+        "pocketmqCore": fast_path.KIND,
+        "pocketmqWhyNotCompiled": fast_path.WHY,
+    }
 
-_REMARK: Final = "not set any response code"
-"""What RocketMQ forgets to take out of its answer to 321."""
 
-_NO_FILTER: Final = "null"
-"""Filter data of a subscription by tags, which has none."""
+def _about(state: BrokerState) -> dict[str, str]:
+    now_ms = state.clock.now_ms()
+    seconds = max(now_ms - state.started_ms, 0) // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    opens_ms = state.config.start_accept_send_request_timestamp_ms
+    return {
+        "bootTimestamp": str(state.started_ms),
+        "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]",
+        "brokerVersionDesc": name_of(VERSION),
+        "brokerVersion": str(VERSION),
+        "startAcceptSendRequestTimeStamp": str(opens_ms),
+    }
 
 
-class QueueLookProcessor:
-    """Serves looks into queues."""
+def _messages(state: BrokerState, rates: Rates) -> dict[str, str]:
+    counters, stats = state.counters, state.store.stats
+    days = rates.days
+    return {
+        "putMessageTimesTotal": str(stats.puts),
+        "putMessageFailedTimes": str(stats.refused_puts),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(stats.put_bytes / stats.puts if stats.puts else 0.0),
+        "putTps": rates.per_second("put"),
+        "getFoundTps": rates.per_second("found"),
+        "getMissTps": rates.per_second("missed"),
+        "getTotalTps": rates.per_second("asked"),
+        "getTransferedTps": rates.per_second("transferred"),
+        "getTransferredTps": rates.per_second("transferred"),
+        "msgPutTotalTodayNow": str(counters.messages_sent),
+        "msgPutTotalTodayMorning": str(days.today_morning.put),
+        "msgPutTotalYesterdayMorning": str(days.yesterday_morning.put),
+        "msgGetTotalTodayNow": str(counters.messages_pulled),
+        "msgGetTotalTodayMorning": str(days.today_morning.transferred),
+        "msgGetTotalYesterdayMorning": str(days.yesterday_morning.transferred),
+    }
 
-    __slots__ = ("_state",)
 
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-
-    def time_span(self, command: Command, _: Connection) -> Command:
-        """QUERY_CONSUME_TIME_SPAN: when messages were stored, and how far a group has come."""
-        header = command.read(QueryConsumeTimeSpanRequestHeader)
-        topic = self._state.topics.get(header.topic)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        spans = [
-            self._span(header.topic, queue_id, header.group)
-            for queue_id in range(topic.write_queue_nums)
-        ]
-        return command.reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
-
-    def _span(self, topic: str, queue_id: int, group: str) -> QueueTimeSpan:
-        """Of a group without an offset RocketMQ says that it waits since 1970; ours since the first
-        message."""
-        state = self._state
-        store = state.store
-        consumed = state.offsets.query(group, topic, queue_id)
-        end = store.max_offset(topic, queue_id)
-        first_ms = store.earliest_store_time(topic, queue_id)
-        last_ms = store.store_time_at(topic, queue_id, end - 1)
-        consumed_ms = first_ms
-        if consumed > 0:
-            consumed_ms = store.store_time_at(topic, queue_id, consumed - 1)
-        delay_ms = 0
-        waiting = max(consumed, store.min_offset(topic, queue_id))
-        if waiting < end:
-            delay_ms = state.clock.now_ms() - store.store_time_at(topic, queue_id, waiting)
-        return QueueTimeSpan(
-            message_queue=MessageQueue(topic, state.config.broker_name, queue_id),
-            min_time_stamp=first_ms,
-            max_time_stamp=last_ms,
-            consume_time_stamp=consumed_ms,
-            delay_time=delay_ms,
-            min_time_stamp_str=_local_time(first_ms),
-            max_time_stamp_str=_local_time(last_ms),
-            consume_time_stamp_str=_local_time(consumed_ms),
+def _delays(state: BrokerState) -> dict[str, str]:
+    store, delivered = state.store, state.delay_offsets
+    return {
+        f"scheduleMessageOffset_{queue_id + 1}": (
+            f"{delivered.get(queue_id + 1, 0)},{store.max_offset(SCHEDULE_TOPIC, queue_id)}"
         )
-
-    async def entries(self, command: Command, connection: Connection) -> Command:
-        """QUERY_CONSUME_QUEUE: entries of a queue as they are, up to the end of their file."""
-        header = command.read(QueryConsumeQueueRequestHeader)
-        topic, queue_id = header.topic or "", header.queue_id or 0
-        index, count = header.index or 0, min(header.count or 0, MAX_ENTRIES)
-        store = self._state.store
-        if queue_id not in store.queue_ids(topic):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        rows = []
-        if count > 0:
-            rows = await store.entries(connection, topic, queue_id, index, count)
-        body = QueryConsumeQueueResponseBody(
-            queue_data=[ConsumeQueueData(*row) for row in rows] or None,
-            max_queue_index=store.max_offset(topic, queue_id),
-            min_queue_index=store.min_offset(topic, queue_id),
-        )
-        self._add_subscription(body, header.consumer_group, topic)
-        remark = _REMARK if rows else f"Index {index} of {queue_id}@{topic} is not exist!"
-        return command.reply(remark=remark, body=encode(body))
-
-    def _add_subscription(
-        self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
-    ) -> None:
-        if group is None:
-            return
-        online = self._state.consumers.groups.get(group)
-        body.subscription_data = None if online is None else online.subscriptions.get(topic)
-        body.filter_data = _NO_FILTER
-        if body.subscription_data is None:
-            body.filter_data = f"{group}@{topic} is not online!"
+        for queue_id in store.queue_ids(SCHEDULE_TOPIC)
+    }
 
 
-def _local_time(timestamp_ms: int) -> str:
-    """As RocketMQ writes it (cf. UtilAll.timeMillisToHumanString)."""
-    seconds, milliseconds = divmod(timestamp_ms, 1000)
-    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{milliseconds:03d}"
+def _disk(state: BrokerState) -> dict[str, str]:
+    store = state.store
+    log, queues = store.paths.commit_log, store.paths.consume_queues
+    usage = shutil.disk_usage(_existing(log))
+    record = state.store.record_at(state.store.start_offset)
+    return {
+        "commitLogMinOffset": str(store.start_offset),
+        "commitLogMaxOffset": str(store.end_offset),
+        "remainHowManyDataToFlush": _human(store.end_offset - store.durable_offset),
+        "earliestMessageTimeStamp": str(
+            -1 if record is None else RecordView(record).store_timestamp_ms
+        ),
+        "commitLogDiskRatio": _ratio(state, log),
+        f"commitLogDiskRatio_{log}": _ratio(state, log),
+        "consumeQueueDiskRatio": _ratio(state, queues),
+        "commitLogDirCapacity": f"Total : {_human(usage.total)}, Free : {_human(usage.free)}.",
+    }
+
+
+def _retention(state: BrokerState) -> dict[str, str]:
+    """What RocketMQ does not tell, for our doctor."""
+    store = state.store
+    deleted = store.retention.stats
+    told = {
+        "pocketmqLogFilesDeleted": str(deleted.log_files),
+        "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
+        "pocketmqFilesNotDeleted": str(store.retention.failures),
+        "pocketmqDamagedMessages": str(store.stats.damaged_messages),
+        "pocketmqRestoredEntries": str(store.stats.restored_entries),
+        "pocketmqStorePath": str(store.paths.root),
+    }
+    if store.why_not_writable is not None:
+        told["pocketmqWhyNotWritable"] = store.why_not_writable
+    return told
+
+
+def _store_files(state: BrokerState) -> dict[str, str]:
+    """The same for the start and the index."""
+    found, index = state.store.recovery, state.store.index
+    told = {
+        "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
+        "pocketmqRecoverySeconds": f"{found.seconds:.3f}",
+        "pocketmqRecoverySteppedOver": str(found.damaged_records),
+        "pocketmqIndexBacklogBytes": str(index.backlog_bytes),
+    }
+    if state.named_before is not None:
+        told["pocketmqNamedBefore"] = state.named_before
+    if index.trouble is not None:
+        told["pocketmqIndexTrouble"] = index.trouble
+    return told
+
+
+def _descriptors(state: BrokerState) -> dict[str, str]:
+    """For our doctor: how many connections there are, and what there are descriptors for."""
+    return {
+        "pocketmqDescriptorLimit": str(limit()),
+        "pocketmqConnections": str(state.room.taken),
+        "pocketmqConnectionsMax": str(min(state.room.most, state.config.max_connections)),
+    }
+
+
+def _existing(path: Path) -> Path:
+    """A directory comes with its first file; until then its disk is that of its parent."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _ratio(state: BrokerState, path: Path) -> str:
+    return f"{state.store.disk_use(_existing(path)).percent / 100:.2f}"
+
+
+def _human(size: int) -> str:
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"

@@ -13,24 +13,22 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.group_watch import CallLater, GroupNews, GroupWatch, call_later
-from broker.processors.client_callbacks import RelayProcessor, ResetProcessor
-from broker.processors.clients import ClientProcessor, DescriptionProcessor
-from broker.processors.errors import LimitReached, RequestRefused
+from broker.errors import LimitReached, RequestRefused
+from broker.group_monitor import CallLater, GroupMonitor, GroupNotifier, call_later
+from broker.processors.client_callbacks import ClientCallbackProcessor
+from broker.processors.clients import ClientProcessor
 from broker.processors.groups import GroupProcessor
-from broker.processors.offload import Answer, Handler, LargeAnswers, patient
-from broker.processors.offsets import LockProcessor, OffsetProcessor
+from broker.processors.offload import Answer, Handler, Offload
+from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
-from broker.processors.stats import FigureProcessor, QueueLookProcessor
-from broker.processors.topics import RetentionProcessor, TopicProcessor
-from broker.rates import Rates
+from broker.processors.stats import StatsProcessor
+from broker.processors.topics import TopicProcessor
+from broker.rate_limits import Throttle
 from broker.state import BrokerState
-from broker.store.message_store import MessageStore
 from broker.store.results import StoreBusy, StoreError
-from broker.throttle import Throttle
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
@@ -46,52 +44,43 @@ _log = structlog.get_logger("broker")
 class Processors:
     """The processors of one broker."""
 
-    store: MessageStore
+    offload: Offload
     send: SendProcessor
     send_back: SendBackProcessor
     pull: PullProcessor
     clients: ClientProcessor
+    callbacks: ClientCallbackProcessor
     offsets: OffsetProcessor
-    locks: LockProcessor
     topics: TopicProcessor
     groups: GroupProcessor
-    figures: FigureProcessor
-    descriptions: DescriptionProcessor
-    relays: RelayProcessor
-    resets: ResetProcessor
+    stats: StatsProcessor
     queries: QueryProcessor
-    queue_looks: QueueLookProcessor
-    retention: RetentionProcessor
-    watch: GroupWatch
+    monitor: GroupMonitor
 
     @classmethod
-    def of(cls, state: BrokerState, rates: Rates, call_later: CallLater = call_later) -> Processors:
-        """The processors that work on ``state``; what they put off, ``call_later`` calls."""
-        watch = GroupWatch(state)
-        large = LargeAnswers(state.store)
-        offsets = OffsetProcessor(state, watch, large)
+    def of(cls, state: BrokerState, call_later: CallLater = call_later) -> Processors:
+        """Make the processors that work on ``state``; ``call_later`` calls what they postpone."""
+        monitor = GroupMonitor(state)
+        offload = Offload(state.store, state.config.limits.reads_per_request)
+        offsets = OffsetProcessor(state, monitor, offload)
         return cls(
-            state.store,
+            offload,
             SendProcessor(state),
             SendBackProcessor(state),
             PullProcessor(state, offsets),
-            ClientProcessor(state, watch, GroupNews(state, watch, call_later)),
+            ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later)),
+            ClientCallbackProcessor(state),
             offsets,
-            LockProcessor(state),
-            TopicProcessor(state, large),
-            GroupProcessor(state, large),
-            FigureProcessor(state, rates, large),
-            DescriptionProcessor(state, watch),
-            RelayProcessor(state),
-            ResetProcessor(state),
+            TopicProcessor(state, offload),
+            GroupProcessor(state, offload, monitor),
+            StatsProcessor(state, offload),
             QueryProcessor(state),
-            QueueLookProcessor(state),
-            RetentionProcessor(state),
-            watch,
+            monitor,
         )
 
     def table(self) -> dict[int, Handler]:
-        """Request code -> handler: all that is served."""
+        """Return the handlers of all requests that are served, by code."""
+        offload = self.offload.wrap
         return {
             RequestCode.SEND_MESSAGE: self.send.send,
             RequestCode.SEND_MESSAGE_V2: self.send.send_v2,
@@ -106,13 +95,13 @@ class Processors:
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
             # Handlers of old messages may wait for the disk, which must not stop the loop.
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: patient(self.store, self.offsets.search),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offload(self.offsets.search),
             RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: patient(self.store, self.offsets.earliest),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: offload(self.offsets.earliest),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,
-            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
+            RequestCode.LOCK_BATCH_MQ: self.offsets.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.offsets.unlock,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.topics.create,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.topics.create_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.topics.delete,
@@ -127,24 +116,24 @@ class Processors:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.groups.consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.groups.producer_connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups.consumed_by,
-            RequestCode.GET_BROKER_CONFIG: self.figures.broker_config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: patient(self.store, self.figures.runtime),
-            RequestCode.GET_ALL_DELAY_OFFSET: self.figures.delay_offsets,
-            RequestCode.GET_TOPIC_STATS_INFO: patient(self.store, self.figures.topic_stats),
-            RequestCode.GET_CONSUME_STATS: patient(self.store, self.figures.consume_stats),
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.relays.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.relays.consume_directly,
-            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.relays.consumer_status,
+            RequestCode.GET_BROKER_CONFIG: self.stats.broker_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: offload(self.stats.runtime),
+            RequestCode.GET_ALL_DELAY_OFFSET: self.stats.delay_offsets,
+            RequestCode.GET_TOPIC_STATS_INFO: offload(self.stats.topic_stats),
+            RequestCode.GET_CONSUME_STATS: offload(self.stats.consume_stats),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.callbacks.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.callbacks.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.callbacks.consumer_status,
             RequestCode.QUERY_MESSAGE: self.queries.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_id,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: patient(self.store, self.queue_looks.time_span),
-            RequestCode.QUERY_CONSUME_QUEUE: self.queue_looks.entries,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: patient(self.store, self.resets.reset),
-            RequestCode.CLONE_GROUP_OFFSET: self.resets.clone,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.retention.clean_queues,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.retention.clean_topics,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.retention.delete_old,
-            OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.descriptions.describe,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: offload(self.queries.time_span),
+            RequestCode.QUERY_CONSUME_QUEUE: self.queries.entries,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offload(self.callbacks.reset),
+            RequestCode.CLONE_GROUP_OFFSET: self.callbacks.clone,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.topics.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.topics.clean_topics,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.topics.delete_old,
+            OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.groups.describe,
         }
 
 

@@ -7,21 +7,19 @@ while groups have higher offsets.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from functools import partial
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from msgspec import structs
 
+from broker.errors import NOT_SAVED, RequestRefused, check_topic
 from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
-from broker.processors.errors import NOT_SAVED, RequestRefused, check_topic
-from broker.processors.offload import Answer, LargeAnswers, sliced
+from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
-from broker.topic_attributes import MESSAGE_TYPE, MIXED, altered, parse_changes
+from broker.topics import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import (
     CreateTopicListRequestBody,
@@ -49,10 +47,10 @@ _MOST_PERM: Final = 15
 class TopicProcessor:
     """Serves the administration of topics."""
 
-    __slots__ = ("_large", "_state")
+    __slots__ = ("_offload", "_state")
 
-    def __init__(self, state: BrokerState, large: LargeAnswers) -> None:
-        self._large = large
+    def __init__(self, state: BrokerState, offload: Offload) -> None:
+        self._offload = offload
         self._state = state
 
     def create(self, command: Command, _: Connection) -> Awaitable[Command]:
@@ -91,13 +89,13 @@ class TopicProcessor:
     def all_topics(self, command: Command, connection: Connection) -> Answer:
         """GET_ALL_TOPIC_CONFIG: the whole table, as a slave or a tool wants it."""
         version = self._state.topics.data_version
-        whole = MapParts(TopicConfigSerializeWrapper(data_version=version))
-
-        def look(some: Sequence[tuple[str, TopicConfig]]) -> bytes:
-            return whole.part(TopicConfigSerializeWrapper(dict(some), version))
-
-        slices = [partial(look, some) for some in sliced(list(self._state.topics.table.items()))]
-        return self._large.answer(command, connection, whole, slices, version=version)
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(list(self._state.topics.table.items())),
+            lambda some: TopicConfigSerializeWrapper(dict(some), version),
+            version=version,
+        )
 
     def config(self, command: Command, _: Connection) -> Command:
         """GET_TOPIC_CONFIG: one topic's settings."""
@@ -122,6 +120,25 @@ class TopicProcessor:
     def system_topics(self, command: Command, _: Connection) -> Command:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that nobody may change."""
         return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
+
+    def delete_old(self, command: Command, _: Connection) -> Command:
+        """DELETE_EXPIRED_COMMITLOG: what is past its time goes now, whatever the hour is."""
+        self._state.store.retention.ask()
+        return command.reply()
+
+    def clean_queues(self, command: Command, _: Connection) -> Command:
+        """CLEAN_EXPIRED_CONSUMEQUEUE: files of queues all of whose messages are gone."""
+        self._state.store.retention.ask()
+        return command.reply()
+
+    def clean_topics(self, command: Command, _: Connection) -> Command:
+        """CLEAN_UNUSED_TOPIC: queues of topics that do not exist any more."""
+        state = self._state
+        for topic in state.store.topics_on_disk():
+            if topic != SCHEDULE_TOPIC and state.topics.get(topic) is None:
+                queues = state.store.delete_topic(topic)
+                _log.info("queues of a topic that is gone deleted", topic=topic, queues=queues)
+        return command.reply()
 
     def _put_all(self, command: Command, requested: list[TopicConfig]) -> Awaitable[Command]:
         """Store topics whose attributes are changes to those there are."""
@@ -198,31 +215,3 @@ def _refused_attributes(topic: str, error: ValueError) -> RequestRefused:
 
 def _refuse(config: TopicConfig, why: str) -> None:
     raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic {config.topic_name}: {why}")
-
-
-class RetentionProcessor:
-    """Serves deletions by hand."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: BrokerState) -> None:
-        self._state = state
-
-    def delete_old(self, command: Command, _: Connection) -> Command:
-        """DELETE_EXPIRED_COMMITLOG: what is past its time goes now, whatever the hour is."""
-        self._state.store.retention.ask()
-        return command.reply()
-
-    def clean_queues(self, command: Command, _: Connection) -> Command:
-        """CLEAN_EXPIRED_CONSUMEQUEUE: files of queues all of whose messages are gone."""
-        self._state.store.retention.ask()
-        return command.reply()
-
-    def clean_topics(self, command: Command, _: Connection) -> Command:
-        """CLEAN_UNUSED_TOPIC: queues of topics that do not exist any more."""
-        state = self._state
-        for topic in state.store.topics_on_disk():
-            if topic != SCHEDULE_TOPIC and state.topics.get(topic) is None:
-                queues = state.store.delete_topic(topic)
-                _log.info("queues of a topic that is gone deleted", topic=topic, queues=queues)
-        return command.reply()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
 
-from broker.processors.errors import ProcessorError
+from broker.errors import StartError
 from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXPECTED = (
-    *(ProcessorError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
+    *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
     OSError,
 )
 """Errors whose text is the whole story."""

@@ -15,8 +15,7 @@ import pytest
 import client
 from broker.limits import (
     BYTES_PER_CHARACTER,
-    MAX_PARKED_BYTES,
-    MAX_QUEUE_LOCKS,
+    LIMITS,
     SHORT_SUBSCRIPTION_LENGTH,
 )
 from pocketmq.process import private_megabytes
@@ -181,7 +180,7 @@ def test_pulls_are_parked_up_to_the_limit_and_answered_at_once_beyond(small: Sma
 
 def test_long_expressions_of_parked_pulls_are_kept_up_to_the_limit(broker: Target) -> None:
     tags = "||".join(f"{n:08}" for n in range(3_200))
-    room = MAX_PARKED_BYTES // (BYTES_PER_CHARACTER * (len(tags) - SHORT_SUBSCRIPTION_LENGTH))
+    room = LIMITS.parked_bytes // (BYTES_PER_CHARACTER * (len(tags) - SHORT_SUBSCRIPTION_LENGTH))
     count = room + 50
     with broker.peer() as peer:
         for opaque in range(1000, 1000 + count):
@@ -274,7 +273,7 @@ def test_queue_locks_have_an_end(small: Small) -> None:
                 "greedy", "c", [MessageQueue(f"t{part}", "broker-a", n) for n in range(10_000)]
             )
         )
-        for part in range(MAX_QUEUE_LOCKS // 10_000 + 1)
+        for part in range(LIMITS.queue_locks // 10_000 + 1)
     ]
     with patient_peer(small.broker) as peer:
         *locked, refused = [

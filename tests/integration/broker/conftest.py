@@ -10,6 +10,7 @@ import pytest
 
 from broker.app import Broker
 from broker.config import BrokerConfig
+from broker.store.os_files import Files
 from remoting.clock import Clock
 from tests.integration.broker.client import Client
 
@@ -21,7 +22,7 @@ async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
     """Makes brokers that are stopped in the end; the same store unless told."""
     brokers: list[Broker] = []
 
-    def make(*, clock: Clock | None = None, **settings: Any) -> Broker:
+    def make(*, clock: Clock | None = None, files: Files | None = None, **settings: Any) -> Broker:
         config = BrokerConfig(
             **{
                 "broker_name": "broker-a",
@@ -32,7 +33,7 @@ async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
                 **settings,
             }
         )
-        brokers.append(Broker(config, clock=clock))
+        brokers.append(Broker(config, clock=clock, files=files))
         return brokers[-1]
 
     yield make

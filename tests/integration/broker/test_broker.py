@@ -7,8 +7,6 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.processors.clients import ClientProcessor
-from remoting.connection import Connection
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
@@ -19,6 +17,7 @@ from remoting.protocol.headers import admin, group
 from remoting.protocol.headers import pull as offset
 from remoting.protocol.queue import MessageQueue
 from tests.integration.broker.client import TIMEOUT, bodies
+from tests.integration.remoting.peers import until
 from tests.unit.broker.harness import heartbeat
 
 
@@ -98,22 +97,13 @@ async def test_a_held_pull_ends_in_time(broker, connect):
     assert loop.time() - begun >= 0.3
 
 
-async def test_a_client_that_goes_leaves_no_parked_pull(broker, connect, monkeypatch):
+async def test_a_client_that_goes_leaves_no_parked_pull(broker, connect):
     client = await connect(broker)
     await client.send()
     held = await client.hold()
     assert len(broker.state.long_polls) == 1
-    closed = asyncio.Event()
-    real = ClientProcessor.closed
-
-    def tell(processor: ClientProcessor, connection: Connection) -> None:
-        real(processor, connection)
-        closed.set()
-
-    monkeypatch.setattr(ClientProcessor, "closed", tell)
     client.connection.abort()
-    await asyncio.wait_for(closed.wait(), TIMEOUT)
-    assert len(broker.state.long_polls) == 0
+    await until(lambda: not len(broker.state.long_polls))
     with pytest.raises(ConnectionLost):
         await held
 

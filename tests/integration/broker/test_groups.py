@@ -113,7 +113,7 @@ async def test_members_are_told_after_the_expiry_scan(make_broker: Any, connect:
     await pushed(first, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
     clock.advance(121)
     await first.ask(beat("a"))
-    broker._scan()
+    broker.processors.clients.scan()
     await pushed(first, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
     assert (await describe(first)).members[0].client_id == "a"
 
@@ -235,7 +235,7 @@ async def test_idle_members_are_counted_over_all_brokers(
         ]
         for broker in brokers:
             await broker.start()
-            await broker._registration.changed()
+            await broker.registration.changed()
         clients = [await connect(brokers[0]) for _ in range(3)]
         for broker in brokers:
             await create_topic(await connect(broker), "T")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from broker.delivery.long_poll import LongPolls
-from broker.processors.errors import ProcessorError
+from broker.errors import StartError
+from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed
@@ -40,7 +42,7 @@ async def test_a_store_that_is_no_directory_is_one_sentence(make_broker, tmp_pat
 
 async def test_an_advertised_host_that_nobody_knows_is_one_sentence(make_broker):
     other = make_broker(broker_ip1="no-such-host.invalid")
-    with pytest.raises(ProcessorError, match="brokerIP1"):
+    with pytest.raises(StartError, match="brokerIP1"):
         await other.start()
 
 
@@ -58,22 +60,28 @@ async def test_a_failed_start_leaves_nothing_behind(make_broker, tmp_path):
         pass
 
 
-async def test_requests_during_the_start_are_told_to_come_again(make_broker, connect, monkeypatch):
-    broker = make_broker()
-    listening, opened = asyncio.Event(), asyncio.Event()
-    real = broker._open_store
+class WaitingFiles(OsFiles):
+    """A disk that does nothing until it may."""
 
-    async def slowly() -> None:
-        listening.set()
-        await opened.wait()
-        await real()
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.may = threading.Event()
+        self.loop = asyncio.get_running_loop()
 
-    monkeypatch.setattr(broker, "_open_store", slowly)
+    def make_directory(self, path: Path, *, durable: bool = False) -> None:
+        self.loop.call_soon_threadsafe(self.asked.set)
+        self.may.wait(TIMEOUT)
+        super().make_directory(path, durable=durable)
+
+
+async def test_requests_during_the_start_are_told_to_come_again(make_broker, connect):
+    files = WaitingFiles()
+    broker = make_broker(files=files)
     starting = asyncio.ensure_future(broker.start())
-    await listening.wait()
+    await files.asked.wait()
     client = await connect(broker)
     assert (await client.send()).code == 2
-    opened.set()
+    files.may.set()
     await starting
     assert (await client.send()).code == 0
 
@@ -106,16 +114,11 @@ async def test_a_vip_port_in_use_is_only_a_warning(make_broker, connect):
 # --- what goes on by itself
 
 
-async def test_the_death_of_a_task_reaches_the_owner(make_broker, monkeypatch):
-    def boom(_polls: LongPolls, _now: float) -> None:
-        raise RuntimeError("boom")
-
-    broker = make_broker()
-    await broker.start()
-    failed = broker.failed
-    monkeypatch.setattr(LongPolls, "expired", boom)
-    with pytest.raises(RuntimeError, match="boom"):
-        await asyncio.wait_for(failed, TIMEOUT)
+async def test_the_death_of_a_task_reaches_the_owner(broker):
+    parked, broker.state.long_polls = broker.state.long_polls, None
+    with pytest.raises(AttributeError, match="expired"):
+        await asyncio.wait_for(broker.failed, TIMEOUT)
+    broker.state.long_polls = parked
 
 
 async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
@@ -127,7 +130,7 @@ async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
     queue = MessageQueue("T", "broker-a", 0)
     broker.state.locks.lock("g", "a", [queue], clock.now_ms())
     clock.advance(121)
-    broker._scan()
+    broker.processors.clients.scan()
     assert broker.state.producers.groups == {}
     assert len(broker.state.locks) == 0
     await asyncio.wait_for(client.connection.wait_closed(), TIMEOUT)
@@ -135,10 +138,10 @@ async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
 
 async def test_rates_are_sampled_from_the_counters(broker, connect):
     client = await connect(broker)
-    broker._sample()
+    broker.processors.stats.sample()
     await client.send()
-    broker._sample()
-    assert float(broker._rates.per_second("put").split(" ")[0]) > 0
+    broker.processors.stats.sample()
+    assert float(broker.processors.stats.rates.per_second("put").split(" ")[0]) > 0
 
 
 async def test_what_was_recovered_after_a_crash_is_told(make_broker, connect, tmp_path):

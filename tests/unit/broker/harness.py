@@ -9,11 +9,9 @@ from random import Random
 from typing import Any
 
 from broker.config import BrokerConfig
-from broker.delivery.long_poll import LongPolls
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.table import Processors, RequestDispatcher
-from broker.rates import Rates
 from broker.state import BrokerState
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.os_files import Files
@@ -41,13 +39,15 @@ HOST = ("127.0.0.1", 20911)
 class FakeConnection:
     """Remembers what was sent to it."""
 
-    def __init__(self, port: int = 5555) -> None:
+    def __init__(self, port: int = 5555, outgoing: list[Command] | None = None) -> None:
         self.remote = ("10.0.0.7", port)
         self.remote_text = f"10.0.0.7:{port}"
         self.closed = False
         self.flushes = 0
         self.sent: list[Command] = []
         self.pushed: list[Command] = []
+        self.outgoing: list[Command] = [] if outgoing is None else outgoing
+        """What was pushed and asked, in order; connections may share the list."""
         self.answers: dict[int, Command] = {}
         """What the peer answers to requests, by their codes; none to others."""
         self.asked: list[Command] = []
@@ -67,10 +67,14 @@ class FakeConnection:
             raise ConnectionLost(self.remote_text, "closed")
 
     def send_oneway(self, command: Command) -> None:
+        if self.closed:
+            raise ConnectionLost(self.remote_text, "closed")
         self.pushed.append(command)
+        self.outgoing.append(command)
 
     async def request(self, command: Command, *, timeout: float) -> Command:
         self.asked.append(command)
+        self.outgoing.append(command)
         if self.closed:
             raise ConnectionLost(self.remote_text, "closed")
         if command.code not in self.answers:
@@ -129,6 +133,7 @@ class Bench:
                 max_message_size=self.config.max_message_size,
                 flush_disk_type="SYNC_FLUSH" if self.config.sync_flush else "ASYNC_FLUSH",
                 store_host=HOST,
+                limits=self.config.store_limits,
             ),
             files=files,
             clock=self.clock,
@@ -155,10 +160,8 @@ class Bench:
                 client_limit=self.config.max_groups,
             ),
             offsets=ConsumerOffsets(),
-            long_polls=LongPolls(self.clock.monotonic(), limit=self.config.max_parked_pulls),
         )
-        self.rates = Rates()
-        self.processors = Processors.of(self.state, self.rates, _call_later)
+        self.processors = Processors.of(self.state, _call_later)
         self.table = self.processors.table()
         self.dispatch = RequestDispatcher(self.state, self.table)
         self.connection = FakeConnection()

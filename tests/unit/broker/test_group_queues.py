@@ -56,7 +56,7 @@ def test_a_queue_that_nobody_pulls_is_told_with_its_owner(bench):
     for consumer in (a, b):
         consumer.fields[STRATEGY] = "AVG"
         consumer.beat()
-    bench.processors.watch.look("g")
+    bench.processors.monitor.look("g")
     with capture_logs() as logs:
         for _ in range(4):
             a.pull(queue_id=0)
@@ -75,7 +75,7 @@ def test_the_owner_is_not_guessed(bench):
     bench.send("T")
     a = Consumer(bench, "a", T="*")
     a.beat()
-    bench.processors.watch.look("g")
+    bench.processors.monitor.look("g")
     later(bench, 40, a)
     (finding,) = describe(bench).warnings
     assert (finding.kind, finding.members) == ("unpulledQueue", [])
@@ -114,7 +114,7 @@ def test_a_queue_is_told_of_30_s_after_the_last_pull_of_a_member_that_left(bench
     a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", T="*")
     for consumer in (a, b):
         consumer.beat()
-    bench.processors.watch.look("g")
+    bench.processors.monitor.look("g")
     later(bench, 20, a, b)
     b.pull()
     later(bench, 20, a, b)
@@ -155,10 +155,10 @@ def test_who_pulls_by_himself_may_leave_a_queue_alone(bench):
 def test_another_number_of_queues_is_told_while_members_are_live(bench):
     bench.topic("T", queues=2)
     Consumer(bench, "a", T="*").beat()
-    bench.processors.watch.look("g")
+    bench.processors.monitor.look("g")
     bench.topic("T", queues=4)
     with capture_logs() as logs:
-        bench.processors.watch.look("g")
+        bench.processors.monitor.look("g")
     (line,) = logs
     assert (line["topic"], line["before"], line["after"]) == ("T", 2, 4)
     assert kinds(bench) == ["queuesChanged"]
@@ -192,7 +192,7 @@ def test_a_blocked_queue_is_what_its_consumer_says(bench):
     a.fields[BLOCKED] = json.dumps([stop, {**stop, "broker": "broker-b"}])
     with capture_logs() as logs:
         a.beat()
-        bench.processors.watch.look("g")
+        bench.processors.monitor.look("g")
     (line,) = warnings(logs)
     assert line["event"] == "a failing message stops a queue"
     assert "M1" in line["reason"]
@@ -259,7 +259,7 @@ def test_a_round_takes_all_groups_in_small_steps(bench):
         group = f"g{number}"
         bench.subscribe(group, "T", connection=FakeConnection(7000 + number))
     looked: list[str] = []
-    watch = bench.processors.watch
+    watch = bench.processors.monitor
     look = watch.look
 
     def remember(name: str) -> int:

@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
+from broker.errors import StartError
 from broker.groups.queue_locks import RESTORED_LIVE_MS
-from broker.processors.errors import ProcessorError
 from broker.saved_tables import SavedTables
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
@@ -23,6 +23,7 @@ from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive
+from tests.integration.remoting.peers import until
 
 
 def tables(directory: Path, *, now_ms: int = 0, **settings) -> SavedTables:
@@ -116,7 +117,7 @@ async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path,
 
 async def test_a_kept_name_that_can_not_be_a_brokers_is_told(tmp_path):
     (tmp_path / "brokerName.json").write_text('{"brokerName": "my shop!"}')
-    with pytest.raises(ProcessorError, match=r"brokerName.json holds no broker name .* --name"):
+    with pytest.raises(StartError, match=r"brokerName.json holds no broker name .* --name"):
         await name_of(tmp_path)
     assert await name_of(tmp_path, broker_name="shop") == ("shop", "my shop!")
 
@@ -136,7 +137,7 @@ async def test_after_a_crash_a_lock_has_half_a_minute_left(tmp_path):
     first = tables(tmp_path)
     first.locks.lock("g", "owner", [queue], 1_000)
     first.save_changes()
-    await first._lock_file.flush()
+    await until((tmp_path / "queueLocks.json").exists)
     second = tables(tmp_path, now_ms=500_000)
     assert second.locks.lock("g", "another", [queue], 500_000 + RESTORED_LIVE_MS) == []
     assert second.locks.lock("g", "another", [queue], 500_001 + RESTORED_LIVE_MS) == [queue]
@@ -230,7 +231,7 @@ def test_a_damaged_file_without_a_good_backup_stops_the_start(tmp_path):
 
 def test_a_file_that_holds_something_else_stops_the_start(tmp_path):
     (tmp_path / "topics.json").write_text('{"topicConfigTable":[1,2]}')
-    with pytest.raises(ProcessorError, match="remove it"):
+    with pytest.raises(StartError, match="remove it"):
         tables(tmp_path)
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.topic_attributes import altered, parse_changes
+from broker.topics import altered, parse_changes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.processors.errors import LimitReached
+from broker.errors import LimitReached
 from broker.topics import TopicRules, TopicTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 

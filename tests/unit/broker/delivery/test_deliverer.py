@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
-from broker.delivery.schedule import FILE_NAME, postpone
-from broker.state import BrokerCounters
-from broker.store import cold_reads
-from broker.store import queries as lookups
+from broker.delivery.redelivery import postpone
+from broker.delivery.schedule import FILE_NAME
+from broker.stats import BrokerCounters
+from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
@@ -59,8 +58,7 @@ class Late:
 
     def open(self) -> None:
         self.store = opened(self.root, files=self.files, clock=self.clock, **self.changes)
-        config = BrokerConfig(message_delay_level=LEVELS)
-        self.delays = Delays(config, self.store, self.clock, self.counters)
+        self.delays = Delays(LEVELS_MS, self.store, self.clock, self.counters)
         self.delays.open(self.root / "config", self.files, self.saved, self.save)
         self.store.on_arrival = self.arrived
 
@@ -373,13 +371,10 @@ async def test_a_body_that_has_become_too_large_keeps_nobody_waiting(late: Late)
     assert logs[0]["event"].startswith("a delayed message is not delivered")
 
 
-async def test_messages_from_long_ago_are_read_in_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
-    monkeypatch.setattr(cold_reads, "HOT_QUEUE_ENTRIES", 4)
+async def test_messages_from_long_ago_are_read_in_a_thread(tmp_path: Path) -> None:
     files = SlowFiles()
-    late = Late(tmp_path / "store", files=files)
+    limits = StoreLimits(hot_log_bytes=1024, hot_queue_entries=4)
+    late = Late(tmp_path / "store", files=files, limits=limits)
     late.open()
     for number in range(150):
         late.send(b"%d" % number)
@@ -392,12 +387,9 @@ async def test_messages_from_long_ago_are_read_in_a_thread(
     late.store.close()
 
 
-async def test_a_disk_that_can_not_be_read_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 1024)
+async def test_a_disk_that_can_not_be_read_is_tried_again(tmp_path: Path) -> None:
     files = SlowFiles()
-    late = Late(tmp_path / "store", files=files)
+    late = Late(tmp_path / "store", files=files, limits=StoreLimits(hot_log_bytes=1024))
     late.open()
     late.send(b"one")
     late.store.close()

@@ -115,8 +115,7 @@ def test_tables_are_empty_when_nobody_waits():
     polls.park(pull())
     polls.arrived("T", 0, 6, 0)
     assert not polls.queues
-    assert not polls._buckets
-    assert not polls._owners
+    assert len(polls) == 0
 
 
 EVENTS = st.lists(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import LimitReached
 from broker.groups.consumers import ConsumerTable
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
-from broker.limits import MAX_GROUP_SUBSCRIPTIONS
-from broker.processors.errors import LimitReached
+from broker.limits import MAX_GROUP_SUBSCRIPTIONS, BrokerLimits
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 
 
@@ -141,7 +141,7 @@ def test_a_scan_ends_silent_members_and_names_their_groups():
 
 
 def test_a_group_has_a_limit_of_members():
-    table = ConsumerTable(group_limit=1)
+    table = ConsumerTable(BrokerLimits(group_members=1))
     table.heartbeat(data("T"), channel("c1"), 0)
     with pytest.raises(LimitReached, match="at most 1 members"):
         table.heartbeat(data("T"), channel("c2"), 0)
@@ -150,7 +150,7 @@ def test_a_group_has_a_limit_of_members():
 
 
 def test_memberships_have_a_limit():
-    table = ConsumerTable(limit=1)
+    table = ConsumerTable(BrokerLimits(memberships=1))
     table.heartbeat(data("T"), channel("c1"), 0)
     with pytest.raises(LimitReached, match="at most 1 memberships"):
         table.heartbeat(data("T", group="h"), channel("c1"), 0)
@@ -167,7 +167,7 @@ def test_subscriptions_have_a_limit_and_a_refused_heartbeat_leaves_no_trace():
 
 
 def test_subscriptions_of_all_groups_have_a_limit_of_bytes_and_are_given_back():
-    table = ConsumerTable(max_weight=200_000)
+    table = ConsumerTable(BrokerLimits(subscription_bytes=200_000))
     long = "a || " * 500
     heavy = data("T", group="heavy")
     heavy.subscription_data_set[0].sub_string = long
@@ -181,7 +181,7 @@ def test_subscriptions_of_all_groups_have_a_limit_of_bytes_and_are_given_back():
     table.closed("c1")
     table.heartbeat(also, channel("c2"), 0)
     table.closed("c2")
-    assert table._weight == 0
+    assert table.weight == 0
 
 
 def test_an_old_subscription_that_stays_is_the_one_that_counts():

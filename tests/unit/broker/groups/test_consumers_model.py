@@ -155,7 +155,7 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def what_subscriptions_weigh_is_counted(self) -> None:
-        assert self.table._weight == sum(
+        assert self.table.weight == sum(
             group.weight + sum(member.weight for member in group.members.values())
             for group in self.table.groups.values()
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import LimitReached
 from broker.groups.offsets import ConsumerOffsets
-from broker.processors.errors import LimitReached
 
 
 def test_a_commit_is_stored_per_group_topic_and_queue():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import LimitReached
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel, ProducerTable
-from broker.processors.errors import LimitReached
 
 
 def channel(connection: str, now_ms: int = 0) -> ClientChannel:

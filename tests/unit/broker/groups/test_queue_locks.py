@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import LimitReached
 from broker.groups.queue_locks import LOCK_LIVE_MS, LockTable
-from broker.processors.errors import LimitReached
 from remoting.protocol.queue import MessageQueue
 
 Q0, Q1, Q2 = (MessageQueue("T", "b", number) for number in range(3))
@@ -68,7 +68,7 @@ def test_unlocking_the_last_one_forgets_the_group():
     locks.unlock("g", "a", [Q0])
     locks.unlock("unknown", "a", [Q0])
     assert len(locks) == 0
-    assert not locks._groups
+    assert locks.saved().lock_table == {}
 
 
 def test_a_sweep_forgets_what_has_ended():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from broker.errors import LimitReached
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.processors.errors import LimitReached
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
 

@@ -40,11 +40,14 @@ def captured(name: str) -> list[Exchange]:
     ]
 
 
-def replay(bench: Bench, name: str) -> Sequence[Exchange]:
-    """The exchanges of a file with our answers, those of held pulls included."""
+def replay(bench: Bench, name: str, outgoing: list[Command] | None = None) -> Sequence[Exchange]:
+    """The exchanges of a file with our answers, those of held pulls included.
+
+    What the broker asks its clients is appended to ``outgoing``.
+    """
     wake_on_arrival(bench)
     exchanges = captured(name)
-    connections = {one.conn: FakeConnection(5000 + one.conn) for one in exchanges}
+    connections = {one.conn: FakeConnection(5000 + one.conn, outgoing) for one in exchanges}
     for conn, code, answer in _answers_of_clients(name):
         connections[conn].answers[code] = answer
     for one in exchanges:

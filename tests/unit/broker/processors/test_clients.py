@@ -7,7 +7,6 @@ from structlog.testing import capture_logs
 
 from broker.groups.producers import CLIENT_EXPIRY_MS
 from broker.limits import LOGGED_A_SECOND
-from remoting.errors import ConnectionLost
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.heartbeat import (
     CheckClientRequestBody,
@@ -131,11 +130,7 @@ def test_a_group_without_settings_is_told(make_bench):
 def test_a_member_that_is_gone_does_not_keep_the_others_from_being_told(bench, monkeypatch):
     bench.subscribe("g", "T")
     pushes(bench.connection)
-
-    def gone(_: Command) -> None:
-        raise ConnectionLost("10.0.0.7:5555", "closed")
-
-    monkeypatch.setattr(bench.connection, "send_oneway", gone)
+    bench.connection.closed = True
     other = FakeConnection(6666)
     bench.subscribe("g", "T", connection=other)
     assert pushes(other) == ["g"]

@@ -5,19 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.limits import (
-    MAX_NEW_TOPIC_WAIT_SECONDS,
-    MAX_WAITING_NEW_TOPIC_BYTES,
-    MAX_WAITING_NEW_TOPICS,
-    NEW_TOPICS_PER_SECOND,
-)
+from broker.limits import LIMITS
 from remoting.protocol.command import Command
 from tests.unit.broker.harness import Bench, FakeConnection, send_command
 from tests.unit.broker.processors.sends import stored
 from tests.virtual_time import virtual
 
-AT_ONCE = NEW_TOPICS_PER_SECOND + 1
-WAITING = int(NEW_TOPICS_PER_SECOND * MAX_NEW_TOPIC_WAIT_SECONDS)
+AT_ONCE = LIMITS.new_topics_per_second + 1
+WAITING = int(LIMITS.new_topics_per_second * LIMITS.new_topic_wait_seconds)
 
 
 def send(bench: Bench, topic: str, body: bytes = b"x", **fields) -> Command | asyncio.Future:
@@ -42,7 +37,7 @@ async def test_a_seconds_worth_comes_at_once_and_further_ones_at_the_pace(bench)
     assert "waits-0" not in bench.state.topics
     for n, answer in enumerate(answers, 1):
         assert (await answer).code == 0
-        assert abs(loop.time() - begun - n / NEW_TOPICS_PER_SECOND) < 1e-6
+        assert abs(loop.time() - begun - n / LIMITS.new_topics_per_second) < 1e-6
     assert bench.send("Existing").code == 2
 
 
@@ -86,11 +81,11 @@ async def test_the_sends_that_wait_are_bounded_in_number_and_in_bytes(bench):
     use_up(bench)
     many = [send(bench, "Many") for _ in range(2)]
     await asyncio.sleep(0)
-    many += [send(bench, "Many") for _ in range(MAX_WAITING_NEW_TOPICS - 2)]
+    many += [send(bench, "Many") for _ in range(LIMITS.waiting_new_topics - 2)]
     await asyncio.sleep(0)
     assert bench.send("Many").code == 2
     await asyncio.gather(*many)
-    large = [send(bench, "Large", bytes(MAX_WAITING_NEW_TOPIC_BYTES // 64)) for _ in range(64)]
+    large = [send(bench, "Large", bytes(LIMITS.waiting_new_topic_bytes // 64)) for _ in range(64)]
     await asyncio.sleep(0)
     assert bench.send("Large").code == 2
     assert {answer.code for answer in await asyncio.gather(*large)} == {0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
+from broker.store.limits import StoreLimits
 from remoting.docs import DOCS
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import (
@@ -17,6 +18,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers import pull as headers
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, fields_of
+from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 
 def update(bench: Bench, offset: int, group: str = "g") -> Command:
@@ -78,14 +80,27 @@ def test_a_new_group_starts_at_0_in_a_queue_that_does_not_exist(bench):
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
-def test_a_queue_that_has_lost_its_beginning_says_not_found(bench, monkeypatch):
-    monkeypatch.setattr(bench.store, "min_offset", lambda _topic, _queue: 5)
+def test_a_queue_that_has_lost_its_beginning_says_not_found(tmp_path):
+    before = Bench(tmp_path)
+    before.topic("T")
+    for _ in range(5):
+        before.send("T", bytes(300_000))
+    before.close()
+    min((tmp_path / "commitlog").iterdir()).unlink()
+    bench = Bench(tmp_path)
+    assert bench.store.min_offset("T", 0) > 0
     reply = query(bench)
+    bench.close()
     assert (reply.code, reply.remark) == (22, NOT_FOUND)
 
 
-def test_so_does_one_whose_beginning_is_on_the_disk_only(bench, monkeypatch):
-    monkeypatch.setattr(bench.store, "is_offset_in_memory", lambda _topic, _queue, _offset: False)
+def test_so_does_one_whose_beginning_is_on_the_disk_only(make_bench):
+    disk = SlowFiles()
+    limits = StoreLimits(hot_log_bytes=0, hot_queue_entries=0, read_in_memory_ratio=0)
+    bench = make_bench(files=disk, store_limits=limits)
+    bench.topic("T")
+    bench.send("T")
+    disk.cold = True
     assert query(bench).code == 22
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from broker.limits import BrokerLimits
 from broker.processors import queries
-from broker.store.results import PendingMessage, StoreBusy
+from broker.store.limits import StoreLimits
+from broker.store.results import PendingMessage
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
@@ -124,16 +126,15 @@ async def test_a_key_with_the_same_hash_is_another_key(bench: Bench) -> None:
     assert bodies(await query(bench, "BB")) == [b"BB"]
 
 
+@pytest.mark.parametrize(("limit", "count"), [(3000, 2), (10, 1)])
 async def test_an_answer_is_no_longer_than_a_frame(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    make_bench: Callable[..., Bench], limit: int, count: int
 ) -> None:
+    bench = make_bench(limits=BrokerLimits(query_bytes=limit))
+    bench.topic(TOPIC)
     offsets = send(bench, *["same"] * 5, body=b"x" * 1000)
-    monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", 3000)
     answer = await query(bench, "same")
-    assert [r.physical_offset for r in iter_records(answer.body)] == offsets[-2:]
-    monkeypatch.setattr(queries, "MAX_ANSWER_BYTES", 10)
-    answer = await query(bench, "same")
-    assert [r.physical_offset for r in iter_records(answer.body)] == offsets[-1:]
+    assert [r.physical_offset for r in iter_records(answer.body)] == offsets[-count:]
 
 
 async def test_a_message_is_seen_by_its_place(bench: Bench) -> None:
@@ -176,16 +177,13 @@ def _pending() -> PendingMessage:
     return PendingMessage(TOPIC, 0, b"a", properties=keyed("a").encode())
 
 
-async def test_too_many_queries_are_told_to_try_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def busy(*_: object, **__: object) -> None:
-        raise StoreBusy("too many look for messages by key: try again in a moment")
-
-    monkeypatch.setattr(type(bench.store.index), "find", busy)
-    answer = await query(bench, "a")
-    assert answer.code == ResponseCode.SYSTEM_BUSY
-    assert "try again" in str(answer.remark)
+async def test_too_many_queries_are_told_to_try_again(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(store_limits=StoreLimits(max_index_queries=2))
+    bench.topic(TOPIC)
+    send(bench, "a")
+    answers = await asyncio.gather(*(query(bench, "a") for _ in range(3)))
+    assert [answer.code for answer in answers].count(ResponseCode.SYSTEM_BUSY) == 1
+    assert "try again" in str(answers[-1].remark)
 
 
 async def test_captured_queries_are_answered_as_apaches_broker_answers(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.processors.errors import LimitReached, RequestRefused
+from broker.errors import LimitReached, RequestRefused
 from broker.processors.table import RequestDispatcher
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.group_watch import GroupNews
+from broker.group_monitor import GroupNotifier
 from client.events import LockLost
 from remoting.protocol.codes import RequestCode
 from tests.unit.client.rebalance.one_broker import now, queue, world
@@ -42,7 +42,7 @@ async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(
         broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
         one = await cluster.consumer("a", handover_timeout=5.0).start()
         await asyncio.sleep(1)
-        monkeypatch.setattr(GroupNews, "changed", lambda *_, **__: None)
+        monkeypatch.setattr(GroupNotifier, "changed", lambda *_, **__: None)
         await cluster.consumer("b", handover_timeout=60.0).start()
         await asyncio.sleep(6)
         assert queue(3) not in [which for _, _, which in one.log]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from broker.group_watch import NOTIFY_SECONDS, TOLD_AT_ONCE, GroupNews, GroupWatch
+from broker.group_monitor import NOTIFIED_AT_ONCE, NOTIFY_SECONDS, GroupMonitor, GroupNotifier
 from tests.unit.broker.harness import Bench, FakeConnection
 
 
 class Turns:
     """A loop that a test turns by hand."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, monitor: Any) -> None:
         self.waiting: list[tuple[float, Callable[[], None]]] = []
         self.bench = bench
-        self.watch = GroupWatch(bench.state)
-        self.news = GroupNews(bench.state, self.watch, lambda *call: self.waiting.append(call))
+        self.notifier = GroupNotifier(bench.state, monitor, lambda *call: self.waiting.append(call))
 
     def turn(self) -> float:
         """Do what waits; the seconds until then."""
@@ -38,7 +39,7 @@ class Turns:
 
 @pytest.fixture
 def turns(bench: Bench) -> Turns:
-    return Turns(bench)
+    return Turns(bench, GroupMonitor(bench.state))
 
 
 def members(bench: Bench, count: int, group: str = "g") -> list[FakeConnection]:
@@ -54,7 +55,7 @@ def members(bench: Bench, count: int, group: str = "g") -> list[FakeConnection]:
 def leave(bench: Bench, turns: Turns, gone: list[FakeConnection]) -> None:
     for connection in gone:
         for group in bench.state.consumers.closed(connection):
-            turns.news.changed(group, left=True)
+            turns.notifier.changed(group, left=True)
 
 
 def told(connections: list[FakeConnection]) -> int:
@@ -73,13 +74,13 @@ def test_members_that_leave_together_are_one_change(bench, turns):
 
 
 def test_a_turn_of_the_loop_tells_some_members_only(bench, turns):
-    everybody = members(bench, 2 * TOLD_AT_ONCE)
-    turns.news.changed("g")
+    everybody = members(bench, 2 * NOTIFIED_AT_ONCE)
+    turns.notifier.changed("g")
     most = 0
     while turns.waiting:
         assert turns.turn() == 0
         most = max(most, told(everybody))
-    assert 0 < most <= TOLD_AT_ONCE
+    assert 0 < most <= NOTIFIED_AT_ONCE
 
 
 def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
@@ -95,7 +96,7 @@ def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
 
 
 def test_what_changes_while_members_are_told_is_told_to_all_in_the_next_round(bench, turns):
-    everybody = members(bench, 3 * TOLD_AT_ONCE)
+    everybody = members(bench, 3 * NOTIFIED_AT_ONCE)
     leave(bench, turns, everybody[:1])
     turns.turn()
     leave(bench, turns, everybody[1:2])
@@ -103,9 +104,9 @@ def test_what_changes_while_members_are_told_is_told_to_all_in_the_next_round(be
     assert all(len(connection.pushed) == 2 for connection in everybody[2:])
 
 
-def test_conflicts_are_looked_for_once_a_round(bench, turns, monkeypatch):
+def test_conflicts_are_looked_for_once_a_round(bench):
     looks = []
-    monkeypatch.setattr(turns.watch, "look_for_conflicts", looks.append)
+    turns = Turns(bench, SimpleNamespace(look_for_conflicts=looks.append))
     everybody = members(bench, 50)
     leave(bench, turns, everybody[:40])
     turns.all()
@@ -113,6 +114,6 @@ def test_conflicts_are_looked_for_once_a_round(bench, turns, monkeypatch):
 
 
 def test_many_groups_are_looked_at_some_at_a_time(bench, turns):
-    for n in range(3 * TOLD_AT_ONCE):
-        turns.news.changed(f"g{n}", left=True)
+    for n in range(3 * NOTIFIED_AT_ONCE):
+        turns.notifier.changed(f"g{n}", left=True)
     assert turns.all() > 3

@@ -1,16 +1,45 @@
-"""Messages per second over the last 10, 60 and 600 seconds, and totals by day.
-
-Fed with the totals every 10 s; pure.
-"""
+"""What a broker counts: totals since its start, rates over 10, 60 and 600 s, and totals by day."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 SAMPLE_SECONDS: Final = 10.0
 _SPANS: Final = (1, 6, 60)
 """Samples back: 10, 60 and 600 seconds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerCounters:
+    """Plain counts since the start, read by metrics and runtime information."""
+
+    messages_sent: int = 0
+    sends_failed: int = 0
+    bytes_sent: int = 0
+    messages_pulled: int = 0
+    bytes_pulled: int = 0
+    pulls_found: int = 0
+    pulls_missed: int = 0
+    pulls_parked: int = 0
+    commits_backwards: int = 0
+    members_refused: int = 0
+    messages_delayed: int = 0
+    messages_delivered_late: int = 0
+    messages_sent_back: int = 0
+    messages_dead_lettered: int = 0
+    requests_not_supported: int = 0
+
+    def totals(self) -> Totals:
+        """The counts of which there are rates."""
+        return Totals(
+            put=self.messages_sent,
+            found=self.pulls_found,
+            missed=self.pulls_missed,
+            asked=self.pulls_found + self.pulls_missed,
+            transferred=self.messages_pulled,
+        )
 
 
 class Totals(NamedTuple):

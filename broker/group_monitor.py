@@ -26,8 +26,8 @@ from broker.groups import health as queue_rails
 from broker.groups.consumers import ConsumerGroup
 from broker.groups.health import CONFLICTS, STATES, TITLES, QueueNow
 from broker.limits import MAX_QUEUES_WATCHED
+from broker.rate_limits import Throttle
 from broker.state import BrokerState
-from broker.throttle import Throttle
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
@@ -60,7 +60,7 @@ class _Seen:
     queue_nums: dict[str, int] = field(default_factory=dict)
 
 
-class GroupWatch:
+class GroupMonitor:
     """Looks after the groups of one broker."""
 
     def __init__(self, state: BrokerState) -> None:
@@ -110,7 +110,7 @@ class GroupWatch:
     def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
         """Something happened to a group that people should know; ``context`` is for the log."""
         if self._state.findings.event(group, finding, self._state.clock.now_ms()):
-            self._say(group, finding, **context)
+            self._log_finding(group, finding, **context)
 
     def _states(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
         yield from self._conflicts(group)
@@ -255,9 +255,9 @@ class GroupWatch:
     ) -> None:
         now_ms = self._state.clock.now_ms()
         for finding in self._state.findings.update(group, kinds, found, now_ms):
-            self._say(group, finding)
+            self._log_finding(group, finding)
 
-    def _say(self, group: str, finding: GroupFinding, **context: object) -> None:
+    def _log_finding(self, group: str, finding: GroupFinding, **context: object) -> None:
         throttle = self._throttles.setdefault(finding.kind, Throttle(1.0))
         suppressed = throttle.allow(self._state.clock.monotonic())
         if suppressed is None:
@@ -279,7 +279,7 @@ class GroupWatch:
 
 
 NOTIFY_SECONDS: Final = 0.1
-TOLD_AT_ONCE: Final = 128
+NOTIFIED_AT_ONCE: Final = 128
 """Members told in one turn of the loop: 2 ms."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
@@ -290,30 +290,30 @@ def call_later(delay: float, action: Callable[[], None]) -> object:
     return asyncio.get_running_loop().call_later(delay, action)
 
 
-class GroupNews:
+class GroupNotifier:
     """Tells the groups of one broker.
 
     Args:
         state: the groups and their members.
-        watch: looks for conflicts between those who are left.
+        monitor: looks for conflicts between those who are left.
         call_later: calls after so many seconds.
     """
 
     __slots__ = (
         "_call_later",
         "_changed",
+        "_monitor",
         "_next_round",
         "_round",
         "_scheduled",
         "_state",
-        "_watch",
     )
 
     def __init__(
-        self, state: BrokerState, watch: GroupWatch, call_later: CallLater = call_later
+        self, state: BrokerState, monitor: GroupMonitor, call_later: CallLater = call_later
     ) -> None:
         self._state = state
-        self._watch = watch
+        self._monitor = monitor
         self._call_later = call_later
         self._changed: dict[str, bool] = {}
         self._round: Iterator[None] | None = None
@@ -336,17 +336,17 @@ class GroupNews:
         if self._round is None:
             self._next_round = self._state.clock.monotonic() + NOTIFY_SECONDS
             changed, self._changed = self._changed, {}
-            self._round = self._tell(changed)
-        if sum(1 for _ in islice(self._round, TOLD_AT_ONCE)) < TOLD_AT_ONCE:
+            self._round = self._notify(changed)
+        if sum(1 for _ in islice(self._round, NOTIFIED_AT_ONCE)) < NOTIFIED_AT_ONCE:
             self._round = None
         if self._round is not None or self._changed:
             self._schedule()
 
-    def _tell(self, changed: dict[str, bool]) -> Iterator[None]:
+    def _notify(self, changed: dict[str, bool]) -> Iterator[None]:
         """Tell groups; a step is a member told or a group looked at."""
         for group, left in changed.items():
             if left:
-                self._watch.look_for_conflicts(group)
+                self._monitor.look_for_conflicts(group)
             yield
             state = self._state
             config = state.groups.get(group)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.retry import is_spent, retry_level, sent_back, without_delay
+from broker.delivery.redelivery import is_spent, retry_level, sent_back, without_delay
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS as LEVELS
 from remoting.protocol.bodies.group import (
     CustomizedRetryPolicy,

@@ -13,7 +13,7 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 
 
-class ProcessorError(Exception):
+class StartError(Exception):
     """The broker can't start or go on; the text is one sentence that says what to do."""
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.processors import offload as patience
-from broker.store import cold_reads
-from broker.store import queries as lookups
+from broker.limits import BrokerLimits
+from broker.store.limits import StoreLimits
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -26,6 +26,7 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 MESSAGES = 100
 BORN = 1_700_000_000_000
+COLD = StoreLimits(hot_log_bytes=0, hot_queue_entries=0)
 
 
 @pytest.fixture
@@ -34,22 +35,32 @@ def disk() -> SlowFiles:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A broker whose messages, a second apart, are on the disk alone."""
-    monkeypatch.setattr(lookups, "HOT_LOG_BYTES", 0)
-    monkeypatch.setattr(lookups, "HOT_QUEUE_ENTRIES", 0)
+def cold_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    """Makes a broker whose messages, a second apart, are on the disk alone."""
     before = Bench(tmp_path)
     before.topic("old")
     for _ in range(MESSAGES):
         before.clock.advance(1.0)
         before.send("old")
     before.close()
-    bench = Bench(tmp_path, files=disk)
-    bench.topic("old")
-    disk.cold = True
-    yield bench
-    disk.let.set()
-    bench.close()
+    made: list[tuple[Bench, SlowFiles]] = []
+
+    def make(disk: SlowFiles, **settings: Any) -> Bench:
+        bench = Bench(tmp_path, files=disk, **{"store_limits": COLD, **settings})
+        bench.topic("old")
+        disk.cold = True
+        made.append((bench, disk))
+        return bench
+
+    yield make
+    for bench, disk in made:
+        disk.let.set()
+        bench.close()
+
+
+@pytest.fixture
+def bench(cold_bench: Callable[..., Bench], disk: SlowFiles) -> Bench:
+    return cold_bench(disk)
 
 
 def found(answer: Command | None) -> int:
@@ -104,20 +115,25 @@ async def test_other_questions_too(bench: Bench, disk: SlowFiles, code: int, hea
         assert decode(TopicStatsTable, answer.body) == decode(TopicStatsTable, known.body)
 
 
+class ForgetfulFiles(SlowFiles):
+    """A disk whose pages leave the memory as soon as they are read."""
+
+    def fetch(self, path: Path, start: int, end: int) -> None:
+        super().fetch(path, start, end)
+        self.fetched.clear()
+
+
 async def test_a_disk_that_forgets_what_it_read_is_waited_for_in_the_end(
-    bench: Bench, disk: SlowFiles, monkeypatch: pytest.MonkeyPatch
+    cold_bench: Callable[..., Bench],
 ) -> None:
-    monkeypatch.setattr(patience, "MAX_READS", 3)
-    monkeypatch.setattr(
-        "broker.store.page_cache.PageCacheTracker.fetched", lambda *_: disk.fetched.clear()
-    )
+    bench = cold_bench(ForgetfulFiles(), limits=BrokerLimits(reads_per_request=3))
     assert found(await answer_of(bench, search(bench, 63))) == 63
 
 
 async def test_when_too_many_wait_the_broker_is_busy(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    cold_bench: Callable[..., Bench], disk: SlowFiles
 ) -> None:
-    monkeypatch.setattr(cold_reads, "MAX_COLD_READS", 0)
+    bench = cold_bench(disk, store_limits=replace(COLD, max_cold_reads=0))
     answer = await answer_of(bench, search(bench, 63))
     assert answer is not None
     assert answer.code == ResponseCode.SYSTEM_BUSY

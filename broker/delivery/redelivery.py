@@ -1,8 +1,14 @@
-"""What becomes of a message that a consumer could not handle (cf. AbstractSendMessageProcessor).
+"""Messages that the broker stores again: delayed ones, and ones that a consumer could not handle.
 
-It is stored again with one more reconsume time: under ``%RETRY%<group>``, after a delay that grows
-with each round, or under ``%DLQ%<group>`` when it has had all its retries or its consumer gives it
-up. Where it came from first stays in it: RETRY_TOPIC and ORIGIN_MESSAGE_ID are set once.
+A delayed message waits in the schedule topic. Its record differs from the message that was sent in
+its topic, its queue and three properties. The delivered message is the waiting one under its real
+topic, with its properties unchanged: DELAY, REAL_TOPIC and REAL_QID stay in it (cf.
+ScheduleMessageService.messageTimeup).
+
+A message that was sent back is stored with one more reconsume time (cf.
+AbstractSendMessageProcessor): under ``%RETRY%<group>``, after a delay that grows with each round,
+or under ``%DLQ%<group>`` when it has had all its retries or its consumer gives it up. RETRY_TOPIC
+and ORIGIN_MESSAGE_ID name its origin and are set once.
 """
 
 from __future__ import annotations
@@ -10,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from broker.delivery.schedule import level_for, replaced
+from broker.delivery.schedule import DELAY_KEY, level_for
 from broker.store.results import PendingMessage
+from remoting.protocol import names
 from remoting.protocol.bodies.group import GroupRetryPolicy, SubscriptionGroupConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import tags_code_of
@@ -32,10 +39,11 @@ _MOST_POWER: Final = 32
 _FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
 """3.4.9: before it the header's maxReconsumeTimes isn't meant."""
 
-_DELAY: Final = properties.DELAY.encode()
 _WAIT: Final = properties.WAIT.encode()
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _ORIGIN_MESSAGE_ID: Final = properties.ORIGIN_MESSAGE_ID.encode()
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_REAL_QID: Final = properties.REAL_QID.encode()
 
 
 def is_spent(
@@ -94,7 +102,7 @@ def _policy_wait_ms(policy: GroupRetryPolicy, reconsume_times: int) -> int | Non
 
 def without_delay(text: bytes) -> bytes:
     """The properties of a dead letter: it doesn't wait."""
-    return replaced(text, _DELAY, b"0")
+    return _replaced(text, DELAY_KEY, b"0")
 
 
 def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> PendingMessage:
@@ -111,7 +119,52 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
         text = properties.append(text, _RETRY_TOPIC, record.topic.encode())
     if properties.find(text, _ORIGIN_MESSAGE_ID) is None:
         text = properties.append(text, _ORIGIN_MESSAGE_ID, record.offset_id.encode())
-    text = replaced(replaced(text, _WAIT, b"false"), _DELAY, b"%d" % level)
+    text = _replaced(_replaced(text, _WAIT, b"false"), DELAY_KEY, b"%d" % level)
+    return _copy(record, topic, queue_id, text, record.reconsume_times + 1)
+
+
+def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:
+    """Send a message to the queue of its delay level first.
+
+    Args:
+        message: as it would be stored now; changed in place.
+        level: above 0; one above the last counts as the last.
+        levels_ms: how long the levels are.
+    """
+    last = len(levels_ms)
+    text = message.properties
+    if level > last:
+        level = last
+        text = _replaced(text, DELAY_KEY, b"%d" % level)
+    text = _replaced(text, _REAL_TOPIC, message.topic.encode())
+    message.properties = _replaced(text, _REAL_QID, b"%d" % message.queue_id)
+    message.topic = names.SCHEDULE_TOPIC
+    message.queue_id = level - 1
+    message.due_in_ms = levels_ms[level - 1]
+
+
+def delivered(record: RecordView) -> PendingMessage:
+    """The message that a record of the schedule topic has waited for.
+
+    Its body is the record's, not copied.
+
+    Raises:
+        ValueError: the record doesn't say where it belongs; the text is a sentence.
+    """
+    text = record.properties_text
+    topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
+    if topic is None or queue_id is None or not queue_id.isdigit():
+        raise ValueError("it doesn't say to which queue of which topic it belongs")
+    name = topic.decode("utf-8", "replace")
+    if name in names.NOT_SENDABLE_TOPICS:
+        raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
+    return _copy(record, name, int(queue_id), text, record.reconsume_times)
+
+
+def _copy(
+    record: RecordView, topic: str, queue_id: int, text: bytes, reconsume_times: int
+) -> PendingMessage:
+    """The message to store again, under another topic and with other properties."""
     return PendingMessage(
         topic=topic,
         queue_id=queue_id,
@@ -122,6 +175,11 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
         sys_flag=record.sys_flag,
         born_timestamp_ms=record.born_timestamp_ms,
         born_host=record.born_host_bytes,
-        reconsume_times=record.reconsume_times + 1,
+        reconsume_times=reconsume_times,
         store_host=record.store_host_bytes,
     )
+
+
+def _replaced(text: bytes, name: bytes, value: bytes) -> bytes:
+    """A properties text with ``name`` once, at its end."""
+    return properties.append(properties.remove(text, name), name, value)

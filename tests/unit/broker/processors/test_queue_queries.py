@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.processors.stats import MAX_ENTRIES
+from broker.processors.queries import MAX_ENTRIES
 from remoting.protocol.bodies import decode, relaxed_json
 from remoting.protocol.bodies.stats import (
     QueryConsumeQueueResponseBody,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.rates import Rates, Totals
-from broker.throttle import Throttle
+from broker.rate_limits import Throttle
+from broker.stats import Rates, Totals
 
 
 def test_a_throttle_lets_one_through_per_interval_and_counts_the_rest():
