@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import client
 from client.limits import SEND_RETRIES
-from tests.chaos.cluster import PATIENCE
+from tests.chaos.load import PATIENCE
 
 PRODUCERS: Final = 4
 """Each a client of its own, so with a connection of its own."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import client
-from tests.chaos.cluster import PATIENCE, cluster, stored_numbers
+from tests.chaos.load import PATIENCE, stored_numbers
+from tests.harness.processes import processes
 from tests.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,7 +26,7 @@ LEVELS = {"messageDelayLevel": "1s 2s"}
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 async def test_killing_the_broker_loses_no_delayed_message(tmp_path: Path, flush: str) -> None:
-    with cluster(tmp_path, settings={**LEVELS, "flushDiskType": flush}) as running:
+    with processes(tmp_path, settings={**LEVELS, "flushDiskType": flush}) as running:
         async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=2)
         sent: list[int] = []
@@ -45,7 +46,7 @@ async def test_killing_the_broker_loses_no_delayed_message(tmp_path: Path, flush
 
 
 async def test_a_clean_restart_delivers_every_delayed_message_once(tmp_path: Path) -> None:
-    with cluster(tmp_path, settings=LEVELS) as running:
+    with processes(tmp_path, settings=LEVELS) as running:
         async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=2)
         sent: list[int] = []

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 import client
-from tests.chaos.cluster import PATIENCE, Cluster, cluster
 from tests.chaos.group_check import Findings, Kill, check
 from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess, ours
+from tests.chaos.load import PATIENCE
+from tests.harness.processes import Processes, processes
 from tests.sizes import size
 
 TOPIC, GROUP, QUEUES = "churned", "churners", 8
@@ -91,7 +92,7 @@ class Churn:
     """
 
     def __init__(
-        self, running: Cluster, admin: client.Admin, folder: Path, seed: int, *, ordered: bool
+        self, running: Processes, admin: client.Admin, folder: Path, seed: int, *, ordered: bool
     ) -> None:
         self.kills: list[Kill] = []
         self.done: Counter[str] = Counter()
@@ -174,7 +175,7 @@ def _name(queue: client.MessageQueue) -> str:
 
 @asynccontextmanager
 async def churn(
-    running: Cluster, folder: Path, seed: int, *, ordered: bool
+    running: Processes, folder: Path, seed: int, *, ordered: bool
 ) -> AsyncIterator[tuple[Churn, client.Admin]]:
     """A group of the fewest members; all processes are gone afterwards."""
     async with client.Admin(
@@ -201,7 +202,7 @@ async def drained(admin: client.Admin, within: float) -> None:
 @pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
 async def test_churn_loses_nothing_and_only_kills_repeat(tmp_path: Path, ordered: bool) -> None:
     seed = random.randrange(1_000_000)
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         async with (
             churn(running, tmp_path, seed, ordered=ordered) as (group, admin),
             client.Producer(running.address, group="stream") as producer,

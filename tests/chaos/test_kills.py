@@ -21,9 +21,10 @@ import pytest
 
 import client
 from pocketmq.testing import ServerError, ServerProcess
-from tests.chaos.cluster import BACK_WITHIN, PATIENCE, Cluster, Load, cluster, stored_numbers
 from tests.chaos.flood import Flood, Place, Reader, copies_of, flooded
+from tests.chaos.load import BACK_WITHIN, PATIENCE, Load, stored_numbers
 from tests.chaos.stored import Stored
+from tests.harness.processes import Processes, processes
 from tests.sizes import size
 
 ROUNDS = size(ci=5, soak=50)
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.timeout(size(ci=300, soak=1800))
 
 
 @asynccontextmanager
-async def loaded(running: Cluster) -> AsyncIterator[Load]:
+async def loaded(running: Processes) -> AsyncIterator[Load]:
     """A load on the cluster for the time of the block."""
     async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(TOPIC, queues=4)
@@ -72,7 +73,7 @@ class Siege:
         restarts: seconds until the broker was ready, after each kill.
     """
 
-    running: Cluster
+    running: Processes
     moments: random.Random
     stored: Stored
     kills: int = 0
@@ -133,8 +134,8 @@ async def test_killing_the_broker_loses_nothing_acknowledged(
 ) -> None:
     seed = int(os.environ.get("POCKETMQ_KILL_SEED") or random.randrange(2**32))
     print(f"POCKETMQ_KILL_SEED={seed} draws these moments again")  # noqa: T201 - if it fails
-    stored = Stored(tmp_path / "broker", TOPIC, QUEUES)
-    with cluster(tmp_path, settings={**ROLLING, "flushDiskType": flush}) as running:
+    stored = Stored(tmp_path / "broker-a", TOPIC, QUEUES)
+    with processes(tmp_path, settings={**ROLLING, "flushDiskType": flush}) as running:
         siege = Siege(running, random.Random(seed), stored)
         async with flooded(running.address, TOPIC, QUEUES) as (flood, reader):
             for _ in range(ROUNDS):
@@ -184,7 +185,7 @@ async def read_again(address: str) -> list[list[int]]:
 
 
 async def test_a_clean_restart_of_the_broker_loses_nothing(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         async with loaded(running) as load:
             for _ in range(3):
                 await load.wait_for(200)
@@ -198,7 +199,7 @@ async def test_a_clean_restart_of_the_broker_loses_nothing(tmp_path: Path) -> No
 
 
 async def test_killing_the_name_server_stops_nobody(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         async with loaded(running) as load:
             await asyncio.to_thread(running.nameserver.kill)
             async with asyncio.timeout(BACK_WITHIN):
@@ -225,7 +226,7 @@ async def newcomer_finds_the_topic(address: str) -> None:
 
 
 async def test_a_consumer_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         async with (
             loaded(running) as load,
             client.PullConsumer(
@@ -273,7 +274,7 @@ asyncio.run(main())
 
 
 async def test_killing_a_producer_loses_nothing_it_was_told_is_stored(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=4)
         process = await asyncio.create_subprocess_exec(

@@ -14,7 +14,7 @@ import pytest
 
 import client
 from pocketmq.testing import SMALL_STORE, ServerError, ServerProcess
-from tests.chaos.cluster import BACK_WITHIN, PATIENCE, Load, stored_numbers
+from tests.chaos.load import BACK_WITHIN, PATIENCE, Load, stored_numbers
 from tests.ports import free_port, free_ports
 from tests.sizes import size
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import client
 from broker.app import Broker
-from broker.config import BrokerConfig
-from nameserver.app import NameServer
-from nameserver.config import NameServerConfig
-from pocketmq.testing import SMALL_STORE, ServerProcess
 from remoting.protocol.command import Command
-from tests.ports import free_port, free_ports
+from tests.harness.cluster import Cluster
+from tests.harness.processes import Processes
 from tests.scenarios.loops import Actor
 
 BROKERS = ("broker-a", "broker-b")
 
 
-class Cluster(Protocol):
+class Place(Protocol):
     """A name server and the two ``BROKERS``.
 
     Attributes:
@@ -45,51 +40,31 @@ class Cluster(Protocol):
         """Start one again, at its address, with its store."""
 
 
-class InLoop:
+class InLoop(Cluster):
     """Ours, without sockets, as actors of a ``StoryLoop``."""
 
     kind = "ours"
     settles: float | None = 2.0
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._actors: list[Actor] = []
-        self._ports: dict[str, int] = {}
-        self.brokers: dict[str, Broker] = {}
-        self.nameserver = ""
+        super().__init__(
+            root, mappedFileSizeCommitLog="4194304", mappedFileSizeConsumeQueue="20000"
+        )
 
-    async def open(self) -> None:
-        """Start all."""
+    async def __aenter__(self) -> Self:
         with Actor("nameserver", "10.8.8.8").acting():
-            server = NameServer(NameServerConfig(listen_port=0))
-            await server.start()
-        self.nameserver = server.address
-        self._server = server
+            await super().__aenter__()
         for name in BROKERS:
             await self.start(name)
+        return self
 
-    async def start(self, broker: str) -> None:
-        config = BrokerConfig.from_sources(
-            overrides={
-                "brokerName": broker,
-                "listenPort": str(self._ports.get(broker, 0)),
-                "namesrvAddr": self.nameserver,
-                "storePathRootDir": str(self._root / broker),
-                "mappedFileSizeCommitLog": str(4 * 1024 * 1024),
-                "mappedFileSizeConsumeQueue": str(20 * 1000),
-            }
-        )
-        with Actor(broker, "10.7.7.7").acting():
-            made = self.brokers[broker] = Broker(config)
-            await made.start()
-        self._ports[broker] = made.port
+    async def start(self, name: str = BROKERS[0], **settings: Any) -> Broker:
+        with Actor(name, "10.7.7.7").acting():
+            return await super().start(name, **settings)
 
-    async def stop(self, broker: str) -> None:
-        await self.brokers.pop(broker).stop()
-
-    def answer(self, broker: str, request: int, code: int | None) -> None:
+    def answer(self, name: str, request: int, code: int | None) -> None:
         """Have a broker answer a request with a code instead of doing it; None: do it again."""
-        endpoint = self.brokers[broker]._server.endpoint
+        endpoint = self.brokers[name]._server.endpoint
         real = getattr(endpoint.handler, "real", endpoint.handler)
         assert real is not None
 
@@ -114,28 +89,22 @@ class InLoop:
         """A broker's time."""
         return self.brokers[broker].state.clock.now_ms()
 
-    async def close(self) -> None:
-        """Stop all."""
-        for name in list(self.brokers):
-            await self.stop(name)
-        await self._server.stop()
 
-
-class Processes:
+class OurProcesses:
     """Ours, each in a process of its own."""
 
     kind = "ours"
     settles: float | None = None
 
-    def __init__(self, nameserver: ServerProcess, brokers: dict[str, ServerProcess]) -> None:
-        self.nameserver = nameserver.addresses["nameserver"]
-        self._brokers = brokers
+    def __init__(self, running: Processes) -> None:
+        self.nameserver = running.address
+        self._brokers = running.brokers
 
     async def stop(self, broker: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._brokers[broker].stop)
+        await asyncio.to_thread(self._brokers[broker].stop)
 
     async def start(self, broker: str) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._brokers[broker].start)
+        await asyncio.to_thread(self._brokers[broker].start)
 
 
 class Running:
@@ -154,36 +123,7 @@ class Running:
         raise AssertionError(f"{broker} can't be started here")
 
 
-@contextmanager
-def processes(root: Path) -> Iterator[Processes]:
-    """Run a name server and the brokers; all are killed at the end."""
-    port = free_port()
-    nameserver = ServerProcess(
-        ["nameserver", f"--port={port}", f"--set=kvConfigPath={root / 'kvConfig.json'}"]
-    )
-    brokers = {
-        name: ServerProcess(
-            [
-                "broker",
-                f"--nameserver=127.0.0.1:{port}",
-                f"--port={free_ports(3)}",
-                f"--store={root / name}",
-                f"--set=brokerName={name}",
-                *(f"--set={key}={value}" for key, value in SMALL_STORE.items()),
-            ]
-        )
-        for name in BROKERS
-    }
-    try:
-        for server in (nameserver, *brokers.values()):
-            server.start()
-        yield Processes(nameserver, brokers)
-    finally:
-        for server in (*brokers.values(), nameserver):
-            server.kill()
-
-
-async def make_topic(cluster: Cluster, topic: str, queues: int, brokers: list[str]) -> None:
+async def make_topic(cluster: Place, topic: str, queues: int, brokers: list[str]) -> None:
     """A topic at some of the brokers."""
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic(topic, queues=queues, brokers=brokers)

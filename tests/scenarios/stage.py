@@ -17,7 +17,7 @@ from typing import Any, Final
 import client
 from remoting.protocol.codes import RequestCode, ResponseCode
 from tests.scenarios.actors import Foreign, Member
-from tests.scenarios.clusters import BROKERS, Cluster, InLoop, make_topic
+from tests.scenarios.clusters import BROKERS, InLoop, Place, make_topic
 from tests.scenarios.journal import Journal
 from tests.scenarios.loops import Actor, StoryLoop
 from tests.scenarios.script import Script, Step
@@ -33,7 +33,7 @@ _POLICIES: Final = {"warns": "warn", "allows": "allow"}
 class Stage:
     """One telling of one scenario; use it as a context manager."""
 
-    def __init__(self, script: Script, cluster: Cluster) -> None:
+    def __init__(self, script: Script, cluster: Place) -> None:
         self._script = script
         self._cluster = cluster
         self._suffix = f"-{script.name}"

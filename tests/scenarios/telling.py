@@ -6,7 +6,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.scenarios.clusters import Cluster, InLoop
+from tests.scenarios.clusters import InLoop, Place
 from tests.scenarios.loops import RealLoop, StoryLoop
 from tests.scenarios.script import Script
 from tests.scenarios.stage import Stage
@@ -23,21 +23,17 @@ def tell_virtually(script: Script, root: Path) -> str:
 
 
 async def _virtually(script: Script, root: Path) -> str:
-    cluster = InLoop(root)
-    await cluster.open()
-    try:
+    async with InLoop(root) as cluster:
         return await _told(script, cluster)
-    finally:
-        await cluster.close()
 
 
-def tell_really(script: Script, cluster: Cluster) -> str:
+def tell_really(script: Script, cluster: Place) -> str:
     """With sockets, in real time."""
     with asyncio.Runner(loop_factory=RealLoop) as runner:
         return runner.run(_told(script, cluster))
 
 
-async def _told(script: Script, cluster: Cluster) -> str:
+async def _told(script: Script, cluster: Place) -> str:
     async with Stage(script, cluster) as stage:
         outputs = await stage.tell()
     return script.told(outputs, cluster.kind)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.clusters import BROKERS, Processes, Running, processes
+from tests.harness.processes import processes
+from tests.scenarios.clusters import BROKERS, OurProcesses, Running
 from tests.scenarios.script import Script, names
 from tests.scenarios.telling import tell_really, tell_virtually
 
@@ -28,14 +29,14 @@ def test_without_sockets_it_goes_as_written(name: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def our_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with processes(tmp_path_factory.mktemp("processes")) as running:
-        yield running
+def our_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurProcesses]:
+    with processes(tmp_path_factory.mktemp("processes"), brokers=BROKERS) as running:
+        yield OurProcesses(running)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names("processes"))
-def test_over_processes_it_goes_as_written(name: str, our_processes: Processes) -> None:
+def test_over_processes_it_goes_as_written(name: str, our_processes: OurProcesses) -> None:
     script = Script.load(name)
     assert tell_really(script, our_processes) == text_of(script)
 

@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message.record import COMPRESSED
-from tests.chaos.cluster import cluster
+from tests.harness.processes import processes
 
 QUICK = {"fetchOffset.numRetries": "0", "requestTimeoutMs": "20000", "readTimeoutMs": "1000"}
 
@@ -133,7 +133,7 @@ def test_a_name_server_that_is_not_there_is_named(spark: Any, topic: str):
 
 
 def test_a_broker_that_dies_is_named_and_its_query_goes_on_later(spark: Any, tmp_path: Path):
-    with cluster(tmp_path) as running:
+    with processes(tmp_path) as running:
         with Admin(running.address) as admin, Producer(running.address) as producer:
             admin.create_topic("T", queues=1)
             producer.send("T", b"read")

@@ -6,26 +6,20 @@ The servers live as long as these tests: what one attack leaves behind, the next
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pocketmq.process import private_megabytes
-from pocketmq.testing import SMALL_STORE, ServerProcess
 from remoting.protocol.codes import RequestCode
+from tests.harness.processes import processes
 from tests.integration.bad_input.meanwhile import Meanwhile
 from tests.integration.bad_input.peer import Target
 
 MEMORY_MEGABYTES = 256
 """No attack leaves a server with more; idle it has 45."""
-
-BROKER = ["--name", "broker-a", "--port", "0", "--metrics-port", "0"]
-
-
-def settings(values: Mapping[str, object]) -> list[str]:
-    """Options for a server's settings."""
-    return [f"--set={key}={value}" for key, value in values.items()]
 
 
 @dataclass(frozen=True)
@@ -43,54 +37,25 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield both
 
 
-class running:  # noqa: N801 - used like a function
+@contextmanager
+def running(
+    directory: Path, nameserver_settings: Mapping[str, object] | None = None, **settings: object
+) -> Iterator[Servers]:
     """A name server and a broker with their stores below ``directory``."""
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        nameserver_settings: Mapping[str, object] | None = None,
-        **broker_settings: object,
-    ) -> None:
-        kv = {"kvConfigPath": directory / "kvConfig.json", **(nameserver_settings or {})}
-        self._nameserver = ServerProcess(
-            ["nameserver", "--port", "0", "--metrics-port", "0", *settings(kv)]
-        )
-        self._directory = directory
-        self._broker_settings = broker_settings
-        self._broker: ServerProcess | None = None
-
-    def __enter__(self) -> Servers:
-        try:
-            self._nameserver.start()
-            self._broker = ServerProcess(
-                [
-                    *("broker", "--nameserver", self._nameserver.addresses["nameserver"]),
-                    *(*BROKER, "--store", str(self._directory / "store")),
-                    *settings({**SMALL_STORE, **self._broker_settings}),
-                ]
-            )
-            self._broker.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return Servers(
+    with processes(
+        directory, settings=settings, nameserver_settings=nameserver_settings
+    ) as servers:
+        yield Servers(
             Target(
                 "nameserver",
-                self._nameserver,
+                servers.nameserver,
                 RequestCode.GET_BROKER_CLUSTER_INFO,
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
             ),
             Target(
-                "broker", self._broker, RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.HEART_BEAT
+                "broker", servers.broker, RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.HEART_BEAT
             ),
         )
-
-    def __exit__(self, *_: object) -> None:
-        if self._broker is not None:
-            self._broker.kill()
-        self._nameserver.kill()
 
 
 @pytest.fixture(scope="package")

@@ -1,21 +1,15 @@
-"""A cluster of ours in this process, and a scripted peer that can misbehave."""
+"""A cluster in this process, and a scripted peer that can misbehave."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import client
-from broker.app import Broker
-from broker.config import BrokerConfig
-from broker.store.limits import StoreLimits
-from nameserver.app import NameServer
-from nameserver.config import NameServerConfig
 from remoting.connection import Connection
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
@@ -25,81 +19,22 @@ from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message.batch import iter_elements
 from remoting.server import Server
+from tests.harness.cluster import Cluster
 
 Answer = Callable[[Command, Connection], Any]
-
-
-class Cluster:
-    """A name server and brokers."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.name_server = NameServer(NameServerConfig(listen_port=0))
-        self.brokers: dict[str, Broker] = {}
-        self._ports: dict[str, int] = {}
-
-    @property
-    def nameserver(self) -> str:
-        return self.name_server.address
-
-    async def add(
-        self,
-        name: str = "broker-a",
-        *,
-        store_limits: StoreLimits | None = None,
-        **settings: str,
-    ) -> Broker:
-        """Start a broker, or start it again on its port and store."""
-        config = BrokerConfig.from_sources(
-            overrides={
-                "brokerName": name,
-                "listenPort": str(self._ports.get(name, 0)),
-                "namesrvAddr": self.nameserver,
-                "storePathRootDir": str(self._root / name),
-                "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
-                "mappedFileSizeConsumeQueue": str(20 * 10_000),
-                **settings,
-            }
-        )
-        if store_limits is not None:
-            config = replace(config, store_limits=store_limits)
-        broker = Broker(config)
-        await broker.start()
-        self.brokers[name] = broker
-        self._ports[name] = broker.port
-        return broker
-
-    async def stop(self, name: str = "broker-a") -> None:
-        await self.brokers.pop(name).stop()
-
-    async def restart_name_server(self) -> None:
-        host, _, port = self.nameserver.rpartition(":")
-        assert host
-        await self.name_server.stop()
-        self.name_server = NameServer(NameServerConfig(listen_port=int(port)))
-        await self.name_server.start()
-
-    async def close(self) -> None:
-        for name in list(self.brokers):
-            await self.stop(name)
-        await self.name_server.stop()
 
 
 @pytest.fixture
 async def empty_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """A name server without brokers."""
-    cluster = Cluster(tmp_path)
-    await cluster.name_server.start()
-    try:
+    async with Cluster(tmp_path) as cluster:
         yield cluster
-    finally:
-        await cluster.close()
 
 
 @pytest.fixture
 async def cluster(empty_cluster: Cluster) -> Cluster:
     """A name server and one broker with the topic T of four queues."""
-    await empty_cluster.add()
+    await empty_cluster.start()
     async with client.Admin(empty_cluster.nameserver) as admin:
         await admin.create_topic("T", queues=4)
     return empty_cluster

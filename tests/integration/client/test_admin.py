@@ -157,7 +157,7 @@ async def test_brokers_and_their_state(admin: client.Admin):
 async def test_a_broker_whose_write_permission_is_wiped_gets_no_sends(
     cluster: Any, admin: client.Admin
 ):
-    await cluster.add("broker-b")
+    await cluster.start("broker-b")
     await admin.create_topic("Both", queues=2)
     assert await admin.wipe_write_permission("broker-a") > 0
     async with client.Producer(cluster.nameserver) as producer:

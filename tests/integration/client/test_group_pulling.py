@@ -224,7 +224,7 @@ async def test_a_broker_restart_is_survived(cluster: Any, producer: Any, until: 
         await fill(producer, 50)
         await until(lambda: len(got) == 50)
         await cluster.stop()
-        await cluster.add()
+        await cluster.start()
         await fill(producer, 50, 50)
         await until(lambda: len(got) == 100, 30)
         await until(lambda: len(consumer.assigned) == 4)

@@ -31,7 +31,7 @@ async def test_reading_goes_on_when_the_broker_is_back(cluster: Any, producer: A
         await consumer.commit()
         await cluster.stop()
         assert await consumer.get_many(1, timeout=0.5) == []
-        await cluster.add()
+        await cluster.start()
         async with client.Producer(cluster.nameserver) as again:
             await again.send("T", b"back")
         assert await take(consumer, 1) == [b"back"]

@@ -182,7 +182,7 @@ async def test_a_broker_that_goes_and_comes_back_loses_nothing(
         await fill(producer, 100)
         await until(lambda: len(got) == 100)
         await cluster.stop()
-        await cluster.add()
+        await cluster.start()
         await fill(producer, 100, first=100)
         await until(lambda: len(set(got)) == 200, 30)
 

@@ -373,7 +373,7 @@ async def test_a_broker_that_comes_back_is_found_within_the_sends_time(cluster: 
         await cluster.stop()
         sending = asyncio.create_task(producer.send("T", b"during"))
         await asyncio.sleep(0.2)
-        await cluster.add()
+        await cluster.start()
         await sending
 
 

@@ -279,7 +279,7 @@ async def test_values_go_through_the_serde(cluster: Any):
 
 
 async def test_a_topic_nobody_may_create_is_an_error(empty_cluster: Any):
-    await empty_cluster.add(autoCreateTopicEnable="false")
+    await empty_cluster.start(autoCreateTopicEnable="false")
     async with client.Producer(empty_cluster.nameserver, timeout=10.0) as producer:
         with pytest.raises(client.TopicNotFound, match="create_topic"):
             await producer.send("Nowhere", b"x")

@@ -1,16 +1,11 @@
-"""A name server and a broker as two processes that can be killed one by one, and a load on them."""
+"""Numbers sent to servers that are killed meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import client
-from pocketmq.testing import SMALL_STORE, ServerProcess
-from tests.ports import free_port, free_ports
 
 BACK_WITHIN = 10.0
 """Seconds within which clients go on by themselves once a server is back, be the machine busy; who
@@ -18,42 +13,6 @@ misses it looks for it again after thirty."""
 
 PATIENCE = 30.0
 """Seconds a test gives its own questions and waits; a busy machine may stand still for some."""
-
-
-@dataclass
-class Cluster:
-    """Two server processes at addresses that outlive them."""
-
-    nameserver: ServerProcess
-    broker: ServerProcess
-    address: str
-
-
-@contextmanager
-def cluster(store: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Run a name server and a broker; both are killed at the end."""
-    port, broker_port = free_port(), free_ports(3)
-    address = f"127.0.0.1:{port}"
-    options = {**SMALL_STORE, "brokerName": "broker-a", **(settings or {})}
-    nameserver = ServerProcess(
-        ["nameserver", f"--port={port}", f"--set=kvConfigPath={store / 'kvConfig.json'}"]
-    )
-    broker = ServerProcess(
-        [
-            "broker",
-            f"--nameserver={address}",
-            f"--port={broker_port}",
-            f"--store={store / 'broker'}",
-            *(f"--set={key}={value}" for key, value in options.items()),
-        ]
-    )
-    try:
-        nameserver.start()
-        broker.start()
-        yield Cluster(nameserver, broker, address)
-    finally:
-        broker.kill()
-        nameserver.kill()
 
 
 @dataclass
