@@ -24,9 +24,9 @@ from client.heartbeat import (
     group_of,
 )
 from client.lifecycle import Lifecycle, LifecycleState
-from client.producer.queue_selector import FaultTable
-from client.remote import NameServers, Remote
-from client.routes import Route, RouteKeeper, RouteSubscription, RouteTable
+from client.name_servers import NameServers, RouteKeeper, RouteSubscription
+from client.remote import Remote
+from client.routes import FaultTable, Route, RouteTable
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection

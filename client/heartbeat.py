@@ -16,9 +16,8 @@ from typing import NamedTuple, Protocol
 
 from client.errors import PocketMQError, UsageError
 from client.limits import HEARTBEAT_RETRY, HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
-from client.producer.queue_selector import FaultTable
 from client.remote import Remote
-from client.routes import MASTER_ID, RouteTable
+from client.routes import MASTER_ID, FaultTable, RouteTable
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
 from remoting.log import Log

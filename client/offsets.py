@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from client.context import ClientContext
-from client.errors import NoRoute, UsageError, remote_error
+from client.errors import UsageError
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.positions import Place, Position, milliseconds
-from client.routes import Route
+from client.remote import read_answer, read_header
+from client.routes import address_of
 from client.wire.offsets import (
     WALK_MESSAGES,
     RecordPage,
@@ -28,7 +28,6 @@ from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeResponseHeader,
@@ -38,34 +37,7 @@ from remoting.protocol.headers.pull import (
 )
 from remoting.protocol.queue import MessageQueue
 
-H = TypeVar("H", bound=Header)
-R = TypeVar("R")
-
 _FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
-
-
-def read_answer(
-    answer: Command,
-    read: Callable[[Command], R],
-    queue: MessageQueue | None = None,
-    broker: str | None = None,
-) -> R:
-    """What ``read`` makes of an answer. Raises RemoteError when it can't be read."""
-    try:
-        return read(answer)
-    except ProtocolError as error:
-        if broker is None and queue is not None:
-            broker = queue.broker_name
-        raise remote_error(
-            ResponseCode.SYSTEM_ERROR, str(error), "the answer", queue=queue, broker=broker
-        ) from error
-
-
-def read_header(
-    answer: Command, kind: type[H], queue: MessageQueue | None = None, broker: str | None = None
-) -> H:
-    """The typed header of an answer. Raises RemoteError when it can't be read."""
-    return read_answer(answer, lambda answer: answer.read(kind), queue, broker)
 
 
 def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
@@ -229,16 +201,3 @@ class Offsets:
         return await self._context.remote.call(
             address, code, header, accept=accept, queue=queue, group=group
         )
-
-
-def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
-    """Where to ask about a queue. Raises NoRoute."""
-    address = route.address(queue.broker_name, broker_id)
-    if address is None:
-        raise NoRoute(
-            "the queue's broker is not in the route",
-            queue=queue,
-            broker=queue.broker_name,
-            hint="check that it runs and registers at the name server",
-        )
-    return address

@@ -2,27 +2,19 @@
 
 Everything but sends and pulls goes through ``Remote.call``: it sets the codec, turns a connection's
 failure into ``Unavailable`` and any answer but success into a ``RemoteError``.
-
-Name servers are tried in turn until one answers, which is then used for all later requests. The
-first one is random, so that many clients spread over the servers (cf. NettyRemotingClient).
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Container, Sequence
-from typing import Final
+from collections.abc import Callable, Container, Sequence
+from typing import Final, TypeVar
 
 from client.errors import (
     BrokerUnreachable,
-    NoNameServer,
-    NotSupported,
     RequestTimeout,
     Unavailable,
-    UsageError,
     remote_error,
 )
-from client.limits import NAME_SERVER_TIMEOUT
 from remoting.errors import (
     AnswerTimeout,
     ConnectFailed,
@@ -33,8 +25,12 @@ from remoting.errors import (
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.base import Header
 from remoting.protocol.queue import MessageQueue
+
+H = TypeVar("H", bound=Header)
+R = TypeVar("R")
 
 SUCCESS_ONLY: Final[frozenset[int]] = frozenset({ResponseCode.SUCCESS})
 
@@ -106,6 +102,30 @@ class Remote:
         return answer
 
 
+def read_answer(
+    answer: Command,
+    read: Callable[[Command], R],
+    queue: MessageQueue | None = None,
+    broker: str | None = None,
+) -> R:
+    """What ``read`` makes of an answer. Raises RemoteError when it can't be read."""
+    try:
+        return read(answer)
+    except ProtocolError as error:
+        if broker is None and queue is not None:
+            broker = queue.broker_name
+        raise remote_error(
+            ResponseCode.SYSTEM_ERROR, str(error), "the answer", queue=queue, broker=broker
+        ) from error
+
+
+def read_header(
+    answer: Command, kind: type[H], queue: MessageQueue | None = None, broker: str | None = None
+) -> H:
+    """The typed header of an answer. Raises RemoteError when it can't be read."""
+    return read_answer(answer, lambda answer: answer.read(kind), queue, broker)
+
+
 def name_of(code: int) -> str:
     """A request code's name."""
     try:
@@ -148,95 +168,3 @@ def unavailable(
         broker=address,
         hint="check that it runs and can be reached from here",
     )
-
-
-SERVED_BY_ALL: Final = frozenset(
-    {
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    }
-)
-"""What every name server answers and no broker does."""
-
-
-class NameServers:
-    """The name servers of one client."""
-
-    def __init__(
-        self, remote: Remote, addresses: Sequence[str], *, choose: random.Random | None = None
-    ) -> None:
-        self._remote = remote
-        self.addresses = list(addresses)
-        self._current = (choose or random.Random()).randrange(len(self.addresses))  # noqa: S311
-
-    @property
-    def current(self) -> str:
-        """The one that is asked first."""
-        return self.addresses[self._current]
-
-    async def ask(
-        self,
-        code: int,
-        header: Header | None = None,
-        *,
-        body: bytes = b"",
-        accept: Container[int] = SUCCESS_ONLY,
-        topic: str | None = None,
-    ) -> Command:
-        """The answer of the first that gives one.
-
-        Raises:
-            NoNameServer: none did.
-            UsageError: it is a broker.
-            RemoteError: one answered with a code that is not accepted.
-        """
-        # From the one that answered last, so that a dead server costs one timeout only.
-        failures: list[str] = []
-        first = self._current
-        for step in range(len(self.addresses)):
-            index = (first + step) % len(self.addresses)
-            try:
-                answer = await self._remote.call(
-                    self.addresses[index],
-                    code,
-                    header,
-                    body=body,
-                    timeout=NAME_SERVER_TIMEOUT,
-                    accept=accept,
-                    topic=topic,
-                )
-            except Unavailable as error:
-                failures.append(f"{self.addresses[index]}: {error.message}")
-            except NotSupported as error:
-                if code not in SERVED_BY_ALL:
-                    raise
-                raise UsageError(
-                    f"{self.addresses[index]} is a broker, not a name server",
-                    topic=topic,
-                    hint="give the name server's address, by default port 9876",
-                ) from error
-            else:
-                self._current = index
-                return answer
-        raise NoNameServer(
-            "no name server answers: " + "; ".join(failures),
-            topic=topic,
-            hint="check their addresses and that one of them runs",
-        )
-
-    async def ask_all(
-        self, code: int, header: Header | None = None, *, accept: Container[int] = SUCCESS_ONLY
-    ) -> list[Command]:
-        """The answers of all, which share nothing: what is changed has to be changed at each.
-
-        Raises:
-            Unavailable: one could not be reached; those before it have done it.
-            RemoteError: one refused.
-        """
-        return [
-            await self._remote.call(
-                address, code, header, timeout=NAME_SERVER_TIMEOUT, accept=accept
-            )
-            for address in self.addresses
-        ]

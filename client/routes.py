@@ -1,50 +1,30 @@
-"""Routes: which queues a topic has and which broker serves each.
+"""Routes: which queues a topic has, which broker serves each, and which queue a message goes to.
 
-``RouteTable`` is pure: decoded routes come in with the time, and it tells what is known and what
-has to be queried again. A known route stays in use while the name servers can't be reached or,
-having just restarted, don't know the topic yet (cf. MQClientInstance).
+Pure: decoded routes come in with the time, and ``RouteTable`` tells what is known and what has to
+be queried again. A known route stays in use while the name servers can't be reached or, having just
+restarted, don't know the topic yet (cf. MQClientInstance).
 
-``RouteKeeper`` queries the name servers: a topic's first user waits for the route, together with
-everybody else who asks meanwhile. From then on the route is refreshed every 30 s, at once when a
-name server of ours announces a change, and when a broker in it fails. A failed refresh leaves the
-known route in use. For announcements it sends the topics in use, one-way, on the connection of its
-route requests; again when they change and on each new connection. A name server that doesn't know
-that request ignores it.
+Messages without a key go round robin from a random start, past brokers that the fault table avoids
+and, on a retry, past the broker that just failed. A sharding key always gives the same queue as
+long as the topic has the same queues (cf. SelectMessageQueueByHash).
+
+A slow answer makes a broker unavailable for the time that ``PENALTIES`` gives for its latency; a
+failed send counts as an answer of 30 s. A later quick answer or heartbeat makes it available again
+(cf. LatencyFaultTolerance, MQFaultStrategy).
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from client.errors import NoRoute, PocketMQError, TopicNotFound, Unavailable, remote_error
-from client.limits import (
-    FALLBACK_ROUTE_PERIOD,
-    MAX_ROUTES,
-    NEW_TOPIC_PAUSES,
-    ROUTE_REFRESH_PERIOD,
-    ROUTE_RETRY_PERIOD,
-)
-from client.remote import NameServers, Remote
-from client.wire.backoff import Backoff
-from remoting.clock import Clock
-from remoting.connection import Connection
-from remoting.errors import RemotingError
-from remoting.log import Log
-from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
-from remoting.protocol.bodies.stats import TopicList
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
-from remoting.protocol.errors import BodyError, HeaderError
-from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
-from remoting.protocol.names import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from remoting.protocol.own_codes import OwnRequestCode
+from client.errors import NoRoute
+from client.limits import FALLBACK_ROUTE_PERIOD, MAX_ROUTES, ROUTE_REFRESH_PERIOD
+from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.message.tags import java_hash
+from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
 
 MASTER_ID: Final = 0
 MAX_QUEUES: Final = 65_536
@@ -81,6 +61,19 @@ class Route:
         if not addresses:
             return None
         return addresses.get(broker_id) or addresses.get(MASTER_ID) or addresses[min(addresses)]
+
+
+def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
+    """Where to ask about a queue. Raises NoRoute."""
+    address = route.address(queue.broker_name, broker_id)
+    if address is None:
+        raise NoRoute(
+            "the queue's broker is not in the route",
+            queue=queue,
+            broker=queue.broker_name,
+            hint="check that it runs and registers at the name server",
+        )
+    return address
 
 
 def route_of(topic: str, data: TopicRouteData) -> Route:
@@ -211,250 +204,90 @@ class RouteTable:
         return self._refresh_period
 
 
-_log = Log("client")
-
-_FOUND_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST})
+INDEX_MASK = 0x7FFF_FFFF
 
 
-class RouteKeeper:
-    """The routes of one instance.
+PENALTIES: Final = (
+    (15.0, 600.0),
+    (3.0, 180.0),
+    (2.0, 120.0),
+    (1.0, 60.0),
+    (0.55, 30.0),
+)
+"""(latency from, seconds to leave the broker alone), the highest first that applies."""
 
-    Args:
-        before_ask: is called with a topic before its route is asked for.
-        on_change: is called with a route that is new or has changed.
-    """
+ISOLATION_LATENCY: Final = 30.0
+"""What a failed send counts as (cf. MQFaultStrategy.updateFaultItem, isolation)."""
 
-    def __init__(
+
+class FaultTable:
+    """Until when each broker is left alone. Bounded by the brokers of the routes."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        """Note how many seconds ``broker`` took for an answer."""
+        if latency < PENALTIES[-1][0]:
+            if self._until:
+                self._until.pop(broker, None)
+            return
+        for least, penalty in PENALTIES:
+            if latency >= least:
+                self._until[broker] = now + penalty
+                return
+
+    def failed(self, broker: str, now: float) -> None:
+        """Note that a send to ``broker`` failed without an answer."""
+        self.answered(broker, ISOLATION_LATENCY, now)
+
+    def restored(self, broker: str) -> None:
+        """``broker`` is known to be well again (it answered a heartbeat)."""
+        self._until.pop(broker, None)
+
+    def available(self, broker: str, now: float) -> bool:
+        """Whether ``broker`` need not be avoided."""
+        if not self._until:
+            return True
+        until = self._until.get(broker)
+        return until is None or now >= until
+
+
+def by_sharding_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+    """The queue of a key: abs(Java's hash rem n), where rem takes the sign of the hash."""
+    return queues[abs(java_hash(key)) % len(queues)]
+
+
+class RoundRobin:
+    """The turn of one topic."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, start: int) -> None:
+        self._index = start & INDEX_MASK
+
+    def next(
         self,
-        name_servers: NameServers,
-        table: RouteTable,
-        clock: Clock,
-        tasks: Supervisor,
-        before_ask: Callable[[str], None],
-        on_change: Callable[[Route], None],
-    ) -> None:
-        self._name_servers = name_servers
-        self._clock = clock
-        self._tasks = tasks
-        self.table = table
-        self._before_ask = before_ask
-        self._on_change = on_change
-        self._fetching: dict[str, asyncio.Task[Route | PocketMQError | None]] = {}
-        self._wake = asyncio.Event()
+        queues: Sequence[MessageQueue],
+        faults: FaultTable,
+        now: float,
+        avoid: str | None = None,
+    ) -> MessageQueue:
+        """The next queue; ``avoid`` is a broker that has just failed.
 
-    async def run(self) -> None:
-        """Refresh what is due, for ever."""
-        while True:
-            for topic in self.table.due(self._clock.monotonic()):
-                await self._refresh(topic)
-            self._wake.clear()
-            pause = self.table.next_due(self._clock.monotonic())
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-
-    async def to_read(self, topic: str) -> Route:
-        """The route of a topic that exists.
-
-        Raises:
-            TopicNotFound: the name servers don't know it.
-            NoNameServer: none could be asked.
+        The best queue there is: one of an available other broker, else of any other broker, else
+        the next in turn. ``queues`` can't be empty.
         """
-        route = self.table.get(topic)
-        if route is None or route.fallback:
-            route = await self._fetch(topic)
-        if route is None:
-            raise _not_found(topic)
-        return route
-
-    async def fresh(self, topic: str) -> Route:
-        """The route as it is now, for those who ask rarely and want to see every queue.
-
-        A topic that a send has just created takes a moment to get to the name servers.
-
-        Raises:
-            TopicNotFound: the name servers don't know it.
-            NoNameServer: none could be asked.
-        """
-        for pause in (*NEW_TOPIC_PAUSES, None):
-            route = await self._fetch(topic)
-            if route is not None:
-                return route
-            if pause is None:
-                break
-            await asyncio.sleep(pause)
-        raise _not_found(topic)
-
-    async def to_write(self, topic: str, default_queues: int, timeout: float) -> Route:
-        """The route for sends to a topic, that of the template when the topic doesn't exist.
-
-        While nothing can be reached it is tried again until ``timeout`` seconds have passed.
-
-        Raises:
-            TopicNotFound: there is neither the topic nor a template to create it by.
-            NoRoute: no broker is there to serve it.
-            NoNameServer: none could be asked.
-        """
-        known = self.table.get(topic)
-        if known is not None and known.writable:
-            return known
-        deadline = self._clock.monotonic() + timeout
-        backoff = Backoff(random.Random())  # noqa: S311
-        while True:
-            try:
-                return await self._look_up(topic, default_queues)
-            except Unavailable:
-                pause = backoff.next()
-                if self._clock.monotonic() + pause >= deadline:
-                    raise
-            await asyncio.sleep(pause)
-
-    async def _look_up(self, topic: str, default_queues: int) -> Route:
-        route = await self._fetch(topic)
-        if route is None:
-            route = await self._from_template(topic, default_queues)
-        if not route.writable:
-            raise NoRoute(
-                "no broker takes messages for it",
-                topic=topic,
-                hint="look at the topic's permission and whether its brokers' masters run",
-            )
-        return route
-
-    def invalidate(self, topic: str) -> None:
-        """Something the route says doesn't hold: ask again soon, but not all the time."""
-        now = self._clock.monotonic()
-        if self.table.age(topic, now) >= ROUTE_RETRY_PERIOD and topic not in self._fetching:
-            self.changed(topic)
-
-    def changed(self, topic: str) -> None:
-        """The topic's route is known to be another now."""
-        if self.table.get(topic) is not None:
-            self.table.asked(topic, float("-inf"))
-            self._wake.set()
-
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self._fetch(topic)
-        except PocketMQError as error:
-            _log.warning("route not refreshed", topic=topic, error=str(error))
-            self.table.asked(topic, self._clock.monotonic())
-
-    async def _fetch(self, topic: str) -> Route | None:
-        """The route from a name server, shared by all who ask now; None: it knows none."""
-        task = self._fetching.get(topic)
-        if task is None:
-            task = self._tasks.spawn(self._load(topic), f"route of {topic}")
-            self._fetching[topic] = task
-            task.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        outcome = await asyncio.shield(task)
-        if isinstance(outcome, PocketMQError):
-            raise outcome
-        return outcome
-
-    async def _load(self, topic: str) -> Route | PocketMQError | None:
-        """As ``_fetch``; errors are results here, for a task that fails counts as a fault."""
-        self._before_ask(topic)
-        try:
-            data = await self._ask(topic)
-        except PocketMQError as error:
-            return error
-        if data is None:
-            self.table.asked(topic, self._clock.monotonic())
-            return None
-        route = route_of(topic, data)
-        self.learn(route)
-        return route
-
-    def learn(self, route: Route) -> None:
-        """A fresh route is there."""
-        known = self.table.get(route.topic)
-        self.table.put(route, self._clock.monotonic())
-        self._wake.set()
-        if known != route:
-            self._on_change(route)
-
-    async def _ask(self, topic: str) -> TopicRouteData | None:
-        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._name_servers.ask(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept=_FOUND_OR_NOT, topic=topic
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            return None
-        try:
-            return decode(TopicRouteData, answer.body)
-        except BodyError as error:
-            raise NoRoute(
-                f"the name server's answer can't be read: {error}", topic=topic
-            ) from error
-
-    async def _from_template(self, topic: str, default_queues: int) -> Route:
-        template = await self._ask(AUTO_CREATE_TOPIC)
-        if template is not None:
-            route = fallback_route(topic, template, default_queues)
-            if self.table.get(topic) is None:
-                self.learn(route)
-            return route
-        if await self._knows_brokers():
-            raise _not_found(topic)
-        raise NoRoute(
-            "the name server knows no broker",
-            topic=topic,
-            hint="start a broker that registers there, or wait until it has (up to 30 s)",
-        )
-
-    async def _knows_brokers(self) -> bool:
-        answer = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            return bool(decode(ClusterInfo, answer.body).broker_addr_table)
-        except BodyError:
-            return False
-
-
-def _not_found(topic: str) -> PocketMQError:
-    error = remote_error(
-        ResponseCode.TOPIC_NOT_EXIST, "the name server doesn't know it", "the route", topic=topic
-    )
-    assert isinstance(error, TopicNotFound)
-    return error
-
-
-class RouteSubscription:
-    """The subscription of one instance."""
-
-    def __init__(self, remote: Remote, name_servers: NameServers, table: RouteTable) -> None:
-        self._remote = remote
-        self._name_servers = name_servers
-        self._table = table
-        self._told: tuple[Connection, frozenset[str]] | None = None
-
-    def name_topics(self, topic: str) -> None:
-        """Name the topics in use, with ``topic``, unless the name server has them already."""
-        connection = self._remote.pool.connected(self._name_servers.current)
-        topics = frozenset((topic, *self._table.topics()))
-        if connection is None or self._told == (connection, topics):
-            return
-        request = self._remote.request(
-            OwnRequestCode.SUBSCRIBE_ROUTE,
-            body=encode(TopicList(topic_list=sorted(topics))),
-            oneway=True,
-        )
-        try:
-            connection.send_oneway(request)
-        except RemotingError:
-            return
-        self._told = (connection, topics)
-
-    def handle(self, command: Command, routes: RouteKeeper) -> Command | None:
-        """What a name server or broker asks of us: only route changes are anything to us now."""
-        if command.code == OwnRequestCode.ROUTE_CHANGED:
-            try:
-                routes.changed(command.read(TopicRequestHeader).topic)
-            except HeaderError:
-                return None
-            return None
-        if command.is_oneway:
-            return None
-        return command.reply(3, f" request type {command.code} not supported")
+        count = len(queues)
+        second: MessageQueue | None = None
+        start = self._index
+        for step in range(count):
+            queue = queues[(start + step) % count]
+            if queue.broker_name == avoid:
+                continue
+            if faults.available(queue.broker_name, now):
+                self._index = (start + step + 1) & INDEX_MASK
+                return queue
+            second = second or queue
+        self._index = (start + 1) & INDEX_MASK
+        return second or queues[start % count]

@@ -6,7 +6,7 @@ from typing import Final
 
 from client.admin.base import AdminBase
 from client.errors import remote_error
-from client.offsets import read_header
+from client.remote import read_header
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -17,10 +17,9 @@ from typing import Final, NamedTuple
 
 from client.admin.groups import OffsetAdmin
 from client.errors import NoRoute, TopicNotFound, UsageError
-from client.offsets import read_header
 from client.positions import check_group, check_topic_name, instant
-from client.producer.queue_selector import by_sharding_key
-from client.routes import Route
+from client.remote import read_header
+from client.routes import Route, by_sharding_key
 from client.wire.offsets import WALK_MESSAGES
 from client.wire.send_verdict import STORED_CODES
 from remoting.protocol.codes import RequestCode

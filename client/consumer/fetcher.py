@@ -19,8 +19,8 @@ from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
-from client.offsets import address_of, read_header
-from client.remote import unavailable
+from client.remote import read_header, unavailable
+from client.routes import address_of
 from client.serde import Serde
 from client.wire.backoff import Backoff
 from client.wire.offsets import pull_header

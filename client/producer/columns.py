@@ -1,28 +1,34 @@
-"""Messages on their way out, kept by column, and the lanes in which they wait. No loop, no socket.
+"""Messages on their way out, kept by column; checked, encoded and compressed at their acceptance.
 
 Messages of one lane differ in little but body and properties. What they have in common is kept
 once, the rest as a list per attribute: lists are cut, joined and encoded without a step of Python
-per message.
-
-A *free* lane (its key is the topic) may have any number of requests in flight, and each may go to
-any queue; its messages are spread over the topic's queues. An *ordered* lane (its key is a queue,
-chosen by name or by sharding key) has one request in flight, so that a retry can neither overtake
-nor be overtaken. Within a lane messages leave in the order in which they came.
+per message. Attempts and retries only read them. No loop, no socket.
 """
 
 from __future__ import annotations
 
+import re
 from asyncio import Future
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from client.limits import SPREAD_MESSAGES
-from client.message import Receipt
+from client.config import ProducerOptions
+from client.errors import UsageError
+from client.message import Message, Receipt
+from client.positions import Duration, seconds
+from client.serde import Serde, raw
+from remoting.protocol import names
+from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message import batch as batches
+from remoting.protocol.message import properties
+from remoting.protocol.message.compression import compress
+from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
+
+T = TypeVar("T")
 
 ELEMENT_BYTES: Final = 22
 """Bytes of a batch element besides body and properties."""
@@ -167,150 +173,305 @@ class MessageColumns:
         return Payload(body, None, self.born_ms, sys_flag=self.sys_flag)
 
 
-class SendLane:
-    """The sealed messages of one key that wait, and how many requests are in flight."""
+RESERVED: Final = frozenset(
+    {
+        properties.KEYS,
+        properties.TAGS,
+        properties.WAIT,
+        properties.DELAY,
+        properties.RETRY_TOPIC,
+        properties.REAL_TOPIC,
+        properties.REAL_QID,
+        properties.TRAN_MSG,
+        properties.PGROUP,
+        properties.MIN_OFFSET,
+        properties.MAX_OFFSET,
+        properties.BUYER_ID,
+        properties.ORIGIN_MESSAGE_ID,
+        properties.TRANSFER_FLAG,
+        properties.CORRECTION_FLAG,
+        properties.MQ2_FLAG,
+        properties.RECONSUME_TIME,
+        properties.MAX_RECONSUME_TIMES,
+        properties.MSG_REGION,
+        properties.TRACE_ON,
+        properties.UNIQ_KEY,
+        properties.CONSUME_START_TIME,
+        properties.TRAN_PREPARED_QUEUE_OFFSET,
+        properties.TRANSACTION_CHECK_TIMES,
+        properties.CHECK_IMMUNITY_TIME_IN_SECONDS,
+        properties.INSTANCE_ID,
+        properties.CORRELATION_ID,
+        properties.REPLY_TO_CLIENT,
+        properties.TTL,
+        properties.ARRIVE_TIME,
+        properties.PUSH_REPLY_TIME,
+        properties.CLUSTER,
+        properties.MSG_TYPE,
+        properties.SHARDING_KEY,
+    }
+)
+"""Property names with a meaning for brokers and clients (cf. MessageConst.STRING_HASH_SET)."""
 
-    __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
+SHORT_PROPERTIES: Final = MAX_PROPERTIES_BYTES // 4
+"""Characters that can't be too many bytes, whatever they are."""
 
-    def __init__(self, key: str | MessageQueue) -> None:
-        self.key = key
-        self.waiting: deque[MessageColumns] = deque()
-        self.count = 0
-        self.size = 0
-        self.since = 0.0
-        self.in_flight = 0
-        self.spread = 1
-
-    @property
-    def ordered(self) -> bool:
-        """Whether at most one request may be in flight."""
-        return isinstance(self.key, MessageQueue)
+_SEPARATORS: Final = re.compile("[\x01\x02]")
+_NOT_IN_TAGS: Final = re.compile(r"[\x01\x02]|\|\|")
 
 
-class SendLanes:
-    """All lanes of one producer: which messages leave together, and when.
-
-    A lane is ripe when its oldest message has waited ``linger`` seconds or a full batch is there.
-    With ``linger`` 0 it is ripe at once, and the owner calls ``take`` once per turn of the loop.
+class Preparer(Generic[T]):
+    """Checks, serializes and compresses the messages of one producer.
 
     Args:
-        linger: seconds for which a message may wait for others.
-        max_batch_messages, max_batch_bytes: bounds of one request.
+        id_bytes: that the property with the unique id takes.
+        now_ms: the wall clock.
+        monotonic: the clock of deadlines.
     """
 
-    def __init__(self, *, linger: float, max_batch_messages: int, max_batch_bytes: int) -> None:
-        self._linger = linger
-        self._max_batch_messages = max_batch_messages
-        self._max_batch_bytes = max_batch_bytes
-        self._lanes: dict[str | MessageQueue, SendLane] = {}
-        self._busy: dict[str | MessageQueue, SendLane] = {}
+    def __init__(
+        self,
+        options: ProducerOptions,
+        serde: Serde[T],
+        id_bytes: int,
+        now_ms: Callable[[], int],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._serde: Serde[Any] = serde
+        self._id_bytes = id_bytes
+        self._now_ms = now_ms
+        self._monotonic = monotonic
 
-    @property
-    def waiting(self) -> bool:
-        """Whether any message has not left yet."""
-        return bool(self._busy)
+    def prepare(
+        self, message: Message[T], timeout: Duration | None, *, compressing: bool = True
+    ) -> MessageColumns:
+        """Columns with this one message. Raises UsageError if it can't be sent."""
+        topic = message.topic
+        check_topic(topic)
+        data, sys_flag = self._body(topic, message.body), 0
+        tail = self._tail(message)
+        if compressing and len(data) >= self._options.compress_over_bytes:
+            data, sys_flag = self._compressed(data)
+        if message.flag and not -(2**31) <= message.flag < 2**31:
+            raise UsageError(
+                f"flag can't be {message.flag}", topic=topic, hint="use 32 signed bits"
+            )
+        limit = self._options.timeout if timeout is None else seconds(timeout)
+        columns = MessageColumns(
+            topic,
+            _lane(message),
+            self._monotonic() + limit,
+            self._now_ms(),
+            # Messages of one request share its header, so what is only there can't vary.
+            fixed=bool(
+                sys_flag
+                or message.flag
+                or message.delay_level
+                or not message.wait
+                or timeout is not None
+                or topic.startswith(RETRY_PREFIX)
+            ),
+            sys_flag=sys_flag,
+        )
+        columns.sharding_key = message.sharding_key
+        columns.timeout = None if timeout is None else limit
+        columns.bodies.append(data)
+        columns.flags.append(message.flag)
+        if tail:
+            columns.tails[0] = tail
+        columns.size = ELEMENT_BYTES + self._id_bytes + len(data) + len(tail.encode())
+        return columns
 
-    def add(self, columns: MessageColumns, now: float) -> bool:
-        """Queue sealed messages at ``now`` (monotonic seconds); True when a full batch is ready."""
-        lane = self._busy.get(columns.lane)
-        if lane is None:
-            lane = self._lanes.get(columns.lane)
-            if lane is None:
-                lane = self._lanes[columns.lane] = SendLane(columns.lane)
-            self._busy[columns.lane] = lane
-            lane.since = now
-        lane.spread = columns.spread
-        lane.waiting.append(columns)
-        lane.count += columns.count
-        lane.size += columns.size
-        return self._full(lane) and not (lane.in_flight and lane.ordered)
+    def prepare_batch(
+        self, messages: Sequence[Message[T]], timeout: Duration | None
+    ) -> MessageColumns:
+        """Columns that leave as one request. Raises UsageError if these can't be one batch."""
+        if not messages:
+            raise UsageError("a batch needs at least one message")
+        made = [self.prepare(message, timeout, compressing=False) for message in messages]
+        _check_batch(messages, made)
+        batch = made[0]
+        for one in made[1:]:
+            if one.tails:
+                batch.tails[batch.count] = one.tails[0]
+            batch.join(one)
+        batch.fixed = True
+        return batch
 
-    def take(self, now: float, *, everything: bool = False) -> list[MessageColumns]:
-        """The requests that may leave now; ``everything`` doesn't wait for linger."""
-        requests: list[MessageColumns] = []
-        for lane in list(self._busy.values()):
-            if lane.ordered:
-                if not lane.in_flight and (everything or self._ripe(lane, now)):
-                    requests.append(self._cut(lane, self._max_batch_messages))
-            elif everything or self._ripe(lane, now):
-                most = min(
-                    self._max_batch_messages,
-                    max(SPREAD_MESSAGES, -(-lane.count // lane.spread)),
+    def _body(self, topic: str, body: T) -> bytes:
+        if self._serde is raw:
+            return check_body(topic, body)
+        try:
+            data = self._serde.dumps(body)
+        except Exception as error:
+            raise UsageError(
+                f"{self._serde!r} can't write this body: {error}", topic=topic
+            ) from error
+        return check_body(topic, data)
+
+    def _tail(self, message: Message[T]) -> str:
+        """All properties but the unique id. Raises UsageError."""
+        topic = message.topic
+        tail = properties_after_id(
+            topic, tag=message.tag, keys=message.keys, own=message.properties
+        )
+        if message.delay_level:
+            if (
+                type(message.delay_level) is not int
+                or not 0 < message.delay_level <= self._options.max_delay_level
+            ):
+                raise UsageError(
+                    f"delay_level can't be {message.delay_level!r}",
+                    topic=topic,
+                    hint=f"use 1 to {self._options.max_delay_level}; for brokers with more levels"
+                    " give the producer max_delay_level=",
                 )
-                while lane.waiting:
-                    requests.append(self._cut(lane, most))
-            if not lane.waiting:
-                del self._busy[lane.key]
-        return requests
+            level = message.delay_level
+            tail += f"\x02DELAY\x01{level}"
+        if not message.wait:
+            tail += "\x02WAIT\x01false"
+        if len(tail) >= SHORT_PROPERTIES:
+            size = self._id_bytes + len(tail.encode())
+            if size > MAX_PROPERTIES_BYTES:
+                raise UsageError(
+                    f"the properties take {size} bytes, {MAX_PROPERTIES_BYTES} are allowed",
+                    topic=topic,
+                    hint="move data into the body",
+                )
+        return tail
 
-    def next_take(self) -> float | None:
-        """When to ``expire`` and ``take`` again if nothing else happens before; None: never."""
-        times = [
-            lane.waiting[0].deadline
-            if lane.ordered and lane.in_flight
-            else lane.since + self._linger
-            for lane in self._busy.values()
-        ]
-        return min(times, default=None)
+    def _compressed(self, data: bytes) -> tuple[bytes, int]:
+        kind = self._options.compress
+        if kind is None:
+            return data, 0
+        packed, sys_flag = compress(data, kind)
+        # What doesn't shrink costs every reader time and saves nobody space.
+        return (packed, sys_flag) if len(packed) < len(data) else (data, 0)
 
-    def finished(self, request: MessageColumns) -> bool:
-        """A request was acknowledged or given up; True when its lane has more that had to wait."""
-        lane = self._lanes[request.lane]
-        lane.in_flight -= 1
-        if lane.waiting:
-            return lane.ordered
-        if not lane.in_flight:
-            del self._lanes[lane.key]
-        return False
 
-    def expire(self, now: float) -> list[MessageColumns]:
-        """Take out, for good, what waited behind another request until its deadline."""
-        expired: list[MessageColumns] = []
-        for lane in list(self._busy.values()):
-            waiting = lane.waiting
-            while waiting and waiting[0].deadline <= now:
-                columns = waiting.popleft()
-                lane.count -= columns.count
-                lane.size -= columns.size
-                expired.append(columns)
-            if not waiting:
-                del self._busy[lane.key]
-                if not lane.in_flight:
-                    del self._lanes[lane.key]
-        return expired
+def _lane(message: Message[Any]) -> str | MessageQueue:
+    """Where a message waits: under its queue if it names one, else under its topic."""
+    queue, key = message.queue, message.sharding_key
+    if queue is None:
+        if key is not None and not isinstance(key, str):
+            raise UsageError(f"sharding_key has to be text: {key!r}", topic=message.topic)
+        return message.topic
+    if key is not None:
+        raise UsageError(
+            "a message has either a queue or a sharding_key", topic=message.topic, queue=queue
+        )
+    if queue.topic != message.topic:
+        raise UsageError(f"the queue belongs to another topic than {message.topic}", queue=queue)
+    return queue
 
-    def _ripe(self, lane: SendLane, now: float) -> bool:
-        return now >= lane.since + self._linger or self._full(lane)
 
-    def _full(self, lane: SendLane) -> bool:
-        return lane.count >= self._max_batch_messages or lane.size >= self._max_batch_bytes
+def _check_batch(messages: Sequence[Message[Any]], made: Sequence[MessageColumns]) -> None:
+    topic = messages[0].topic
+    if any(message.topic != topic for message in messages):
+        raise UsageError("a batch has messages of one topic only", topic=topic)
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise UsageError(
+            f"a batch of {len(messages)} messages is too large, {MAX_BATCH_MESSAGES} are allowed",
+            topic=topic,
+            hint="use send_many",
+        )
+    size = sum(columns.size for columns in made)
+    if size > MAX_MESSAGE_BYTES:
+        raise UsageError(
+            f"a batch of {size} bytes is too large, {MAX_MESSAGE_BYTES} are allowed",
+            topic=topic,
+            hint="use send_many, which splits",
+        )
+    delayed = any(message.delay_level for message in messages)
+    if len(messages) > 1 and (topic.startswith(RETRY_PREFIX) or delayed):
+        raise UsageError(
+            "delayed messages and retry topics can't be sent as a batch",
+            topic=topic,
+            hint="send them one by one",
+        )
 
-    def _cut(self, lane: SendLane, most: int) -> MessageColumns:
-        """One request of the lane's first messages, of at most ``most``."""
-        waiting = lane.waiting
-        request = waiting.popleft()
-        if not request.fixed:
-            fitting = max(1, request.fitting(most, self._max_batch_bytes))
-            if fitting < request.count:
-                waiting.appendleft(request)
-                request = request.split(fitting)
-            else:
-                self._fill(request, waiting, most)
-        lane.count -= request.count
-        lane.size -= request.size
-        lane.in_flight += 1
-        return request
 
-    def _fill(self, request: MessageColumns, waiting: deque[MessageColumns], most: int) -> None:
-        while waiting:
-            later = waiting[0]
-            # A flush waits for its own epoch only, so a request has messages of one.
-            if later.fixed or later.epoch != request.epoch:
-                return
-            fitting = later.fitting(most - request.count, self._max_batch_bytes - request.size)
-            if fitting < later.count:
-                if fitting:
-                    request.join(later.split(fitting))
-                return
-            request.join(later)
-            waiting.popleft()
+@lru_cache(maxsize=1024)
+def check_topic(topic: str) -> None:
+    """Whether an application may send to this topic. Raises UsageError."""
+    try:
+        names.validate_topic(topic)
+    except ValueError as error:
+        raise UsageError(str(error), topic=topic[:200]) from None
+    if topic in names.NOT_SENDABLE_TOPICS:
+        raise UsageError("only brokers write to this topic", topic=topic, hint="use one of yours")
+
+
+def check_body(topic: str, body: object) -> bytes:
+    """The body as bytes. Raises UsageError for none, an empty or a too large one."""
+    if isinstance(body, bytearray | memoryview):
+        body = bytes(body)
+    if not isinstance(body, bytes):
+        raise UsageError(
+            f"a body has to be bytes, not {type(body).__name__}",
+            topic=topic,
+            hint="encode it, or give the producer a serde such as client.serde.json",
+        )
+    if not body:
+        raise UsageError("a body can't be empty", topic=topic)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise UsageError(
+            f"a body of {len(body)} bytes is too large, {MAX_MESSAGE_BYTES} are allowed",
+            topic=topic,
+            hint="split it, or send a reference to it",
+        )
+    return body
+
+
+def properties_after_id(
+    topic: str, *, tag: str | None, keys: Iterable[str], own: Mapping[str, str] | None
+) -> str:
+    """The text of the properties an application gives, of any length. Raises UsageError."""
+    text = ""
+    if tag:
+        if _NOT_IN_TAGS.search(tag):
+            raise UsageError(
+                f"the tag {tag!r} holds ||, 0x01 or 0x02",
+                topic=topic,
+                hint="a message has one tag; consumers subscribe to several with ||",
+            )
+        text += f"\x02TAGS\x01{tag}"
+    if keys:
+        text += "\x02KEYS\x01" + _joined(topic, keys)
+    if own:
+        text += _own(topic, own)
+    return text
+
+
+def _joined(topic: str, keys: Iterable[str]) -> str:
+    if isinstance(keys, str):
+        raise UsageError(f"keys is the text {keys!r}", topic=topic, hint=f"write [{keys!r}]")
+    words = list(keys)
+    for word in words:
+        if not word or " " in word or _SEPARATORS.search(word):
+            raise UsageError(
+                f"the key {word!r} is empty or holds a blank, 0x01 or 0x02",
+                topic=topic,
+                hint="blanks separate keys: use another character",
+            )
+    return " ".join(words)
+
+
+def _own(topic: str, own: Mapping[str, str]) -> str:
+    text = ""
+    for name, value in own.items():
+        if type(name) is not str or type(value) is not str:
+            raise UsageError(f"the property {name!r} is not text: {value!r}", topic=topic)
+        if name in RESERVED:
+            raise UsageError(
+                f"the property name {name} has a meaning of its own",
+                topic=topic,
+                hint="use the argument for it (tag, keys, ...), or another name",
+            )
+        if not name or not value or _SEPARATORS.search(name) or _SEPARATORS.search(value):
+            raise UsageError(
+                f"the property {name!r}={value!r} is empty or holds 0x01 or 0x02", topic=topic
+            )
+        text += f"\x02{name}\x01{value}"
+    return text

@@ -11,7 +11,7 @@ from client.errors import PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around_oneway, around_send
 from client.message import Message, Receipt
 from client.positions import Duration
-from client.producer.prepare import Preparer
+from client.producer.columns import Preparer
 from client.producer.send_buffer import SendBuffer
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message, Receipt
 from client.positions import Duration, check_group, seconds
+from client.producer.columns import Preparer
 from client.producer.intercepted import Intercepted
-from client.producer.prepare import Preparer
 from client.producer.send_buffer import SendBuffer
 from client.serde import Serde, raw
 from remoting.protocol.queue import MessageQueue
@@ -116,15 +116,7 @@ class Producer(Generic[T]):
         self._tasks = Supervisor(f"producer {self.group}")
         serde: Serde[Any] = self._serde
         plain_bytes = self._options.plain_bytes if serde is raw else 0
-        self._buffer = SendBuffer(
-            context,
-            self.group,
-            self._options,
-            self._tasks,
-            context.ids.take,
-            context.clock.now_ms,
-            plain_bytes,
-        )
+        self._buffer = SendBuffer(context, self.group, self._options, self._tasks, plain_bytes)
         self._preparer = Preparer(
             self._options,
             self._serde,

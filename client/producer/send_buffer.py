@@ -4,50 +4,191 @@
 route are kept together until it is found. At the end of the loop's turn, or when a lane has
 lingered, what is ripe goes to the sender.
 
+A *free* lane (its key is the topic) may have any number of requests in flight, and each may go to
+any queue; its messages are spread over the topic's queues. An *ordered* lane (its key is a queue,
+chosen by name or by sharding key) has one request in flight, so that a retry can neither overtake
+nor be overtaken. Within a lane messages leave in the order in which they came.
+
 ``flush`` waits for everything accepted before it: each flush begins a new epoch, and messages are
 counted per epoch.
-
-A ``reserve`` with a timeout of its own waits that long. Others wait as long as brokers acknowledge
-something within the producer's timeout, for then it is the application that is fast; their timeout
-begins when there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import NamedTuple
 
 from client.config import ProducerOptions
 from client.context import ClientContext
 from client.errors import BufferFull, PocketMQError, SendError, as_send_error
-from client.limits import WAITING_PER_IN_FLIGHT
+from client.limits import SPREAD_MESSAGES, WAITING_PER_IN_FLIGHT
 from client.message import Receipt
-from client.producer.columns import ELEMENT_BYTES, ID_NAME, MessageColumns, SendLanes
-from client.producer.delivery import OwnTime
-from client.producer.prepare import SHORT_PROPERTIES, check_topic, properties_after_id
-from client.producer.queue_selector import by_sharding_key
-from client.producer.sender import Sender
-from client.routes import Route
-from remoting.limits import STALL_SECONDS
+from client.producer.columns import (
+    ELEMENT_BYTES,
+    ID_NAME,
+    SHORT_PROPERTIES,
+    MessageColumns,
+    check_topic,
+    properties_after_id,
+)
+from client.producer.room import RoomQueue
+from client.producer.sender import OwnTime, Sender
+from client.routes import Route, by_sharding_key
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 
-class _Waiter(NamedTuple):
-    """A send that waits for room."""
+class SendLane:
+    """The sealed messages of one key that wait, and how many requests are in flight."""
 
-    future: asyncio.Future[None]
-    columns: MessageColumns
+    __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
+
+    def __init__(self, key: str | MessageQueue) -> None:
+        self.key = key
+        self.waiting: deque[MessageColumns] = deque()
+        self.count = 0
+        self.size = 0
+        self.since = 0.0
+        self.in_flight = 0
+        self.spread = 1
 
     @property
-    def patient(self) -> bool:
-        """Whether it waits as long as anything is stored."""
-        return self.columns.timeout is None
+    def ordered(self) -> bool:
+        """Whether at most one request may be in flight."""
+        return isinstance(self.key, MessageQueue)
+
+
+class SendLanes:
+    """All lanes of one producer: which messages leave together, and when.
+
+    A lane is ripe when its oldest message has waited ``linger`` seconds or a full batch is there.
+    With ``linger`` 0 it is ripe at once, and the owner calls ``take`` once per turn of the loop.
+
+    Args:
+        linger: seconds for which a message may wait for others.
+        max_batch_messages, max_batch_bytes: bounds of one request.
+    """
+
+    def __init__(self, *, linger: float, max_batch_messages: int, max_batch_bytes: int) -> None:
+        self._linger = linger
+        self._max_batch_messages = max_batch_messages
+        self._max_batch_bytes = max_batch_bytes
+        self._lanes: dict[str | MessageQueue, SendLane] = {}
+        self._busy: dict[str | MessageQueue, SendLane] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any message has not left yet."""
+        return bool(self._busy)
+
+    def add(self, columns: MessageColumns, now: float) -> bool:
+        """Queue sealed messages at ``now`` (monotonic seconds); True when a full batch is ready."""
+        lane = self._busy.get(columns.lane)
+        if lane is None:
+            lane = self._lanes.get(columns.lane)
+            if lane is None:
+                lane = self._lanes[columns.lane] = SendLane(columns.lane)
+            self._busy[columns.lane] = lane
+            lane.since = now
+        lane.spread = columns.spread
+        lane.waiting.append(columns)
+        lane.count += columns.count
+        lane.size += columns.size
+        return self._full(lane) and not (lane.in_flight and lane.ordered)
+
+    def take(self, now: float, *, everything: bool = False) -> list[MessageColumns]:
+        """The requests that may leave now; ``everything`` doesn't wait for linger."""
+        requests: list[MessageColumns] = []
+        for lane in list(self._busy.values()):
+            if lane.ordered:
+                if not lane.in_flight and (everything or self._ripe(lane, now)):
+                    requests.append(self._cut(lane, self._max_batch_messages))
+            elif everything or self._ripe(lane, now):
+                most = min(
+                    self._max_batch_messages,
+                    max(SPREAD_MESSAGES, -(-lane.count // lane.spread)),
+                )
+                while lane.waiting:
+                    requests.append(self._cut(lane, most))
+            if not lane.waiting:
+                del self._busy[lane.key]
+        return requests
+
+    def next_take(self) -> float | None:
+        """When to ``expire`` and ``take`` again if nothing else happens before; None: never."""
+        times = [
+            lane.waiting[0].deadline
+            if lane.ordered and lane.in_flight
+            else lane.since + self._linger
+            for lane in self._busy.values()
+        ]
+        return min(times, default=None)
+
+    def finished(self, request: MessageColumns) -> bool:
+        """A request was acknowledged or given up; True when its lane has more that had to wait."""
+        lane = self._lanes[request.lane]
+        lane.in_flight -= 1
+        if lane.waiting:
+            return lane.ordered
+        if not lane.in_flight:
+            del self._lanes[lane.key]
+        return False
+
+    def expire(self, now: float) -> list[MessageColumns]:
+        """Take out, for good, what waited behind another request until its deadline."""
+        expired: list[MessageColumns] = []
+        for lane in list(self._busy.values()):
+            waiting = lane.waiting
+            while waiting and waiting[0].deadline <= now:
+                columns = waiting.popleft()
+                lane.count -= columns.count
+                lane.size -= columns.size
+                expired.append(columns)
+            if not waiting:
+                del self._busy[lane.key]
+                if not lane.in_flight:
+                    del self._lanes[lane.key]
+        return expired
+
+    def _ripe(self, lane: SendLane, now: float) -> bool:
+        return now >= lane.since + self._linger or self._full(lane)
+
+    def _full(self, lane: SendLane) -> bool:
+        return lane.count >= self._max_batch_messages or lane.size >= self._max_batch_bytes
+
+    def _cut(self, lane: SendLane, most: int) -> MessageColumns:
+        """One request of the lane's first messages, of at most ``most``."""
+        waiting = lane.waiting
+        request = waiting.popleft()
+        if not request.fixed:
+            fitting = max(1, request.fitting(most, self._max_batch_bytes))
+            if fitting < request.count:
+                waiting.appendleft(request)
+                request = request.split(fitting)
+            else:
+                self._fill(request, waiting, most)
+        lane.count -= request.count
+        lane.size -= request.size
+        lane.in_flight += 1
+        return request
+
+    def _fill(self, request: MessageColumns, waiting: deque[MessageColumns], most: int) -> None:
+        while waiting:
+            later = waiting[0]
+            # A flush waits for its own epoch only, so a request has messages of one.
+            if later.fixed or later.epoch != request.epoch:
+                return
+            fitting = later.fitting(most - request.count, self._max_batch_bytes - request.size)
+            if fitting < later.count:
+                if fitting:
+                    request.join(later.split(fitting))
+                return
+            request.join(later)
+            waiting.popleft()
 
 
 class SendBuffer:
@@ -66,8 +207,6 @@ class SendBuffer:
         group: str,
         options: ProducerOptions,
         tasks: Supervisor,
-        take_ids: Callable[[int], list[str]],
-        now_ms: Callable[[], int],
         plain_bytes: int,
     ) -> None:
         """``plain_bytes``: bodies of bytes that are smaller leave as they are."""
@@ -83,10 +222,10 @@ class SendBuffer:
             max_batch_messages=options.max_batch_messages,
             max_batch_bytes=options.max_batch_bytes,
         )
-        self._take_ids = take_ids
-        self._now_ms = now_ms
+        self._take_ids = context.ids.take
+        self._now_ms = context.clock.now_ms
         self._plain_bytes = plain_bytes
-        self.id_bytes = len(ID_NAME) + len(take_ids(1)[0])
+        self.id_bytes = len(ID_NAME) + len(self._take_ids(1)[0])
         self._fixed_bytes = ELEMENT_BYTES + self.id_bytes
         # Copied and bound: looked at for every message.
         self._most = options.max_batch_messages
@@ -99,10 +238,8 @@ class SendBuffer:
         self._open: dict[str | MessageQueue, MessageColumns] = {}
         """Columns that plain messages of this turn of the loop join, by lane."""
         self._routeless: dict[str, list[MessageColumns]] = {}
-        # Ordered by links: taking the first of a dict looks through all that were taken before.
-        self._waiting: OrderedDict[asyncio.Future[None], _Waiter] = OrderedDict()
-        self._stored_at = 0.0
-        self._patience: asyncio.TimerHandle | None = None
+        self._room = RoomQueue(options.timeout, self.time.now, self._take_room, self._give_back)
+        self._waiting = self._room.waiting
         self._turn_scheduled = False
         self._turn_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -149,7 +286,11 @@ class SendBuffer:
                 return None
             lane = bound
         columns = self._open.get(lane) or self._begin(topic, lane)
-        if columns is None or self._waiting or not self._has_room(1, size):
+        if columns is None or self._waiting:
+            return None
+        if self.messages and (
+            self.messages >= self._max_messages or self.bytes + size > self._max_bytes
+        ):
             return None
         self.messages += 1
         self.bytes += size
@@ -164,11 +305,17 @@ class SendBuffer:
             self._end(columns)
         return future
 
-    def _has_room(self, messages: int, size: int) -> bool:
-        """Whether so much may be added. When nothing is in flight, always."""
-        return not self.messages or (
-            self.messages + messages <= self._max_messages and self.bytes + size <= self._max_bytes
-        )
+    def _take_room(self, columns: MessageColumns) -> bool:
+        """Count messages as in flight if there is room; when nothing is in flight, always."""
+        messages, size = self.messages + columns.count, self.bytes + columns.size
+        if self.messages and (messages > self._max_messages or size > self._max_bytes):
+            return False
+        self.messages, self.bytes = messages, size
+        return True
+
+    def _give_back(self, columns: MessageColumns) -> None:
+        self.messages -= columns.count
+        self.bytes -= columns.size
 
     def _queue_of(
         self, topic: str, queue: MessageQueue | None, sharding_key: str | None
@@ -215,15 +362,13 @@ class SendBuffer:
 
     def offer(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
         """Accept prepared messages if there is room now. Raises BufferFull."""
-        if self._waiting or not self._has_room(columns.count, columns.size):
+        if self._waiting or not self._take_room(columns):
             raise BufferFull(
                 f"{self.messages} messages of {self.bytes} bytes are in flight already",
                 topic=columns.topic,
                 group=self._group,
                 hint="await some of them, use `await send(...)`, or raise max_in_flight",
             )
-        self.messages += columns.count
-        self.bytes += columns.size
         return self.accept(columns)
 
     def accept(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
@@ -292,9 +437,7 @@ class SendBuffer:
             BufferFull: there was none in time, or too many wait already.
             SendError: the producer was closed.
         """
-        if not self._waiting and self._has_room(columns.count, columns.size):
-            self.messages += columns.count
-            self.bytes += columns.size
+        if not self._waiting and self._take_room(columns):
             return
         if len(self._waiting) >= WAITING_PER_IN_FLIGHT * self._max_messages:
             raise BufferFull(
@@ -303,85 +446,15 @@ class SendBuffer:
                 group=self._group,
                 hint="use send_many, send fewer at a time, or raise max_in_flight",
             )
-        waiter = _Waiter(self._loop.create_future(), columns)
-        self._waiting[waiter.future] = waiter
         try:
-            await self._granted(waiter)
-        except BaseException as error:
-            self._leave(waiter)
-            if isinstance(error, TimeoutError):
-                raise BufferFull(
-                    f"{self.messages} messages in flight left no room in time",
-                    topic=columns.topic,
-                    group=self._group,
-                    hint="send more slowly, or raise max_in_flight",
-                ) from None
-            raise
-
-    async def _granted(self, waiter: _Waiter) -> None:
-        columns = waiter.columns
-        if waiter.patient:
-            if self._patience is None:
-                self._patience = self._loop.call_later(self._options.timeout, self._end_patience)
-            await waiter.future
-            columns.deadline = self.time.now() + self._options.timeout
-        else:
-            async with asyncio.timeout(columns.deadline - self.time.now()):
-                await waiter.future
-
-    def _leave(self, waiter: _Waiter) -> None:
-        future = waiter.future
-        self._waiting.pop(future, None)
-        if future.done() and not future.cancelled() and future.exception() is None:
-            # There was room for it, and its task was cancelled before it could use that.
-            self._release([waiter.columns])
-        self._admit()
-
-    def _release(self, several: Iterable[MessageColumns]) -> None:
-        for columns in several:
-            self.messages -= columns.count
-            self.bytes -= columns.size
-
-    def _admit(self) -> None:
-        """There may be room: give it to those who wait, in turn."""
-        while self._waiting:
-            waiter = next(iter(self._waiting.values()))
-            columns = waiter.columns
-            if not waiter.future.done():
-                if not self._has_room(columns.count, columns.size):
-                    return
-                self.messages += columns.count
-                self.bytes += columns.size
-                waiter.future.set_result(None)
-            del self._waiting[waiter.future]
-
-    def _end_patience(self) -> None:
-        """End the wait of patient ones whose time is over while nothing was stored."""
-        assert self._patience is not None
-        late = self._loop.time() - self._patience.when()
-        if late > STALL_SECONDS:
-            # The loop stalled: what was acknowledged meanwhile has to be read first.
-            self._patience = self._loop.call_later(late, self._end_patience)
-            return
-        self._patience = None
-        now = self.time.now()
-        stuck_at = self._stored_at + self._options.timeout
-        ends = [
-            (max(waiter.columns.deadline, stuck_at), waiter)
-            for waiter in self._waiting.values()
-            if waiter.patient
-        ]
-        for end, waiter in ends:
-            if end <= now:
-                self._turn_away(waiter, TimeoutError())
-        later = min([end for end, _ in ends if end > now], default=None)
-        if later is not None:
-            self._patience = self._loop.call_later(later - now, self._end_patience)
-
-    def _turn_away(self, waiter: _Waiter, error: Exception) -> None:
-        del self._waiting[waiter.future]
-        if not waiter.future.done():
-            waiter.future.set_exception(error)
+            await self._room.wait(columns)
+        except TimeoutError:
+            raise BufferFull(
+                f"{self.messages} messages in flight left no room in time",
+                topic=columns.topic,
+                group=self._group,
+                hint="send more slowly, or raise max_in_flight",
+            ) from None
 
     # Leaving
 
@@ -431,8 +504,8 @@ class SendBuffer:
 
     def _finished(self, request: MessageColumns, *, stored: bool) -> None:
         if stored and self._waiting:
-            self._stored_at = self.time.now()
-        self._release([request])
+            self._room.stored()
+        self._give_back(request)
         self._unsettled[request.epoch] -= request.count
         more = self._lanes.finished(request)
         self._after_settling()
@@ -441,8 +514,8 @@ class SendBuffer:
 
     def _fail(self, several: Sequence[MessageColumns], error: PocketMQError) -> None:
         """End messages that never left."""
-        self._release(several)
         for columns in several:
+            self._give_back(columns)
             for future in columns.futures:
                 if not future.done():
                     future.set_exception(self._own(error, columns.topic))
@@ -458,7 +531,8 @@ class SendBuffer:
     def _after_settling(self) -> None:
         if self._flushed:
             self._end_flushes()
-        self._admit()
+        if self._waiting:
+            self._room.admit()
 
     # Flushing
 
@@ -483,16 +557,12 @@ class SendBuffer:
 
     def abandon(self) -> None:
         """The producer closes: fail everything that has not left."""
-        for timer in (self._timer, self._patience):
-            if timer is not None:
-                timer.cancel()
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._end_all()
-        for waiter in list(self._waiting.values()):
-            topic = waiter.columns.topic
-            self._turn_away(
-                waiter, SendError("the producer was closed before it could be sent", topic=topic)
-            )
+        why = "the producer was closed before it could be sent"
+        self._room.close(lambda topic: SendError(why, topic=topic))
         left = self._lanes.expire(math.inf)
         if left:
-            self._fail(left, SendError("the producer was closed before it could be sent"))
+            self._fail(left, SendError(why))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from client.producer.queue_selector import FaultTable, RoundRobin
+from client.routes import FaultTable, RoundRobin
 from client.wire.backoff import Backoff
 from client.wire.send_verdict import SendVerdict
 from remoting.blocking import BlockingConnection

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client.producer.prepare import RESERVED
+from client.producer.columns import RESERVED
 from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from client.errors import UsageError
-from client.producer.prepare import check_topic
+from client.producer.columns import check_topic
 from remoting.protocol.message.properties import DELAY
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue

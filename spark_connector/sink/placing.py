@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client.producer.queue_selector import by_sharding_key
+from client.routes import by_sharding_key
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.sink.columns import Rows

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.producer.columns import ELEMENT_BYTES, MessageColumns, SendLanes
+from client.producer.columns import ELEMENT_BYTES, MessageColumns
+from client.producer.send_buffer import SendLanes
 from remoting.protocol.message import batch as batches
 from remoting.protocol.queue import MessageQueue
 

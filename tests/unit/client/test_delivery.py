@@ -21,7 +21,7 @@ from client.errors import (
     remote_error,
 )
 from client.producer.columns import MessageColumns
-from client.producer.delivery import Delivery, SendVerdict
+from client.producer.sender import Delivery, SendVerdict
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from client.producer.columns import ELEMENT_BYTES, MessageColumns, SendLanes
+from client.producer.columns import ELEMENT_BYTES, MessageColumns
+from client.producer.send_buffer import SendLanes
 from remoting.protocol.queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.producer.delivery import OwnTime
+from client.producer.sender import OwnTime
 from remoting.clock import ManualClock
 
 

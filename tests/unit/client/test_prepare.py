@@ -12,8 +12,7 @@ from client import serde
 from client.config import ProducerOptions
 from client.errors import UsageError
 from client.message import Message
-from client.producer.columns import MessageColumns
-from client.producer.prepare import Preparer
+from client.producer.columns import MessageColumns, Preparer
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message import compression, properties

@@ -13,9 +13,8 @@ from typing import Any
 
 from client.errors import NoNameServer, remote_error
 from client.heartbeat import GROUP_REQUESTS, Heartbeats, Members, group_of
-from client.producer.queue_selector import FaultTable
 from client.remote import Remote
-from client.routes import Route, RouteTable
+from client.routes import FaultTable, Route, RouteTable
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import ResponseCode, SerializeType
 from remoting.protocol.command import Command
