@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import StoreContext
 from broker.store.dispatch import EntryDispatcher, Waiting, takes_queue_offset
 from broker.store.queue_table import QueueTable
-from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus, StoreStats
-from remoting.clock import Clock
+from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message.record import (
@@ -54,22 +52,19 @@ class Appender:
 
     def __init__(
         self,
+        context: StoreContext,
         log: CommitLog,
         dispatcher: EntryDispatcher,
-        disk: DiskState,
-        stats: StoreStats,
         next_ms: Callable[[], int],
-        *,
-        sync: bool,
     ) -> None:
         """``next_ms`` gives the store time of the next records."""
         self._log = log
         self._longest_record = log.longest_record
         self._dispatcher = dispatcher
-        self._disk = disk
-        self._stats = stats
+        self._disk = context.disk
+        self._stats = context.stats
         self._next_ms = next_ms
-        self.syncs = sync
+        self.syncs = context.config.flush_disk_type == "SYNC_FLUSH"
 
     def takes(self, size: int) -> bool:
         """Whether records of ``size`` bytes in all may be stored one behind the other."""
@@ -147,22 +142,20 @@ class MessageWriter:
 
     def __init__(
         self,
+        context: StoreContext,
         log: CommitLog,
         queues: QueueTable,
         dispatcher: EntryDispatcher,
-        disk: DiskState,
-        config: StoreConfig,
-        clock: Clock,
-        stats: StoreStats,
         *,
         last_store_ms: int,
     ) -> None:
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
-        self._disk = disk
-        self._now_ms = clock.now_ms
-        self._stats = stats
+        config = context.config
+        self._disk = context.disk
+        self._now_ms = context.clock.now_ms
+        self._stats = context.stats
         self._max_body = config.max_message_size
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._sync = config.flush_disk_type == "SYNC_FLUSH"

@@ -98,12 +98,8 @@ class StorePaths:
     abort: Path
     """Exists while the store is open; found at a start, it means that there was a crash."""
     lock: Path
-    clean_stop: Path
-    """What a clean stop left for the next start; see ``clean_stop``. RocketMQ has none."""
-    index_note: Path
-    """How far a clean stop had indexed the log; see ``index.builder``. RocketMQ has none."""
-    safe_point: Path
-    """From where on a start after a crash looks; see ``safe_point``. RocketMQ has none."""
+    own_checkpoint: Path
+    """What this broker knows beyond RocketMQ's checkpoint; see ``checkpoint``."""
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
@@ -117,7 +113,5 @@ class StorePaths:
             checkpoint=root / "checkpoint",
             abort=root / "abort",
             lock=root / "lock",
-            clean_stop=root / "pocketmq-clean-stop",
-            index_note=root / "pocketmq-index",
-            safe_point=root / "pocketmq-safe-point",
+            own_checkpoint=root / "pocketmq-checkpoint",
         )

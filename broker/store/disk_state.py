@@ -1,4 +1,4 @@
-"""Whether the disk takes what the store writes.
+"""Whether the disk takes what the store writes, and the threads that write to it.
 
 A disk that refuses to allocate makes the store read-only; it heals as soon as an allocation
 succeeds again, which is tried once a second. So does one that is fuller than it may be, until there
@@ -9,14 +9,17 @@ dropped the pages it could not write, and a second sync that succeeds would prov
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from broker.store.config import StoreConfig, StorePaths
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, is_no_space
+from broker.store.results import StoreStats
 from remoting.clock import Clock
 
 _log = structlog.get_logger("store")
@@ -140,3 +143,74 @@ class DiskState:
             f"can't write {path} ({error.strerror or error}; {free}), so the store is read-only:"
             " once the cause is gone it goes on by itself"
         )
+
+
+class StoreThread:
+    """A stoppable thread; an uncaught error marks the store as failed.
+
+    Attributes:
+        wake: set to have the thread look at once; it clears it.
+        stopping: set to have the thread end.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        disk: DiskState,
+        limits: StoreLimits,
+        *,
+        wake: threading.Event | None = None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A thread.
+
+        Args:
+            name: for the log.
+            work: returns soon after ``stopping`` and ``wake`` have been set.
+            disk: is told of an uncaught error.
+            limits: bound how long the end of the thread is waited for.
+            wake: another owner's, to be woken by it.
+            on_death: called in the thread after an uncaught error.
+        """
+        self._name = name
+        self._work = work
+        self._disk = disk
+        self._close_seconds = limits.close_seconds
+        self._on_death = on_death
+        self._thread: threading.Thread | None = None
+        self.wake = threading.Event() if wake is None else wake
+        self.stopping = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """End the thread; False when it sits in a call of the disk that does not end."""
+        self.stopping.set()
+        self.wake.set()
+        if self._thread is None:
+            return True
+        self._thread.join(self._close_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - reported to all who put
+            self._disk.thread_died(self._name, error)
+            self._on_death()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContext:
+    """What every part of an open store works with."""
+
+    config: StoreConfig
+    paths: StorePaths
+    files: Files
+    clock: Clock
+    disk: DiskState
+    stats: StoreStats

@@ -17,10 +17,9 @@ from typing import TypeVar
 
 import structlog
 
-from broker.store import clean_stop
 from broker.store.append import Appender
 from broker.store.config import StoreConfig, StorePaths
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import DiskState, StoreContext
 from broker.store.dispatch import EntryDispatcher, OnArrival
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import (
@@ -108,16 +107,10 @@ class MessageStore:
         opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
         self.recovery = opened.report
         self._disk = DiskState(self._files, self._clock, self.config.limits)
-        self._parts = build_engine(
-            opened,
-            config=self.config,
-            paths=self.paths,
-            files=self._files,
-            clock=self._clock,
-            disk=self._disk,
-            dispatcher=self._dispatcher,
-            stats=self.stats,
+        context = StoreContext(
+            self.config, self.paths, self._files, self._clock, self._disk, self.stats
         )
+        self._parts = build_engine(opened, context, self._dispatcher)
         return opened.report
 
     def give_up_opening(self) -> None:
@@ -154,10 +147,19 @@ class MessageStore:
         ended = [worker.stop() for worker in workers]
         try:
             if all(ended) and self.flush():
-                parts.index.finish()
-                parts.syncer.queues.write_checkpoint()
+                indexed = parts.index.finish()
+                parts.syncer.queues.write_times()
                 parts.log.remove_prepared()
-                self._write_shutdown_marker(parts)
+                # Best effort: it lets the next start skip recovery.
+                with contextlib.suppress(OSError):
+                    parts.checkpoint.finish(
+                        parts.log,
+                        parts.queues,
+                        tail=parts.syncer.log.tail,
+                        last_store_ms=parts.writer.last_store_ms,
+                        index=indexed,
+                    )
+                # Last, and only then: without it the next start believes all of the above.
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:
@@ -170,21 +172,6 @@ class MessageStore:
             parts.log.close()
             parts.queues.close()
             parts.lock.release()
-
-    def _write_shutdown_marker(self, parts: Engine) -> None:
-        """Write the marker that lets the next start skip recovery. Best effort."""
-        if len(self._dispatcher):
-            return
-        with contextlib.suppress(OSError):
-            clean_stop.write(
-                self._files,
-                self.paths,
-                self.config,
-                parts.log,
-                parts.queues,
-                log_tail=parts.syncer.log.tail,
-                last_store_ms=parts.writer.last_store_ms,
-            )
 
     def _opened(self) -> Engine:
         if self._parts is None:
@@ -476,7 +463,7 @@ class MessageStore:
             parts.syncer.queues.forget(topic)
         except OSError as error:
             raise StoreError(
-                f"topic {topic} can't be deleted, for {self.paths.safe_point} can't be written"
+                f"topic {topic} can't be deleted, for {self.paths.own_checkpoint} can't be written"
                 f" ({error.strerror or error}): check the disk, then delete it again"
             ) from error
         return parts.queues.remove_topic(topic)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from broker.store import clean_stop
 from broker.store.append import Appender, MessageWriter
+from broker.store.checkpoint import StoreCheckpoint
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import QueueSpace
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import StoreContext
 from broker.store.dispatch import EntryDispatcher
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import open_maps
@@ -25,13 +25,10 @@ from broker.store.reader import StoreReader
 from broker.store.record_validator import RecordValidator
 from broker.store.recovery import Recovery
 from broker.store.restore import Restorer
-from broker.store.results import RecoveryReport, StoreError, StoreStats
+from broker.store.results import RecoveryReport, StoreError
 from broker.store.retention import Retention
-from broker.store.safe_point import Marker, SafePointFile
 from broker.store.sync import LogSync, QueueSync, Syncer
 from remoting.clock import Clock
-from remoting.protocol.disk.files import Checkpoint
-from remoting.protocol.errors import RecordError
 
 LOCK_TEXT = b"lock"
 _FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
@@ -44,10 +41,9 @@ class RecoveredStore:
     lock: Lock
     log: CommitLog
     queues: QueueTable
-    checkpoint: Checkpoint
+    checkpoint: StoreCheckpoint
     last_store_ms: int
     synced: int
-    safe: SafePointFile
     report: RecoveryReport
 
 
@@ -99,38 +95,19 @@ def _recover(
         writes_all=config.flush_disk_type == "SYNC_FLUSH",
     )
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
-    checkpoint = _read_checkpoint(paths, files)
-    safe = SafePointFile(files, paths, config)
-    recovery = Recovery(
-        log,
-        mapped,
-        queues,
-        checkpoint,
-        safe.read(),
-        config,
-        progress,
-    )
-    clean = files.size(paths.abort) is None
-    stop = None
-    if clean and mapped:
-        stop = clean_stop.read(files, paths, config, [file.start for file in mapped])
-    report = recovery.run(clean=clean, stop=stop)
-    # Only now: a start that was refused leaves the store as it was.
-    safe.begin(log, synced=recovery.synced, believed=recovery.believes_safe_point)
-    files.remove(paths.clean_stop)
+    checkpoint = StoreCheckpoint(files, paths, config)
+    checkpoint.read()
+    recovery = Recovery(log, mapped, queues, checkpoint, config, progress)
+    report = recovery.run(clean=files.size(paths.abort) is None)
+    # Only now: a start that was refused leaves the store as it was. Before the ``abort`` file, so
+    # that nothing of a clean stop is left once messages may come.
+    checkpoint.begin(log, synced=recovery.synced, believed=recovery.believes_safe_point)
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
     return RecoveredStore(
-        lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, safe, report
+        lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, report
     )
-
-
-def _read_checkpoint(paths: StorePaths, files: Files) -> Checkpoint:
-    try:
-        return Checkpoint.decode(files.read(paths.checkpoint) or b"")
-    except RecordError:
-        return Checkpoint()
 
 
 def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
@@ -150,6 +127,7 @@ class Engine:
     lock: Lock
     log: CommitLog
     queues: QueueTable
+    checkpoint: StoreCheckpoint
     writer: MessageWriter
     appender: Appender
     reader: StoreReader
@@ -161,59 +139,32 @@ class Engine:
 
 
 def build_engine(
-    opened: RecoveredStore,
-    *,
-    config: StoreConfig,
-    paths: StorePaths,
-    files: Files,
-    clock: Clock,
-    disk: DiskState,
-    dispatcher: EntryDispatcher,
-    stats: StoreStats,
+    opened: RecoveredStore, context: StoreContext, dispatcher: EntryDispatcher
 ) -> Engine:
     """Join what opening a store found with what works on it."""
-    log, queues = opened.log, opened.queues
+    log, queues, checkpoint = opened.log, opened.queues, opened.checkpoint
+    config, paths, files, clock = context.config, context.paths, context.files, context.clock
+    disk, stats = context.disk, context.stats
     waits = config.flush_disk_type == "SYNC_FLUSH"
-    writer = MessageWriter(
-        log, queues, dispatcher, disk, config, clock, stats, last_store_ms=opened.last_store_ms
-    )
-    log_sync = LogSync(
-        log,
-        disk,
-        config,
-        clock,
-        stats,
-        synced=opened.synced,
-        store_ms=lambda: writer.last_store_ms,
-    )
+    writer = MessageWriter(context, log, queues, dispatcher, last_store_ms=opened.last_store_ms)
+    log_sync = LogSync(context, log, synced=opened.synced, store_ms=lambda: writer.last_store_ms)
+    clean = opened.report.clean
     index = MessageIndex(
+        context,
         log,
-        files,
-        disk,
-        clock,
-        paths,
-        config,
-        safe_ms=None if opened.report.clean else opened.checkpoint.index_ms,
+        note=checkpoint.index_note() if clean else None,
+        safe_ms=None if clean else checkpoint.times.index_ms,
         # Readers must not see what a crash could take back.
         visible_end=lambda: log_sync.flushed if waits else log.end,
     )
     queue_sync = QueueSync(
+        context,
         queues,
         log_sync,
-        files,
-        paths,
-        opened.checkpoint,
-        config,
-        clock,
-        stats,
-        # While messages wait for the disk, their queues lag behind the log.
-        dispatched_ms=lambda: (
-            log_sync.flushed_store_ms if len(dispatcher) else writer.last_store_ms
-        ),
+        dispatcher,
+        checkpoint,
+        store_ms=lambda: writer.last_store_ms,
         index_ms=index.safe_until_ms,
-        safe=opened.safe,
-        marker=Marker(log, queues, dispatcher.first_waiting),
-        named=lambda queue: opened.report.quick or opened.safe.number_of(queue) > 0,
     )
     retention = Retention(
         log,
@@ -223,7 +174,7 @@ def build_engine(
         config,
         clock,
         directories=(paths.commit_log, paths.consume_queues),
-        safe_end=opened.safe.safe_end,
+        safe_end=lambda: checkpoint.safe_end,
     )
     retention.follow(index.drop_before)
     page_cache = PageCacheTracker(clock.monotonic, config.limits)
@@ -234,19 +185,13 @@ def build_engine(
         lock=opened.lock,
         log=log,
         queues=queues,
+        checkpoint=checkpoint,
         writer=writer,
-        appender=Appender(
-            log,
-            dispatcher,
-            disk,
-            stats,
-            writer.next_store_ms,
-            sync=waits,
-        ),
+        appender=Appender(context, log, dispatcher, writer.next_store_ms),
         reader=reader,
         cold_reads=ColdReads(reader, restorer, page_cache, stats, config.limits),
-        syncer=Syncer(log_sync, queue_sync, dispatcher, disk, config, paths, stats),
-        preallocator=Preallocator(log, files, disk, config.limits),
+        syncer=Syncer(context, log_sync, queue_sync, dispatcher),
+        preallocator=Preallocator(context, log),
         index=index,
         retention=retention,
     )

@@ -10,22 +10,21 @@ is nearly full nothing is allocated ahead.
 from __future__ import annotations
 
 from broker.store.commit_log import CommitLog
-from broker.store.disk_state import DiskState
-from broker.store.limits import StoreLimits
+from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.mapped_file import MappedFile
-from broker.store.os_files import Files
-from broker.store.sync import StoreThread
 
 
 class Preallocator:
     """The thread that allocates."""
 
-    def __init__(self, log: CommitLog, files: Files, disk: DiskState, limits: StoreLimits) -> None:
+    def __init__(self, context: StoreContext, log: CommitLog) -> None:
         self._log = log
-        self._files = files
-        self._disk = disk
-        self._limits = limits
-        self._worker = StoreThread("store-preallocate", self._run, disk, limits, wake=log.wanted)
+        self._files = context.files
+        self._disk = context.disk
+        self._limits = context.config.limits
+        self._worker = StoreThread(
+            "store-preallocate", self._run, context.disk, self._limits, wake=log.wanted
+        )
 
     def start(self) -> None:
         """Start the thread."""

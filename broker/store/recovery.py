@@ -3,9 +3,9 @@
 There are four ways, the shortest first:
 
 ========================  ========================================================================
-a clean stop's word       only the log's last records are looked at (``clean_stop``)
+our clean stop            only the log's last records are looked at (``checkpoint``)
 a safe point              the log is walked from there, and the queues get what they lack of it
-                          (``safe_point``)
+                          (``checkpoint``)
 a clean stop of others    the last three files are walked, and records that no queue has heard of
                           are dispatched (cf. CommitLog.recoverNormally)
 a crash of others         the log is walked from the file that the checkpoint's times tell (cf.
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NoReturn
 
-from broker.store.clean_stop import CleanStop
+from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
@@ -37,9 +37,7 @@ from broker.store.queue_table import QueueTable
 from broker.store.redispatch import find_stretch
 from broker.store.replay import QueueLacksEntries, Replay
 from broker.store.results import RecoveryReport
-from broker.store.safe_point import SafePoint
 from remoting.protocol import core
-from remoting.protocol.disk.files import Checkpoint
 
 
 class Recovery:
@@ -50,10 +48,7 @@ class Recovery:
         mapped: the commit-log files on the disk.
         queues: not loaded yet.
         checkpoint: what the last run had synced.
-        safe: where the last run was safe, if it told.
-        delay_levels_ms: of ``messageDelayLevel``.
-        check_crc: compare the CRC of bodies.
-        sync: bring what is found to the disk at once, for readers may see nothing else.
+        config: of the store.
         progress: tells whether to go on.
 
     Attributes:
@@ -66,21 +61,21 @@ class Recovery:
         log: CommitLog,
         mapped: list[MappedFile],
         queues: QueueTable,
-        checkpoint: Checkpoint,
-        safe: SafePoint | None,
+        checkpoint: StoreCheckpoint,
         config: StoreConfig,
         progress: OpeningProgress,
     ) -> None:
         self._log = log
         self._mapped = mapped
         self._queues = queues
+        self._checkpoint = checkpoint
+        self._safe = checkpoint.safe
         self._config = config
         self._delay_levels_ms = config.delay_levels_ms
         self._check_crc = config.check_crc_on_recover
+        # Readers see nothing but what is on the disk: it is brought there at once.
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._progress = progress
-        self._checkpoint = checkpoint
-        self._safe = safe
         self._is_safe = True
         self._walk = self._new_walk()
         self._report = RecoveryReport()
@@ -94,7 +89,7 @@ class Recovery:
             self._mapped,
             limits=self._config.limits,
             check_crc=self._check_crc,
-            synced_ms=self._checkpoint.physic_ms,
+            synced_ms=self._checkpoint.times.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
             progress=self._progress,
             together=self._look_together,
@@ -107,7 +102,7 @@ class Recovery:
         return functools.partial(
             find_stretch,
             levels_ms=self._delay_levels_ms,
-            synced_ms=self._checkpoint.physic_ms,
+            synced_ms=self._checkpoint.times.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
         )
 
@@ -116,12 +111,11 @@ class Recovery:
         """Whether what was said to be safe is there."""
         return self._safe is not None and self._is_safe and self._safe.end <= self._walk.end
 
-    def run(self, *, clean: bool, stop: CleanStop | None) -> RecoveryReport:
+    def run(self, *, clean: bool) -> RecoveryReport:
         """Load log and queues; what was found and done.
 
         Args:
             clean: the store was closed properly.
-            stop: what that left, if it can be believed.
 
         Raises:
             StoreError: a file does not fit the configuration.
@@ -132,7 +126,7 @@ class Recovery:
         if not self._mapped:
             # Entries of messages that are gone would take the place of new ones.
             self._queues.destroy()
-        elif stop is not None and self._take_over(stop):
+        elif clean and self._from_clean_stop():
             self._report.quick = True
         else:
             self._queues.load(self._progress)
@@ -146,7 +140,7 @@ class Recovery:
             elif self._safe is None and clean:
                 self._after_clean_stop()
             elif self._safe is None and (
-                first := begins_by(self._mapped, self._checkpoint, self._config.limits)
+                first := begins_by(self._mapped, self._checkpoint.times, self._config.limits)
             ):
                 self._from_file(first)
             else:
@@ -155,8 +149,11 @@ class Recovery:
             self._report.note(str(error))
             self._whole()
 
-    def _take_over(self, stop: CleanStop) -> bool:
-        """Go on from a clean stop, if the log ends where it says."""
+    def _from_clean_stop(self) -> bool:
+        """Go on from our clean stop, if there was one and the log ends there."""
+        stop = self._checkpoint.clean_stop([file.start for file in self._mapped])
+        if stop is None:
+            return False
         index, position = divmod(stop.log_tail - self._mapped[0].start, self._mapped[0].size)
         if not 0 <= index < len(self._mapped):
             return False

@@ -31,7 +31,7 @@ import structlog
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import DiskState, StoreThread
 from broker.store.limits import MAX_RECORD_BYTES
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
@@ -44,7 +44,6 @@ from broker.store.retention_policy import (
     RetentionPlan,
     decide,
 )
-from broker.store.sync import StoreThread
 from remoting.clock import Clock
 from remoting.protocol.message.record import BORN_HOST_V6, FoundRecord, examine
 

@@ -8,7 +8,7 @@ that is group commit. Before and after a sync of the log, in this order:
 
 1.  the safe point is marked, if one is due (``Syncer._sync_log``);
 2.  the log is synced (``LogSync.sync``);
-3.  the queues' thread makes the marked point safe (``Syncer._log_synced``);
+3.  the queues' thread makes the marked point safe (``QueueSync.turn``);
 4.  on the loop's thread, entries of messages become visible, and whoever waits for them is told
     (``Syncer._show``).
 
@@ -22,82 +22,28 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum, auto
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
+from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.dispatch import EntryDispatcher
-from broker.store.limits import PAGE_BYTES, StoreLimits
-from broker.store.os_files import Files, is_no_space
+from broker.store.limits import PAGE_BYTES
+from broker.store.os_files import is_no_space
 from broker.store.queue_table import QueueTable
 from broker.store.results import StoreStats
-from broker.store.safe_point import Mark, Marker, SafePointFile, point_of
-from remoting.clock import Clock
-from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
+from remoting.protocol.disk.files import ENTRY_BYTES
+
+_HEAD_BYTES: Final = 64
+"""Of the record at a safe point's ``tail``: its sizes, place, CRC, and when it was born and stored.
+"""
+
+_ASKED_FOR_THEIR_LAST: Final = 64
+"""Queues whose last message may be the tail; from there to the end the log is walked once more."""
 
 Callback = Callable[[bool], None]
-
-
-class StoreThread:
-    """A stoppable thread; an uncaught error marks the store as failed.
-
-    Attributes:
-        wake: set to have the thread look at once; it clears it.
-        stopping: set to have the thread end.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        work: Callable[[], None],
-        disk: DiskState,
-        limits: StoreLimits,
-        *,
-        wake: threading.Event | None = None,
-        on_death: Callable[[], None] = lambda: None,
-    ) -> None:
-        """A thread.
-
-        Args:
-            name: for the log.
-            work: returns soon after ``stopping`` and ``wake`` have been set.
-            disk: is told of an uncaught error.
-            limits: bound how long the end of the thread is waited for.
-            wake: another owner's, to be woken by it.
-            on_death: called in the thread after an uncaught error.
-        """
-        self._name = name
-        self._work = work
-        self._disk = disk
-        self._close_seconds = limits.close_seconds
-        self._on_death = on_death
-        self._thread: threading.Thread | None = None
-        self.wake = threading.Event() if wake is None else wake
-        self.stopping = threading.Event()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> bool:
-        """End the thread; False when it sits in a call of the disk that does not end."""
-        self.stopping.set()
-        self.wake.set()
-        if self._thread is None:
-            return True
-        self._thread.join(self._close_seconds)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except Exception as error:  # noqa: BLE001 - reported to all who put
-            self._disk.thread_died(self._name, error)
-            self._on_death()
 
 
 class LogSync:
@@ -107,41 +53,31 @@ class LogSync:
     nothing is stored any more: see ``disk_state``.
 
     Attributes:
+        log: the commit log.
         flushed: physical offset up to which the log is on the disk.
         tail: physical offset from which on it was brought there last; a record begins there.
         flushed_store_ms: store time up to which its messages are.
     """
 
     def __init__(
-        self,
-        log: CommitLog,
-        disk: DiskState,
-        config: StoreConfig,
-        clock: Clock,
-        stats: StoreStats,
-        *,
-        synced: int,
-        store_ms: Callable[[], int],
+        self, context: StoreContext, log: CommitLog, *, synced: int, store_ms: Callable[[], int]
     ) -> None:
         """Syncs a log.
 
         Args:
+            context: of the store.
             log: just opened.
-            disk: its state.
-            config: of the store.
-            clock: for intervals.
-            stats: to count in.
             synced: physical offset up to which the log is on the disk.
             store_ms: returns the store time of the last record.
         """
-        self._log = log
-        self._disk = disk
-        self._config = config
-        self._clock = clock
-        self._stats = stats
+        self.log = log
+        self._disk = context.disk
+        self._config = context.config
+        self._clock = context.clock
+        self._stats = context.stats
         self._store_ms = store_ms
         self._syncing = threading.Lock()
-        self._flushed_at = clock.monotonic()
+        self._flushed_at = context.clock.monotonic()
         self._found_end = log.end
         self.flushed = synced
         self.tail = log.opened_tail
@@ -155,7 +91,7 @@ class LogSync:
                 return False
             # In this order: what was stored up to this time lies before that end.
             store_ms = self._store_ms()
-            end = self._log.end
+            end = self.log.end
             if end > self.flushed:
                 if not self._sync_files(end):
                     return False
@@ -167,7 +103,7 @@ class LogSync:
             return True
 
     def _sync_files(self, end: int) -> bool:
-        for file in self._log.files_between(self.flushed, end):
+        for file in self.log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
             try:
                 # What a start found behind the last sync may be in the page cache alone, marked
@@ -189,7 +125,7 @@ class LogSync:
 
     def is_due(self) -> bool:
         """Whether the interval sync has enough to do, or has waited long enough."""
-        dirty = self._log.end - self.flushed
+        dirty = self.log.end - self.flushed
         if dirty <= 0:
             return False
         thorough = self._config.flush_commit_log_thorough_interval_ms / 1000
@@ -286,117 +222,115 @@ class GroupCommit:
             waiter.callback(False)
 
 
-class Wish(Enum):
-    """What a turn of the queues leaves to be done."""
+class Mark(NamedTuple):
+    """A moment of the store, to become a safe point when the disk has all that was there.
 
-    NOTHING = auto()
-    MARK = auto()
-    """A mark is due; only the thread that appends may take it."""
-    LOG_SYNC = auto()
-    """A mark waits until the disk has the log up to there."""
+    Attributes:
+        deletions: of topics, until then.
+    """
+
+    tail: int
+    head: str
+    end: int
+    numbers: dict[ConsumeQueue, int]
+    deletions: int
 
 
 class QueueSync:
-    """How far the consume queues are on the disk; writes the checkpoint and the safe point.
+    """How far the consume queues are on the disk; writes both checkpoints.
 
     A safe point takes two steps: first the loop's thread takes a mark; when the disk has the log up
     to there it gets the queues. A log that grows fast is marked just before each of its syncs, so
     that a start after a crash walks over little more than what the disk did not have. When a sync
     of a queue has failed, nobody knows what of it is on the disk: the last safe point stays, and so
     does the ``abort`` file, so that the next start rebuilds what came later.
-
-    Attributes:
-        safe: the safe point.
     """
 
     def __init__(
         self,
+        context: StoreContext,
         queues: QueueTable,
         log_sync: LogSync,
-        files: Files,
-        paths: StorePaths,
-        checkpoint: Checkpoint,
-        config: StoreConfig,
-        clock: Clock,
-        stats: StoreStats,
+        dispatcher: EntryDispatcher,
+        checkpoint: StoreCheckpoint,
         *,
-        dispatched_ms: Callable[[], int],
+        store_ms: Callable[[], int],
         index_ms: Callable[[], int | None],
-        safe: SafePointFile,
-        marker: Marker,
-        named: Callable[[ConsumeQueue], bool],
     ) -> None:
         """Syncs queues.
 
         Args:
+            context: of the store.
             queues: to be synced.
             log_sync: of the log they are about.
-            files: the disk.
-            paths: of the store.
-            checkpoint: as it was when the store was opened.
-            config: of the store.
-            clock: for intervals.
-            stats: to count in.
-            dispatched_ms: returns the store time of the last message that has its entry.
+            dispatcher: has the messages that have no entry yet.
+            checkpoint: of the store.
+            store_ms: returns the store time of the last record.
             index_ms: returns the time up to which the index is on the disk; None: unknown.
-            safe: the file of the safe point.
-            marker: takes marks.
-            named: whether a queue that was there at the start is known to have its directory on
-                the disk.
         """
+        self._context = context
+        self._config = context.config
+        self._now = context.clock.monotonic
         self._queues = queues
+        self._log = log_sync.log
         self._log_sync = log_sync
-        self._files = files
-        self._paths = paths
+        self._dispatcher = dispatcher
         self._checkpoint = checkpoint
-        self._written: Checkpoint | None = None
-        self._config = config
-        self._clock = clock
-        self._stats = stats
-        self._dispatched_ms = dispatched_ms
+        self._times = checkpoint.times
+        self._store_ms = store_ms
         self._index_ms = index_ms
-        self._marker = marker
         self._mark: Mark | None = None
-        self._named = {queue for queue in queues.all() if queue.opened_offset and named(queue)}
+        self._tail = self._log.opened_tail
+        self._numbers: dict[ConsumeQueue, int] = {}
+        self._deletions = 0
+        self._named = {q for q in queues.all() if q.opened_offset and checkpoint.has_name(q)}
         self._guard = threading.Lock()
         self._failed: OSError | None = None
-        self._thorough_at = self._next_at = clock.monotonic()
-        self.safe = safe
+        self._thorough_at = self._next_at = self._now()
 
-    def turn(self) -> Wish:
-        """Do what there is to do once in an interval, in any thread, one at a time."""
-        mark = self._mark
-        wish = Wish.NOTHING
-        try:
-            if mark is not None and self._log_sync.flushed >= mark.end:
-                self._mark = None
-                self._make_safe(mark)
-            else:
-                self.sync(thorough=False)
-                if mark is not None:
-                    wish = Wish.LOG_SYNC
-                elif self.is_due():
-                    wish = Wish.MARK
-            self.write_checkpoint()
-        except OSError:
-            # Queues are derived: the next start finds out what they lack. Only the log's
-            # syncs decide over what is acknowledged.
-            self._stats.queue_sync_failures += 1
-        return wish
-
-    def is_due(self) -> bool:
-        """Whether a new safe point is worth its syncs."""
-        now = self._clock.monotonic()
-        safe_end = 0 if self.safe.point is None else self.safe.point.end
-        grown = self._marker.log_end - safe_end
-        if now < self._next_at or not grown:
-            return False
-        pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
-        return grown >= self._config.limits.safe_point_bytes or now - self._thorough_at >= pause
+    # --- the thread that appends
 
     def take_mark(self) -> None:
-        """Mark what the store comes to now; only the thread that appends may do so."""
-        self._mark = self._marker.take()
+        """Mark the present state of the store."""
+        end = min(self._log.end, self._dispatcher.first_waiting())
+        numbers = {queue: queue.max_offset for queue in self._queues.all()}
+        grown = (queue for queue, number in numbers.items() if number > self._numbers.get(queue, 0))
+        for queue in islice(grown, _ASKED_FOR_THEIR_LAST):
+            entry = queue.entry(queue.max_offset - 1)
+            if entry is not None and self._tail < entry[0] < end:
+                self._tail = entry[0]
+        self._numbers = numbers
+        head = b""
+        file = self._log.file_at(self._tail)
+        if file is not None and self._tail < end:
+            head_end = min(self._tail + _HEAD_BYTES, end, file.start + file.size)
+            head = bytes(self._log.slice(self._tail, head_end - self._tail) or b"")
+        self._mark = Mark(self._tail, head.hex(), end, numbers, self._deletions)
+
+    def make_safe(self) -> None:
+        """Make everything safe; the log is on the disk.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self.take_mark()
+        self._make_safe()
+        self.write_times()
+
+    def forget(self, topic: str) -> None:
+        """A topic is about to be deleted. Raises ``OSError``."""
+        with self._guard:
+            # With a mark that was taken before, its queues would look like lost ones.
+            self._deletions += 1
+            self._mark = None
+            self._checkpoint.forget(topic)
+
+    # --- any thread, one at a time
+
+    @property
+    def has_mark(self) -> bool:
+        """Whether a mark waits until the disk has the log up to there."""
+        return self._mark is not None
 
     @property
     def may_become_safe(self) -> bool:
@@ -404,46 +338,55 @@ class QueueSync:
         mark = self._mark
         return mark is not None and self._log_sync.flushed >= mark.end
 
-    def _make_safe(self, mark: Mark) -> None:
+    def is_due(self) -> bool:
+        """Whether a new safe point is worth its syncs."""
+        now = self._now()
+        grown = self._log.end - self._checkpoint.safe_end
+        if now < self._next_at or not grown:
+            return False
+        pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
+        return grown >= self._config.limits.safe_point_bytes or now - self._thorough_at >= pause
+
+    def turn(self) -> None:
+        """Sync queues that have much to sync, or all for a safe point. Raises ``OSError``."""
+        if self.may_become_safe:
+            self._make_safe()
+        else:
+            self._sync(thorough=False)
+        self.write_times()
+
+    def _make_safe(self) -> None:
+        mark, self._mark = self._mark, None
         queues = self._queues.all()
-        pause = self._config.limits.safe_point_queue_seconds * sum(
-            map(bool, map(_dirty_bytes, queues))
-        )
-        pause += self._config.limits.mark_queue_seconds * len(queues)
-        self.sync(thorough=True)
-        point = point_of(mark, self._log_sync.flushed)
+        limits = self._config.limits
+        pause = limits.safe_point_queue_seconds * sum(map(bool, map(_dirty_bytes, queues)))
+        pause += limits.mark_queue_seconds * len(queues)
+        self._sync(thorough=True)
         with self._guard:
-            # A topic that was deleted meanwhile would look like one that was lost.
-            if mark.generation == self._marker.generation and point != self.safe.point:
-                try:
-                    self.safe.write(point)
-                except OSError:
-                    # What the last one says is still true.
-                    self._stats.queue_sync_failures += 1
-        self._next_at = self._clock.monotonic() + pause
+            if mark is not None and mark.deletions == self._deletions:
+                self._write_point(mark)
+        self._next_at = self._now() + pause
 
-    def make_safe(self) -> None:
-        """Make everything safe, in the thread that appends; the log is on the disk.
+    def _write_point(self, mark: Mark) -> None:
+        numbers: Numbers = {}
+        for queue, number in mark.numbers.items():
+            numbers.setdefault(queue.topic, {})[queue.queue_id] = number
+        point = SafePoint(mark.tail, mark.head, mark.end, self._log_sync.flushed, numbers)
+        if point != self._checkpoint.safe:
+            try:
+                self._checkpoint.write(point)
+            except OSError:
+                # The last safe point is still true.
+                self._context.stats.queue_sync_failures += 1
 
-        Raises:
-            OSError: the disk refuses.
-        """
-        self._mark = None
-        self._make_safe(self._marker.take())
-
-    def forget(self, topic: str) -> None:
-        """A topic is about to be deleted, in the thread that appends. Raises ``OSError``."""
-        with self._guard:
-            self._marker.generation += 1
-            self._mark = None
-            self.safe.forget(topic)
-
-    def sync(self, *, thorough: bool) -> None:
+    def _sync(self, *, thorough: bool) -> None:
         """Bring the queues to the disk, all or those with much to bring. Raises ``OSError``."""
         if self._failed is not None:
             raise self._failed
-        # Read before the queues: their entries are at least as new.
-        dispatched_ms = self._dispatched_ms()
+        # Read before the queues: their entries are at least as new. While messages wait for the
+        # disk, their queues lag behind the log.
+        waits = len(self._dispatcher)
+        dispatched_ms = self._log_sync.flushed_store_ms if waits else self._store_ms()
         least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_BYTES
         queues = self._queues.all()
         try:
@@ -455,8 +398,8 @@ class QueueSync:
             raise
         if thorough:
             self._sync_names(queues)
-            self._thorough_at = self._clock.monotonic()
-            self._checkpoint = replace(self._checkpoint, logics_ms=dispatched_ms)
+            self._thorough_at = self._now()
+            self._times = replace(self._times, logics_ms=dispatched_ms)
 
     def _sync_names(self, queues: list[ConsumeQueue]) -> None:
         """Bring the directories of queues to the disk, once for each."""
@@ -465,27 +408,26 @@ class QueueSync:
             return
         # A new queue's files were synced with their names; one found at the start may lack its own.
         directories = {queue.directory for queue in fresh if queue.opened_offset}
-        directories |= {queue.directory.parent for queue in fresh} | {self._paths.consume_queues}
+        directories |= {queue.directory.parent for queue in fresh}
+        directories.add(self._context.paths.consume_queues)
         for directory in sorted(directories, reverse=True):
             try:
-                self._files.sync_directory(directory)
+                self._context.files.sync_directory(directory)
             except FileNotFoundError:
                 # Its topic is being deleted; if not, the next start will see.
                 self._named.clear()
                 return
         self._named = {queue for queue in queues if queue.max_offset}
 
-    def write_checkpoint(self) -> None:
-        """Write the checkpoint file if it has changed. Raises ``OSError``."""
+    def write_times(self) -> None:
+        """Write RocketMQ's checkpoint if it has changed. Raises ``OSError``."""
         flushed_ms = self._log_sync.flushed_store_ms
         if flushed_ms:
-            self._checkpoint = replace(self._checkpoint, physic_ms=flushed_ms)
+            self._times = replace(self._times, physic_ms=flushed_ms)
         index_ms = self._index_ms()
         if index_ms is not None:
-            self._checkpoint = replace(self._checkpoint, index_ms=index_ms)
-        if self._checkpoint != self._written:
-            self._files.write(self._paths.checkpoint, self._checkpoint.encode())
-            self._written = self._checkpoint
+            self._times = replace(self._times, index_ms=index_ms)
+        self._checkpoint.write_times(self._times)
 
 
 def _dirty_bytes(queue: ConsumeQueue) -> int:
@@ -504,31 +446,23 @@ class Syncer:
     """
 
     def __init__(
-        self,
-        log: LogSync,
-        queues: QueueSync,
-        dispatcher: EntryDispatcher,
-        disk: DiskState,
-        config: StoreConfig,
-        paths: StorePaths,
-        stats: StoreStats,
+        self, context: StoreContext, log: LogSync, queues: QueueSync, dispatcher: EntryDispatcher
     ) -> None:
         self.log = log
         self.queues = queues
         self._dispatcher = dispatcher
-        self._disk = disk
-        self._config = config
-        self._paths = paths
-        self._stats = stats
-        self._waits = config.flush_disk_type == "SYNC_FLUSH"
+        self._context = context
+        self._disk = disk = context.disk
+        self._config = context.config
+        self._waits = context.config.flush_disk_type == "SYNC_FLUSH"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
         self._marked = threading.Event()
         self._log_thread = StoreThread(
-            "store-flush-log", self._sync_log, disk, config.limits, on_death=self._show_soon
+            "store-flush-log", self._sync_log, disk, self._config.limits, on_death=self._show_soon
         )
         self._queue_thread = StoreThread(
-            "store-flush-queues", self._sync_queues, disk, config.limits
+            "store-flush-queues", self._sync_queues, disk, self._config.limits
         )
 
     # --- the loop's thread
@@ -538,7 +472,7 @@ class Syncer:
         self._loop = loop
         if self._waits:
             self._commit = GroupCommit(
-                loop, self.request, self._config.sync_flush_timeout_ms, self._stats
+                loop, self.request, self._config.sync_flush_timeout_ms, self._context.stats
             )
         self._log_thread.start()
         self._queue_thread.start()
@@ -584,7 +518,6 @@ class Syncer:
         done = self.turn_log()
         if done:
             self.queues.make_safe()
-            self.queues.write_checkpoint()
         return done
 
     def turn_log(self) -> bool:
@@ -599,7 +532,7 @@ class Syncer:
         try:
             self._dispatcher.release(durable_end)
         except OSError as error:
-            self._disk.refused(self._paths.consume_queues, error)
+            self._disk.refused(self._context.paths.consume_queues, error)
             if self._loop is not None:
                 self._loop.call_later(self._config.limits.no_space_retry_seconds, self._show)
         if self._commit is not None:
@@ -628,13 +561,9 @@ class Syncer:
                 self._marked.clear()
                 self._ask_for_mark()
                 self._marked.wait(self._config.limits.mark_seconds)
-            if self.log.sync():
-                self._log_synced()
+            if self.log.sync() and self.queues.may_become_safe:
+                self._queue_thread.wake.set()
             self._show_soon()
-
-    def _log_synced(self) -> None:
-        if self.queues.may_become_safe:
-            self._queue_thread.wake.set()
 
     def _show_soon(self) -> None:
         """In SYNC mode messages wait for the sync; else the loop need not be disturbed."""
@@ -660,11 +589,19 @@ class Syncer:
                 self.turn_queues()
 
     def turn_queues(self) -> None:
-        """One turn of the queues, and what it leaves to be done."""
-        wish = self.queues.turn()
-        if wish is Wish.MARK:
+        """Sync the queues, then have what the next safe point waits for done."""
+        had_mark = self.queues.has_mark
+        try:
+            self.queues.turn()
+        except OSError:
+            # Queues are derived: the next start finds out what they lack. Only the log's syncs
+            # decide over what is acknowledged.
+            self._context.stats.queue_sync_failures += 1
+            return
+        if not had_mark and self.queues.is_due():
             self._ask_for_mark()
-        elif wish is Wish.LOG_SYNC:
+        elif self.queues.has_mark:
+            # It becomes safe once the disk has the log up to there.
             self.request()
 
     def _ask_for_mark(self) -> None:

@@ -2,7 +2,7 @@
 
 A send does nothing for the index. The index's thread, a query, or a clean stop takes the lock and
 calls ``step`` as often as it needs; so all of them work on the same position, and hold the lock for
-one slice. After a clean stop a note beside the store has the position, valid as long as the last
+one slice. After a clean stop the store's checkpoint has the position, valid as long as the last
 file is unchanged; otherwise the files have it, since each has its last message (cf.
 IndexService.buildIndex). After a crash only full files are valid (``file``): what came after them
 is indexed again.
@@ -14,15 +14,14 @@ its own; so it may be behind retention, which removes files, and goes on with wh
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from broker.store.checkpoint import IndexNote
 from broker.store.commit_log import CommitLog
 from broker.store.index import keys as batch
 from broker.store.index.file import IndexFileSet
@@ -30,7 +29,6 @@ from broker.store.limits import MAX_RECORD_BYTES, StoreLimits
 from broker.store.os_files import Files, Region
 from remoting.process_limits import memory_bytes
 from remoting.protocol import core
-from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
 
@@ -117,8 +115,6 @@ class LogReader:
 
 _log = structlog.get_logger("store")
 
-FORMAT: Final = 1
-
 _HEAD: Final = Struct(">II")
 _MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})
 
@@ -159,16 +155,14 @@ class IndexBuilder:
         self,
         row: IndexFileSet,
         log: LogReader,
-        files: Files,
-        note: Path,
         limits: StoreLimits,
         *,
+        note: IndexNote | None,
         safe_ms: int | None,
     ) -> None:
-        """``safe_ms``: after a crash, the checkpoint's index time."""
+        """``note``: of a clean stop; ``safe_ms``: after a crash, the checkpoint's index time."""
         self._row = row
         self._log = log
-        self._disk = files
         self._note = note
         self._safe_ms = safe_ms
         self._limits = limits
@@ -189,15 +183,20 @@ class IndexBuilder:
             _log.warning("an index file was removed or shortened: messages are indexed anew")
             self.loaded = False
         self._row.load(log_end, safe_ms=self._safe_ms)
-        told = self._disk.read(self._note)
         last = self._row.last
         self.position = self._log.start
         if last is not None and last.header.next_entry > 1:
             self.position = max(self.position, self._behind(last.header.end_offset, log_end))
-        if self._safe_ms is None and told is not None:
-            self.position = self._told(told, log_end) or self.position
+        note = self._note
+        if (
+            self._safe_ms is None
+            and note is not None
+            and note.last == self._last()
+            and self._log.start <= note.indexed <= log_end
+        ):
+            self.position = note.indexed
         # From now on the files are not as it says.
-        self._disk.remove(self._note)
+        self._note = None
         self.loaded = True
 
     def _behind(self, end_offset: int, log_end: int) -> int:
@@ -210,15 +209,6 @@ class IndexBuilder:
             return end_offset
         size, _ = _HEAD.unpack(head.data)
         return end_offset + int(size) if end_offset + size <= log_end else end_offset
-
-    def _told(self, note: bytes, log_end: int) -> int:
-        """Where the note says that the index ends, if it is about these files; else 0."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            content = json_loads(note)
-            position = int(content["indexed"])
-            if content["format"] == FORMAT and content["last"] == self._last():
-                return position if self._log.start <= position <= log_end else 0
-        return 0
 
     def _last(self) -> list[object]:
         last = self._row.last
@@ -287,13 +277,12 @@ class IndexBuilder:
         self._log.close()
         return self._row.drop_before(physical_offset)
 
-    def leave_note(self) -> None:
-        """Bring all to the disk, and tell the next start where to go on. Raises ``OSError``."""
+    def save(self) -> IndexNote | None:
+        """Bring all to the disk; where the next start goes on. Raises ``OSError``."""
         if not self.loaded:
-            return
+            return self._note
         self._row.sync()
-        content = {"format": FORMAT, "indexed": self.position, "last": self._last()}
-        self._disk.replace(self._note, json_dumps(content), backup=False)
+        return IndexNote(self.position, self._last())
 
     def close(self) -> None:
         """Let go of the log."""

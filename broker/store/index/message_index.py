@@ -15,15 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from broker.store.checkpoint import IndexNote
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig, StorePaths
-from broker.store.disk_state import DiskState
+from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.index.builder import IndexBuilder, IndexHits, LogReader
 from broker.store.index.file import IndexFileSet, Shape
-from broker.store.os_files import Files
 from broker.store.results import StoreBusy, StoreError
-from broker.store.sync import StoreThread
-from remoting.clock import Clock
 
 _log = structlog.get_logger("store")
 
@@ -37,42 +34,35 @@ class MessageIndex:
 
     def __init__(
         self,
+        context: StoreContext,
         log: CommitLog,
-        files: Files,
-        disk: DiskState,
-        clock: Clock,
-        paths: StorePaths,
-        config: StoreConfig,
         *,
+        note: IndexNote | None,
         safe_ms: int | None,
         visible_end: Callable[[], int],
     ) -> None:
         """An index of a log.
 
         Args:
-            log: that was opened.
-            files: the disk.
-            disk: what is wrong with it.
-            clock: names files, and bounds what takes time.
-            paths: where the files are.
-            config: of the store.
+            context: of the store.
+            log: just opened.
+            note: how far a clean stop had indexed the log, if that is known.
             safe_ms: after a crash, the checkpoint's index time.
             visible_end: physical offset up to which messages may be shown.
         """
-        self._clock = clock
+        config, files = context.config, context.files
+        self._clock = context.clock
         self._limits = config.limits
-        self._directory = paths.index
+        self._directory = context.paths.index
         shape = Shape(config.max_hash_slots, config.max_index_entries)
-        self._row = IndexFileSet(files, paths.index, shape, clock)
+        self._row = IndexFileSet(files, self._directory, shape, context.clock)
         reader = LogReader(log, files, config.limits)
         self._hot_bytes = reader.hot_bytes
-        self._builder = IndexBuilder(
-            self._row, reader, files, paths.index_note, config.limits, safe_ms=safe_ms
-        )
+        self._builder = IndexBuilder(self._row, reader, config.limits, note=note, safe_ms=safe_ms)
         # If messages are not indexed, the files that are there can still be searched.
         self._enabled = config.message_index_enable
         self._visible_end = visible_end
-        self._worker = StoreThread("store-index", self._run, disk, config.limits)
+        self._worker = StoreThread("store-index", self._run, context.disk, config.limits)
         self._pool: ThreadPoolExecutor | None = None
         self._queries = 0
         self._slices = 0
@@ -223,18 +213,19 @@ class MessageIndex:
             self._builder.load(self._visible_end())
             return self._builder.drop_before(physical_offset)
 
-    def finish(self) -> None:
-        """At a clean stop: complete the index, and leave word of it.
+    def finish(self) -> IndexNote | None:
+        """At a clean stop: complete the index and bring it to the disk; how far it is.
 
-        What can't be done in time, or for want of space, is left to the next start.
+        The next start does what can't be done in time, or for want of space.
         """
         deadline = self._clock.monotonic() + self._limits.index_finish_seconds
         self._advance_to(self._visible_end(), lambda: self._clock.monotonic() < deadline)
         try:
             with self._builder.lock:
-                self._builder.leave_note()
+                return self._builder.save()
         except OSError as error:
             _log.warning("index not saved", index=str(self._directory), error=str(error))
+            return None
 
     def close(self) -> None:
         """Let go of the log."""

@@ -32,10 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.config import StorePaths
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
-from broker.store.safe_point import SafePoint, SafePointFile
 from broker.storetools.copy import rest
 from broker.storetools.copy.files import (
     Faults,
@@ -194,7 +194,7 @@ def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
     point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
     queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
     config = config_of(target.part, log.file_bytes, queue_bytes)
-    SafePointFile(OsFiles(), StorePaths.of(config), config).write(point)
+    StoreCheckpoint(OsFiles(), StorePaths.of(config), config).write(point)
 
 
 def _cannot_copy(root: Path, target: Path, error: OSError) -> StoreError:

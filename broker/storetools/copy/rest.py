@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from broker.store.checkpoint import EARLIER_NAMES
 from broker.store.results import StoreError
 from broker.storetools.copy.files import (
     DELIVERY_SLACK_MS,
@@ -40,8 +41,7 @@ from remoting.protocol.names import SCHEDULE_TOPIC
 
 _COPIED_ALREADY: Final = frozenset({"commitlog", "consumequeue", "config", "index"})
 _OF_A_RUN: Final = frozenset(
-    {"abort", "abort.bak", "checkpoint", "lock"}
-    | {"pocketmq-clean-stop", "pocketmq-index", "pocketmq-safe-point"}
+    {"abort", "abort.bak", "checkpoint", "lock", "pocketmq-checkpoint", *EARLIER_NAMES}
 )
 _UNFINISHED: Final = ".tmp"
 _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})

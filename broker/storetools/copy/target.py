@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
-from broker.store.safe_point import Numbers, SafePoint, SafePointFile
 from broker.storetools.queue_writer import sync_path
 from broker.storetools.view import StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
@@ -136,9 +136,11 @@ def _safe_point(view: StoreView) -> SafePoint | None:
     )
     config = config_of(view.root, view.log.files[0].size, queue_bytes)
     try:
-        point = SafePointFile(OsFiles(), StorePaths.of(config), config).read()
+        checkpoint = StoreCheckpoint(OsFiles(), StorePaths.of(config), config)
+        checkpoint.read()
     except OSError:
         return None
+    point = checkpoint.safe
     if point is None or not view.log.start <= point.tail <= point.end:
         return None
     head = memoryview(bytearray(len(point.head) // 2))

@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 from broker.store.index.file import Shape
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
+from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.view import StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
 from remoting.protocol import core
-from remoting.protocol.accelerated import json_loads
 from remoting.protocol.disk.index_file import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,
@@ -42,9 +42,6 @@ _MAX_SHAPES: Final = 4096
 """Shapes that are tried one by one; of larger files that are not the usual ones, the likely."""
 
 _SAMPLES: Final = 32
-
-
-INDEX_NOTE: Final = "pocketmq-index"
 
 
 class Compiled(NamedTuple):
@@ -464,14 +461,10 @@ def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]
 
 def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:
     """How far our note says that the index is, 0 if it says nothing of these files."""
-    path = root / INDEX_NOTE
     try:
-        content = json_loads(path.read_bytes())
-        indexed, last = int(content["indexed"]), list(content["last"])
-    except OSError:
-        return 0
+        section = read_own(root, Findings())["index"]
+        indexed, last = int(section["indexed"]), list(section["last"])
     except (ValueError, KeyError, TypeError):
-        findings.derived("side-file", str(path), None, "it is damaged, and will not be believed")
         return 0
     actual = [Path(parts[-1].path).name, parts[-1].header.next_entry] if parts else []
     if last == actual:

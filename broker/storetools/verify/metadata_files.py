@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store import state_file
+from broker.store.checkpoint import SafePoint, decode
 from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import StoreView
-from remoting.protocol.accelerated import crc32, json_loads
 from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
 
-SAFE_POINT: Final = "pocketmq-safe-point"
-CLEAN_STOP: Final = "pocketmq-clean-stop"
-_CRC_DIGITS: Final = 8
+OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
 _BATCH_QUEUES: Final = "BatchCQ"
 
 
@@ -203,44 +201,36 @@ def check_checkpoint(
 
 def read_told(root: Path, view: StoreView, log_end: int, findings: Findings) -> Told | None:
     """Our safe point, if there is one that is of this log."""
-    path = root / SAFE_POINT
-    content = _checked(path, findings)
-    _checked(root / CLEAN_STOP, findings)
-    if content is None:
-        return None
+    content = read_own(root, findings)
     try:
-        head = bytes.fromhex(content["head"])
-        tail, end, synced = int(content["tail"]), int(content["end"]), int(content["synced"])
-        numbers = {
-            (topic, int(queue_id)): int(number)
-            for topic, rows in content["numbers"].items()
-            for queue_id, number in rows.items()
-        }
+        point = SafePoint.of(content["safe"])
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+    head = bytes.fromhex(point.head)
     found = memoryview(bytearray(len(head)))
     try:
-        if tail >= view.log.start:
-            view.log.read_into(tail, found)
+        if point.tail >= view.log.start:
+            view.log.read_into(point.tail, found)
     except StoreError:
         return None
-    if (tail >= view.log.start and found != head) or end > log_end:
+    if (point.tail >= view.log.start and found != head) or point.end > log_end:
         return None
-    return Told(end, synced, numbers)
+    numbers = {
+        (topic, queue_id): number
+        for topic, rows in point.numbers.items()
+        for queue_id, number in rows.items()
+    }
+    return Told(point.end, point.synced, numbers)
 
 
-def _checked(path: Path, findings: Findings) -> dict[str, Any] | None:
+def read_own(root: Path, findings: Findings) -> dict[str, Any]:
+    """What our file has, by section; nothing when there is none, or one that is damaged."""
+    path = root / OWN_CHECKPOINT
     try:
-        data = path.read_bytes()
+        return decode(path.read_bytes())
     except OSError:
-        return None
-    text, crc = data[:-_CRC_DIGITS], data[-_CRC_DIGITS:]
-    try:
-        content = json_loads(text) if crc == b"%08x" % crc32(text) else None
+        return {}
     except ValueError:
-        content = None
-    if not isinstance(content, dict):
         sentence = "it is damaged, and will not be believed: the next start takes longer"
         findings.derived("side-file", str(path), None, sentence)
-        return None
-    return content
+        return {}

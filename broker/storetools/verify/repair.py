@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from broker.store.checkpoint import encode
 from broker.store.index.file import IndexFileSet, Shape
 from broker.store.index.keys import PlainBatch
 from broker.store.log_walk import QueueKey
@@ -24,13 +25,12 @@ from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import (
     INDEX_BEGIN,
-    INDEX_NOTE,
     NAME_DIGITS,
     NO_ENTRIES,
     load_index,
 )
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
-from broker.storetools.verify.metadata_files import CLEAN_STOP, SAFE_POINT, read_told
+from broker.storetools.verify.metadata_files import OWN_CHECKPOINT, read_own, read_told
 from broker.storetools.verify.queue_walk import QueueBuild, StoredQueues, complete
 from broker.storetools.view import StoreView
 from remoting.clock import SystemClock
@@ -119,14 +119,12 @@ class _Work:
         index = bool(report.findings.of_kinds(_INDEX_KINDS))
         if report.bad_queues or index or kinds["checkpoint"]:
             # It would be believed only if all were as it was.
-            self._move(CLEAN_STOP)
+            self._forget("stop")
         if report.bad_queues or index:
             self._build(index=index)
         if kinds["side-file"]:
-            for name in (SAFE_POINT, CLEAN_STOP, INDEX_NOTE):
-                if any(f.path == str(self._root / name) for f in report.findings.shown):
-                    self._move(name)
-                    self.done.append(f"moved {name} away")
+            self._move(OWN_CHECKPOINT)
+            self.done.append(f"moved {OWN_CHECKPOINT} away")
         if kinds["checkpoint"]:
             self._checkpoint()
         self._files.remove_directory(self._away / "new")
@@ -210,7 +208,7 @@ class _Work:
         directory = self._root / "index"
         self._files.make_directory(directory, durable=True)
         building.row.sync()
-        self._move(INDEX_NOTE)
+        self._forget("index")
         for name in old:
             self._move(f"index/{Path(name).name}")
         for path in sorted(building.directory.iterdir()) if building.directory.is_dir() else []:
@@ -220,6 +218,12 @@ class _Work:
         self.done.append("built the index anew")
 
     # --- small files
+
+    def _forget(self, section: str) -> None:
+        """Remove a section of our checkpoint that is not true any more."""
+        content = read_own(self._root, Findings())
+        if content.pop(section, None) is not None:
+            self._files.replace(self._root / OWN_CHECKPOINT, encode(content), backup=False)
 
     def _checkpoint(self) -> None:
         report = self._report

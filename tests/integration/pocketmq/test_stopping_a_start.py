@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Path:
         result = one.put(PendingMessage("TopicTest", 0, b"%04d" % number * 200))
         assert result.status is PutStatus.OK
     one.close()
-    for name in ("checkpoint", "pocketmq-clean-stop", "pocketmq-safe-point"):
+    for name in ("checkpoint", "pocketmq-checkpoint"):
         (root / name).unlink()
     (root / "abort").touch()
     return root

@@ -27,8 +27,7 @@ def test_lost_offsets_and_damage_are_told_everywhere(tmp_path: Path) -> None:
         log = tmp_path / "commitlog" / f"{0:020d}"
         data = log.read_bytes()
         log.write_bytes(data.replace(b"number 007", b"number 008"))
-        for name in ("pocketmq-clean-stop", "pocketmq-safe-point"):
-            (tmp_path / name).unlink()
+        (tmp_path / "pocketmq-checkpoint").unlink()
         (tmp_path / "abort").touch()
         server.start()
         figures = scrape(server.addresses["metrics"])

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from broker.store.checkpoint import decode, encode
 from broker.store.message_store import MessageStore
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, small_config
@@ -19,6 +20,15 @@ def crash(store: MessageStore, **changes: Any) -> MessageStore:
     root = store.paths.root.parent / f"crashed-{next(_number)}"
     shutil.copytree(store.paths.root, root)
     return MessageStore(small_config(root, **changes))
+
+
+def forget(path: Path, *sections: str) -> None:
+    """Remove sections from a store's own checkpoint, if it has one; without a name all of it."""
+    if not sections:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        content = decode(path.read_bytes())
+        path.write_bytes(encode({k: v for k, v in content.items() if k not in sections}))
 
 
 def log_files(store: MessageStore) -> list[Path]:

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from broker.store.config import StorePaths
+from broker.store.disk_state import DiskState, StoreContext
 from broker.store.limits import StoreLimits
 from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from broker.store.os_files import OsFiles, Region
-from remoting.clock import Clock
+from broker.store.results import StoreStats
+from remoting.clock import Clock, SystemClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
 
@@ -54,6 +57,14 @@ def opened(
     store = MessageStore(small_config(root, **changes), files=files, clock=clock)
     store.open()
     return store
+
+
+def context(root: Path, files: OsFiles | None = None, **changes: Any) -> StoreContext:
+    """What parts of a small store work with, where there is no whole store."""
+    config = small_config(root, **changes)
+    files, clock = files or OsFiles(), SystemClock()
+    disk = DiskState(files, clock, config.limits)
+    return StoreContext(config, StorePaths.of(config), files, clock, disk, StoreStats())
 
 
 def message(

@@ -142,7 +142,7 @@ def test_a_record_of_a_form_that_nobody_knows_is_not_served_but_those_behind_it_
     store.close()
 
 
-@pytest.mark.parametrize("name", ["checkpoint", "pocketmq-clean-stop", "pocketmq-safe-point"])
+@pytest.mark.parametrize("name", ["checkpoint", "pocketmq-checkpoint"])
 @pytest.mark.parametrize("content", [b"", b"\xff" * 4096, b'{"format":99}00000000', b"{" * 100])
 def test_side_files_of_others_cost_nothing_but_time(
     store: MessageStore, name: str, content: bytes

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.checkpoint import decode, encode
 from broker.store.message_store import MessageStore, RecoveryReport, StoreError
 from broker.store.os_files import OsFiles, Region, Stamp
-from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file
+from tests.unit.broker.store.crashes import crash, forget, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
 
 
@@ -69,7 +70,7 @@ def long_way(store: MessageStore) -> list[list[bytes]]:
     """What the store has when nothing was left by its stop."""
     root = store.paths.root.parent / "long-way"
     shutil.copytree(store.paths.root, root)
-    (root / "pocketmq-clean-stop").unlink()
+    forget(root / "pocketmq-checkpoint", "stop")
     other = opened(root)
     found = contents(other)
     other.close()
@@ -154,9 +155,9 @@ def test_a_deleted_topic_stays_deleted(store: MessageStore) -> None:
 
 
 def test_an_open_store_has_nothing_to_be_believed(store: MessageStore) -> None:
-    assert store.paths.clean_stop.exists()
+    assert "stop" in decode(store.paths.own_checkpoint.read_bytes())
     reopen(store)
-    assert not store.paths.clean_stop.exists()
+    assert "stop" not in decode(store.paths.own_checkpoint.read_bytes())
     store.put(message(b"after"))
     crashed = crash(store)
     report = crashed.open()
@@ -167,14 +168,14 @@ def test_an_open_store_has_nothing_to_be_believed(store: MessageStore) -> None:
 
 
 def test_a_crash_is_a_crash_whatever_lies_there(store: MessageStore) -> None:
-    left = store.paths.clean_stop.read_bytes()
+    left = store.paths.own_checkpoint.read_bytes()
     reopen(store)
     store.put(message(b"after"))
-    store.paths.clean_stop.write_bytes(left)
+    store.paths.own_checkpoint.write_bytes(left)
     crashed = crash(store)
     assert not crashed.open().quick
     assert bodies(crashed)[-1] == b"after"
-    assert not crashed.paths.clean_stop.exists()
+    assert "stop" not in decode(crashed.paths.own_checkpoint.read_bytes())
     crashed.close()
     store.close()
 
@@ -190,12 +191,12 @@ def test_a_copied_store_is_started_the_long_way(store: MessageStore) -> None:
 
 
 def test_what_another_broker_wrote_in_between_is_seen(store: MessageStore) -> None:
-    left = store.paths.clean_stop.read_bytes()
+    left = store.paths.own_checkpoint.read_bytes()
     reopen(store)
     store.put(message(b"between"))
     store.close()
     # Another one than ours would not have touched it.
-    store.paths.clean_stop.write_bytes(left)
+    store.paths.own_checkpoint.write_bytes(left)
     report = reopen(store)
     assert (report.clean, report.quick) == (True, False)
     assert bodies(store)[-1] == b"between"
@@ -246,21 +247,19 @@ def test_a_queue_that_came_or_went_is_noticed(store: MessageStore) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"{}", b"{}a3a6bf43", b'{"format":2}843390fa', b"\xff" * 99]
-)
+@pytest.mark.parametrize("damage", [b"", b"{}", encode({}), encode({"format": 2}), b"\xff" * 99])
 def test_what_can_not_be_read_is_not_believed(store: MessageStore, damage: bytes) -> None:
     expected = long_way(store)
-    store.paths.clean_stop.write_bytes(damage)
+    store.paths.own_checkpoint.write_bytes(damage)
     assert not reopen(store).quick
     assert contents(store) == expected
     store.close()
 
 
 def test_a_flipped_bit_is_noticed(store: MessageStore) -> None:
-    data = bytearray(store.paths.clean_stop.read_bytes())
+    data = bytearray(store.paths.own_checkpoint.read_bytes())
     data[len(data) // 2] ^= 1
-    store.paths.clean_stop.write_bytes(data)
+    store.paths.own_checkpoint.write_bytes(data)
     assert not reopen(store).quick
     store.close()
 
@@ -291,12 +290,12 @@ def test_a_record_behind_the_end_is_noticed_in_any_case(store: MessageStore) -> 
     store.put(message(b"one"))
     begin = store.end_offset
     store.close()
-    left = store.paths.clean_stop.read_bytes()
+    left = store.paths.own_checkpoint.read_bytes()
     assert store.open().quick
     store.put(message(b"two"))
     assert store.end_offset > begin
     store.close()
-    store.paths.clean_stop.write_bytes(left)
+    store.paths.own_checkpoint.write_bytes(left)
     assert not store.open().quick
     assert bodies(store)[-2:] == [b"one", b"two"]
     store.close()
@@ -316,7 +315,7 @@ def test_a_stop_leaves_nothing_while_an_entry_is_missing(store: MessageStore) ->
     queue = store._opened().queues.get_or_create("TopicTest", 0)
     queue.next_offset += 1
     store.close()
-    assert not store.paths.clean_stop.exists()
+    assert "stop" not in decode(store.paths.own_checkpoint.read_bytes())
     report = reopen(store)
     assert (report.clean, report.quick) == (True, False)
     store.close()

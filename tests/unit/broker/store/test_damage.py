@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> MessageStore:
 def crash_without_safe_point(store: MessageStore) -> MessageStore:
     """As another broker would leave it: all of the log is looked at."""
     found = crash(store)
-    found.paths.safe_point.unlink()
+    found.paths.own_checkpoint.unlink()
     return found
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_safe_point_costs_nothing_but_time(store: MessageStore, text: 
         store.put(message(b"%d" % number))
     store.flush()
     found = crash(store)
-    found.paths.safe_point.write_bytes(text)
+    found.paths.own_checkpoint.write_bytes(text)
     report = found.open()
     assert (report.scanned_records, report.notes) == (40, [])
     assert bodies(found) == [b"%d" % number for number in range(40)]
@@ -203,8 +203,8 @@ def test_a_safe_point_of_a_later_version_is_not_read(store: MessageStore) -> Non
         store.put(message(b"%d" % number))
     store.flush()
     found = crash(store)
-    text = found.paths.safe_point.read_bytes()[:-8].replace(b'"format":1', b'"format":2')
-    found.paths.safe_point.write_bytes(text + b"%08x" % crc32(text))
+    text = found.paths.own_checkpoint.read_bytes()[:-8].replace(b'"format":1', b'"format":2')
+    found.paths.own_checkpoint.write_bytes(text + b"%08x" % crc32(text))
     assert found.open().scanned_records == 40
     found.close()
     store.close()

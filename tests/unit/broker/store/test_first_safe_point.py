@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import errno
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.store.checkpoint import SafePoint, decode
 from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore
-from broker.store.safe_point import SafePoint, SafePointFile
-from broker.store.sync import Wish
+from broker.store.os_files import OsFiles
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import LIMITS, bodies, message, opened, small_config
 
 NEVER_MS = 3_600_000
 MESSAGES = 100
+
+
+class WatchedDisk(OsFiles):
+    """A disk that tells the loop of each safe point, and that can refuse them."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.points: asyncio.Queue[SafePoint] = asyncio.Queue()
+        self.refuses = False
+        self.refused = 0
+
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        if self.refuses:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().replace(path, data, backup=backup)
+        point = SafePoint.of(decode(data)["safe"])
+        self.loop.call_soon_threadsafe(self.points.put_nowait, point)
+
+    async def reached(self, end: int) -> SafePoint:
+        """The safe point at an end of the log, once it is written."""
+        while (point := await asyncio.wait_for(self.points.get(), 60)).end != end:
+            pass
+        return point
+
+
+@pytest.fixture
+async def disk() -> WatchedDisk:
+    return WatchedDisk()
 
 
 @pytest.fixture
@@ -33,7 +64,7 @@ def limits() -> StoreLimits:
 
 
 @pytest.fixture
-def crashed(tmp_path: Path, limits: StoreLimits) -> MessageStore:
+def crashed(tmp_path: Path, disk: WatchedDisk, limits: StoreLimits) -> MessageStore:
     """A store that was killed before it had a safe point, which will not take a turn by itself."""
     store = opened(tmp_path / "store")
     for number in range(MESSAGES):
@@ -41,25 +72,15 @@ def crashed(tmp_path: Path, limits: StoreLimits) -> MessageStore:
     left = crash(store)
     store.close()
     config = small_config(left.paths.root, flush_interval_consume_queue_ms=NEVER_MS, limits=limits)
-    return MessageStore(config)
+    return MessageStore(config, files=disk)
 
 
 async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
-    crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
+    crashed: MessageStore, disk: WatchedDisk
 ) -> None:
-    loop = asyncio.get_running_loop()
-    written: asyncio.Future[SafePoint] = loop.create_future()
-    real = SafePointFile.write
-
-    def write(self: SafePointFile, point: SafePoint) -> None:
-        real(self, point)
-        if point.end == crashed.end_offset and not written.done():
-            loop.call_soon_threadsafe(written.set_result, point)
-
     assert crashed.open().scanned_records == MESSAGES
-    monkeypatch.setattr(SafePointFile, "write", write)
-    crashed.start(loop)
-    point = await asyncio.wait_for(written, 60)
+    crashed.start(asyncio.get_running_loop())
+    point = await disk.reached(crashed.end_offset)
     assert point.numbers == {"TopicTest": {0: MESSAGES}}
 
     again = crash(crashed)
@@ -72,33 +93,22 @@ async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
 
 
 async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
-    crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
+    crashed: MessageStore, disk: WatchedDisk
 ) -> None:
-    loop = asyncio.get_running_loop()
     crashed.open()
-    turns = 0
-    enough = asyncio.Event()
-    flusher = crashed._opened().syncer.queues
-
-    def turn() -> Wish:
-        nonlocal turns
-        turns += 1
-        if turns == LIMITS.first_turns:
-            loop.call_soon_threadsafe(enough.set)
-        return Wish.NOTHING
-
-    monkeypatch.setattr(flusher, "turn", turn)
-    crashed.start(loop)
-    await asyncio.wait_for(enough.wait(), 60)
+    disk.refuses = True
+    crashed.start(asyncio.get_running_loop())
+    # Whatever comes first: the turns are used up, or a second is over.
+    await asyncio.sleep(1)
     crashed.close()
-    assert turns == LIMITS.first_turns
+    assert 0 < disk.refused <= LIMITS.first_turns
 
 
 # --- while the log grows fast
 
 
 @pytest.fixture
-def busy(tmp_path: Path, limits: StoreLimits) -> MessageStore:
+def busy(tmp_path: Path, disk: WatchedDisk, limits: StoreLimits) -> MessageStore:
     """A store whose log grows by what counts as much, and whose queues' thread does not look."""
     config = small_config(
         tmp_path / "store",
@@ -107,54 +117,37 @@ def busy(tmp_path: Path, limits: StoreLimits) -> MessageStore:
         flush_interval_commit_log_ms=10,
         limits=limits,
     )
-    return MessageStore(config)
+    return MessageStore(config, files=disk)
 
 
 async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
-    busy: MessageStore, monkeypatch: pytest.MonkeyPatch
+    busy: MessageStore, disk: WatchedDisk
 ) -> None:
     busy.open()
-    loop = asyncio.get_running_loop()
-    written: asyncio.Queue[SafePoint] = asyncio.Queue()
-    real = SafePointFile.write
-
-    def write(self: SafePointFile, point: SafePoint) -> None:
-        real(self, point)
-        loop.call_soon_threadsafe(written.put_nowait, point)
-
-    monkeypatch.setattr(SafePointFile, "write", write)
-    busy.start(loop)
+    busy.start(asyncio.get_running_loop())
     for _ in range(3):
         for _ in range(20):
             busy.put(message(b"x" * 100))
-        while (await asyncio.wait_for(written.get(), 60)).end != busy.end_offset:
-            pass
+        await disk.reached(busy.end_offset)
     left = crash(busy)
     assert left.open().scanned_records <= 1
     left.close()
     busy.close()
 
 
-async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(
-    busy: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hold_up_loop(store: MessageStore) -> None:
+    """Wait until the log is synced, in the thread that should take the mark."""
+    deadline = time.monotonic() + 10
+    while store.durable_offset < store.end_offset and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(busy: MessageStore) -> None:
     busy.config.limits = replace(busy.config.limits, mark_seconds=0.001)
     busy.open()
-    log = busy._opened().syncer.log
-    loop = asyncio.get_running_loop()
-    busy.start(loop)
-    synced = threading.Event()
-    real = log.sync
-
-    def sync() -> bool:
-        done = real()
-        synced.set()
-        return done
-
-    monkeypatch.setattr(log, "sync", sync)
+    busy.start(asyncio.get_running_loop())
     for _ in range(20):
         busy.put(message(b"x" * 100))
-    # The loop waits here: it takes no mark.
-    assert synced.wait(10)
-    assert log.flushed == busy.end_offset
+    hold_up_loop(busy)
+    assert busy.durable_offset == busy.end_offset
     busy.close()

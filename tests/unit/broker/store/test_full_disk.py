@@ -175,7 +175,7 @@ def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
         count += 1
     assert store._opened().syncer.log.sync()
     if not known:
-        disk.remove(store.paths.safe_point)
+        disk.remove(store.paths.own_checkpoint)
     killed = disk.cut()
     killed.full = True
     again = opened(ROOT, files=killed, **more)

@@ -17,7 +17,7 @@ from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
 
-SIDE_FILES = ("checkpoint", "pocketmq-safe-point")
+SIDE_FILES = ("checkpoint", "pocketmq-checkpoint")
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ async def test_an_opening_that_takes_long_is_told_of(
     monkeypatch.setattr(OpeningProgress, "look", look)
     monkeypatch.setattr(store_start, "TELL_SECONDS", 0.01)
     monkeypatch.setattr(store_start, "_log", SimpleNamespace(info=tell, warning=tell))
-    (crashed.paths.root / "pocketmq-safe-point").unlink()
+    (crashed.paths.root / "pocketmq-checkpoint").unlink()
     await open_store(crashed)
     crashed.close()
     position, end = places[0]

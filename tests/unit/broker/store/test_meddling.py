@@ -97,7 +97,7 @@ def test_swapped_files_are_refused_and_left_as_they_are(
     filled: MessageStore, believed: bool
 ) -> None:
     if not believed:
-        filled.paths.safe_point.unlink()
+        filled.paths.own_checkpoint.unlink()
     first, second = log_files(filled)[1:3]
     contents = first.read_bytes(), second.read_bytes()
     first.write_bytes(contents[1])
@@ -123,7 +123,7 @@ def test_a_file_that_was_copied_behind_the_last_is_seen_for_what_it_is(
     if believed:
         filled.open()
     else:
-        filled.paths.safe_point.unlink()
+        filled.paths.own_checkpoint.unlink()
         with pytest.raises(StoreError, match="it was swapped or copied"):
             filled.open()
         copy.unlink()
@@ -148,7 +148,7 @@ def test_a_checkpoint_from_the_future_keeps_no_torn_record(filled: MessageStore)
     filled.paths.checkpoint.write_bytes(Checkpoint(2**62, 2**62, 2**62).encode())
     last = log_files(filled)[-1]
     overwrite(filled, int(last.name) + 100, b"torn")
-    filled.paths.safe_point.unlink()
+    filled.paths.own_checkpoint.unlink()
     filled.open()
     assert set(bodies(filled)) <= {b"%2d" % number + b"x" * 2000 for number in range(30)}
     assert filled.put(message()).status is PutStatus.OK
@@ -169,7 +169,7 @@ def test_a_clock_that_went_back_costs_nothing(tmp_path: Path) -> None:
     for knows in (True, False):
         found = crash(store)
         if not knows:
-            found.paths.safe_point.unlink()
+            found.paths.own_checkpoint.unlink()
         found.open()
         assert bodies(found) == expected
         found.close()

@@ -16,6 +16,7 @@ from broker.store.message_store import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import iter_records
+from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import message, small_config
 
 QUEUES = st.tuples(st.sampled_from(["A", "B%x"]), st.integers(0, 1))
@@ -84,16 +85,16 @@ class StoreModel(RuleBasedStateMachine):
         assert self.store.flush()
         self.show()
 
-    @rule(forget=st.booleans())
-    def stop_and_start(self, forget: bool) -> None:
+    @rule(loses=st.booleans())
+    def stop_and_start(self, loses: bool) -> None:
         root = self.store.paths.root
         self.store.close()
-        if forget:
-            self.store.paths.clean_stop.unlink(missing_ok=True)
+        if loses:
+            forget(self.store.paths.own_checkpoint, "stop")
         self.open_at(root)
         assert self.report.clean
         # A store without any queue has no directory to stamp.
-        assert self.report.quick == (not forget and self.report.queues > 0)
+        assert self.report.quick == (not loses and self.report.queues > 0)
         assert (self.report.cut_bytes, self.report.cut_entries) == (0, 0)
 
     @rule()

@@ -324,8 +324,7 @@ def test_records_that_no_queue_knows_are_dispatched_after_a_clean_stop(
     put_raw(store, queue_offset=1, body=b"1")
     put_raw(store, queue_offset=2, body=b"2")
     store.close()
-    store.paths.clean_stop.unlink()
-    store.paths.safe_point.unlink()
+    store.paths.own_checkpoint.unlink()
     report = store.open()
     assert (report.clean, report.rebuilt_entries) == (True, 2)
     assert bodies(store) == [b"0", b"1", b"2"]

@@ -183,9 +183,7 @@ def test_a_clean_stop_leaves_what_the_reference_leaves(store: MessageStore) -> N
         "consumequeue",
         "index",
         "lock",
-        "pocketmq-clean-stop",
-        "pocketmq-index",
-        "pocketmq-safe-point",
+        "pocketmq-checkpoint",
     ]
     assert (root / "lock").read_bytes() == b"lock"
     checkpoint = (root / "checkpoint").read_bytes()

@@ -225,7 +225,7 @@ def test_queues_are_built_anew_by_the_stretch(tmp_path: Path, lost: str) -> None
             if file.is_file():
                 file.unlink()
     elif lost == "safe point":
-        found.paths.safe_point.unlink()
+        found.paths.own_checkpoint.unlink()
     report = found.open()
     assert (report.scanned_records, report.end_offset) == (900, store.end_offset)
     assert report.rebuilt_entries == (900 if lost == "queues" else 0)

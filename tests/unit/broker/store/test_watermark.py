@@ -12,14 +12,12 @@ import pytest
 
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
-from broker.store.disk_state import DiskState
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import Files, OsFiles, OsRegion
+from broker.store.os_files import OsFiles, OsRegion
 from broker.store.preallocate import Preallocator
 from broker.store.results import PutStatus
-from remoting.clock import SystemClock
-from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, message, opened
+from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, context, message, opened
 
 FILE = 64 * 1024
 
@@ -38,10 +36,9 @@ def new_log(
 
 
 def preallocator(
-    log: CommitLog, *, files: Files | None = None, limits: StoreLimits = LIMITS
+    log: CommitLog, *, files: OsFiles | None = None, limits: StoreLimits = LIMITS
 ) -> Preallocator:
-    files = files or OsFiles()
-    return Preallocator(log, files, DiskState(files, SystemClock(), limits), limits)
+    return Preallocator(context(log.directory, files, limits=limits), log)
 
 
 def append(log: CommitLog, data: bytes) -> int:

@@ -125,7 +125,7 @@ def test_entries_that_a_crash_took_are_made_anew(
     crashed = target.with_name("crashed")
     shutil.copytree(root, crashed)
     # As another broker leaves it: no safe point, and the checkpoint of some time ago.
-    (crashed / "pocketmq-safe-point").unlink(missing_ok=True)
+    (crashed / "pocketmq-checkpoint").unlink(missing_ok=True)
     (crashed / "checkpoint").write_bytes(Checkpoint().encode())
     assert (crashed / "abort").exists()
     for path in sorted((crashed / "consumequeue" / "TopicTest" / "1").iterdir())[2:]:

@@ -7,6 +7,7 @@ from typing import Any
 from broker.store.message_store import MessageStore, PendingMessage
 from broker.store.results import PutStatus
 from remoting.protocol.message.view import RecordView
+from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import message, opened
 
 SLOTS, ENTRIES = 50, 40
@@ -55,5 +56,5 @@ def reopen(store: MessageStore, *, crash: bool = False) -> MessageStore:
     store.close()
     if crash:
         store.paths.abort.touch()
-        store.paths.index_note.unlink(missing_ok=True)
+        forget(store.paths.own_checkpoint, "index")
     return opened(root, clock=clock, **SMALL)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.checkpoint import decode, encode
 from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER
+from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,
     SLOTS,
@@ -64,7 +66,7 @@ async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_ind
 ) -> None:
     fill(store, range(30))
     store.close()
-    store.paths.index_note.unlink()
+    forget(store.paths.own_checkpoint, "index")
     before = [path.read_bytes() for path in sorted(store.paths.index.iterdir())]
     store = reopen(store)
     await check(store, range(30))
@@ -75,20 +77,20 @@ async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_ind
 @pytest.mark.parametrize(
     "note",
     [
-        b"",
-        b"{",
-        b"[]",
-        b'{"format":2,"indexed":999999,"last":[]}',
-        b'{"format":1,"indexed":999999,"last":["20200101000000000",7]}',
-        b'{"format":1,"indexed":"x","last":[]}',
+        None,
+        [],
+        {"indexed": 999999, "last": ["20200101000000000", 7]},
+        {"indexed": "x", "last": []},
+        {"indexed": 7},
     ],
 )
 async def test_a_note_that_is_not_of_these_files_is_not_believed(
-    store: MessageStore, note: bytes
+    store: MessageStore, note: object
 ) -> None:
     fill(store, range(30))
     store.close()
-    store.paths.index_note.write_bytes(note)
+    path = store.paths.own_checkpoint
+    path.write_bytes(encode(decode(path.read_bytes()) | {"index": note}))
     store = reopen(store)
     await check(store, range(30))
     store.close()
@@ -133,7 +135,7 @@ async def test_a_file_whose_header_is_none_is_made_anew(
 ) -> None:
     fill(store, range(10))
     store.close()
-    store.paths.index_note.unlink()
+    forget(store.paths.own_checkpoint, "index")
     (path,) = store.paths.index.iterdir()
     path.write_bytes(HEADER.pack(*header) + path.read_bytes()[HEADER.size :])
     store = reopen(store)

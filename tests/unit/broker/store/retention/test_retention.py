@@ -171,7 +171,7 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
         store.put(message(b"%-64d" % number))
     clock.advance(73 * HOUR)
     store.put(message(b"%-64d" % 600))
-    safe_end = store._opened().syncer.queues.safe.safe_end()
+    safe_end = store._opened().checkpoint.safe_end
     for _ in range(3):
         store.retention.step()
     assert store.start_offset <= safe_end

@@ -19,6 +19,7 @@ from broker.storetools.verify.findings import is_open
 from broker.storetools.view_files import StoreChanged
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
+from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.verify.damaged import both, files_of, flip, mend, said
 
@@ -138,7 +139,7 @@ def test_entries_of_messages_that_retention_took_are_no_finding(root: Path) -> N
     first, second = sorted((root / "commitlog").iterdir())[:2]
     first.unlink()
     second.unlink()
-    (root / "pocketmq-clean-stop").unlink()
+    forget(root / "pocketmq-checkpoint", "stop")
     assert said(both(root), root) == []
 
 
