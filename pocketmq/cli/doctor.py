@@ -33,10 +33,10 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
 
     Looks at this machine, the name servers, and every broker at the address it advertises.
     """
-    findings = list(examine(Case(name_servers=addresses(nameserver), topic=topic, group=group)))
-    failed = sum(finding.verdict is CheckVerdict.FAILED for finding in findings)
-    warnings = sum(finding.verdict is CheckVerdict.WARNING for finding in findings)
-    rows = [asdict(finding) for finding in findings]
+    results = list(examine(Case(name_servers=addresses(nameserver), topic=topic, group=group)))
+    failed = sum(result.verdict is CheckVerdict.FAILED for result in results)
+    warnings = sum(result.verdict is CheckVerdict.WARNING for result in results)
+    rows = [asdict(result) for result in results]
     if as_json:
         output.show_json({"healthy": not failed, "findings": rows})
     else:
@@ -45,9 +45,9 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
         columns = shown if sys.stdout.isatty() else [*shown, "remedy"]
         output.show_rows(rows, columns, as_json=False, colour=lambda row: COLOURS[row["verdict"]])
         if sys.stdout.isatty():
-            for finding in findings:
-                if finding.remedy:
-                    click.echo(f"{finding.check}: {finding.remedy}")
-        counts = output.count(warnings, "warning"), output.count(len(findings), "check")
+            for result in results:
+                if result.remedy:
+                    click.echo(f"{result.check}: {result.remedy}")
+        counts = output.count(warnings, "warning"), output.count(len(results), "check")
         click.echo(f"{failed} failed, {', '.join(counts)}", err=True)
     sys.exit(1 if failed else 0)

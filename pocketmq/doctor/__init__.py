@@ -1,8 +1,8 @@
-"""What the doctor looks at, and what it says to do about what it finds.
+"""Look for problems in a cluster, and say what to do about each.
 
-Each check is a function that takes what is known so far and gives its findings; a later one uses
-what an earlier one learnt (which brokers there are). Nothing is changed anywhere. Nearly everything
-asked is RocketMQ's own, so an Apache cluster can be examined as well.
+A check is a function that takes the case and yields its results; later ones use what earlier ones
+learnt, such as the addresses of brokers. Nothing is changed anywhere. Nearly all requests are
+RocketMQ's own, so an Apache cluster can be examined as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from pocketmq.doctor.findings import Case, CheckResult, CheckVerdict
+from pocketmq.doctor.case import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.servers import brokers, here, name_servers
 from pocketmq.doctor.topics import topic
@@ -28,6 +28,6 @@ CHECKS: Final[tuple[Callable[[Case], Iterator[CheckResult]], ...]] = (
 
 
 def examine(case: Case) -> Iterator[CheckResult]:
-    """All findings, one after the other."""
+    """The results of all checks, one after the other."""
     for check in CHECKS:
         yield from check(case)

@@ -14,7 +14,6 @@ from typing import Final
 
 from client.admin.descriptions import (
     GroupDescription,
-    Member,
     Problem,
     QueueState,
     merged,
@@ -22,8 +21,7 @@ from client.admin.descriptions import (
     of_ours,
 )
 from client.positions import instant
-from pocketmq import probe
-from pocketmq.doctor.findings import Case, CheckResult, failed, ok, warning
+from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.docs import DOCS
@@ -42,7 +40,6 @@ from remoting.protocol.headers.group import (
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group, is_tool_group
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.protocol.queue import MessageQueue
 
 PAGE: Final = f"{DOCS}consumer-groups.md"
 
@@ -94,7 +91,10 @@ def group(case: Case) -> Iterator[CheckResult]:
         return
     description = _describe(case, case.group)
     yield from _unreachable(case, case.group)
-    yield _membership(case.group, description)
+    if description.online:
+        yield ok("group", f"{case.group} has {count(len(description.members), 'member')}")
+    else:
+        yield warning("group", f"{case.group} has no member online", "start a consumer of it")
     for problem in description.problems:
         yield _told(problem)
     if not description.complete:
@@ -103,7 +103,7 @@ def group(case: Case) -> Iterator[CheckResult]:
     yield from _endless(case, description)
     yield from _without_offset(description)
     for address in case.masters.values():
-        yield from _progress(case.group, address)
+        yield from _progress(case, case.group, address)
     yield from _dead_letters(case, description)
 
 
@@ -111,60 +111,49 @@ def group(case: Case) -> Iterator[CheckResult]:
 
 
 def _names(case: Case) -> list[str]:
-    names: set[str] = set()
-    for address in case.masters.values():
-        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        try:
-            names |= probe.ask(
-                address, code, SubscriptionGroupWrapper
-            ).subscription_group_table.keys()
-        except NoAnswer:
-            continue
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    tables = case.ask_masters(code, SubscriptionGroupWrapper)
+    names = {name for table in tables for name in table.subscription_group_table}
     return sorted(name for name in names if not is_system_group(name) and not is_tool_group(name))
 
 
 def _describe(case: Case, name: str) -> GroupDescription:
     """What all brokers that answer know about a group."""
     now = instant(case.clock.now_ms())
-    parts = [_described(broker, address, name, now) for broker, address in case.masters.items()]
+    parts = [_described(case, broker, name, now) for broker in case.masters]
     return merged(name, [part for part in parts if part is not None])
 
 
-def _described(broker: str, address: str, name: str, now: datetime) -> GroupDescription | None:
+def _described(case: Case, broker: str, name: str, now: datetime) -> GroupDescription | None:
+    address = case.masters[broker]
     own = ConsumerGroupRequestHeader(consumer_group=name)
     code = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
     try:
-        return of_ours(name, broker, probe.ask(address, code, wire.GroupDescriptionBody, own), now)
+        return of_ours(name, broker, case.ask(address, code, wire.GroupDescriptionBody, own), now)
     except NoAnswer as problem:
         if problem.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
     try:
-        return of_apache(name, _connections(address, name))
+        return of_apache(name, _connections(case, address, name))
     except NoAnswer:
         return GroupDescription(group=name, complete=False)
 
 
-def _connections(address: str, name: str) -> ConsumerConnection:
+def _connections(case: Case, address: str, name: str) -> ConsumerConnection:
     header = ConsumerGroupRequestHeader(consumer_group=name)
-    return probe.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, header)
+    return case.ask(address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnection, header)
 
 
 def _unreachable(case: Case, name: str) -> Iterator[CheckResult]:
     for address in case.masters.values():
         try:
-            _connections(address, name)
+            _connections(case, address, name)
         except NoAnswer as problem:
             if problem.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 yield failed("group", str(problem), "look at the broker's log")
 
 
 # Members
-
-
-def _membership(name: str, description: GroupDescription) -> CheckResult:
-    if not description.online:
-        return warning("group", f"{name} has no member online", "start a consumer of it")
-    return ok("group", f"{name} has {count(len(description.members), 'member')}")
 
 
 def _told(problem: Problem) -> CheckResult:
@@ -177,7 +166,9 @@ def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     members = description.members
     if any(member.model == MessageModel.BROADCASTING for member in members):
         return
-    queues = Counter(queue.topic for queue in _offsets(case, description.group))
+    header = GetConsumeStatsRequestHeader(consumer_group=description.group)
+    stats = case.ask_masters(RequestCode.GET_CONSUME_STATS, ConsumeStats, header)
+    queues = Counter(queue.topic for one in stats for queue in one.offset_table)
     topics = {topic: count for topic, count in queues.items() if not topic.startswith(RETRY_PREFIX)}
     most = max(topics.values(), default=0)
     if 0 < most < len(members):
@@ -187,18 +178,6 @@ def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
             f"{len(members) - most} of them get nothing",
             f"give the topic more queues, or run fewer members; see {PAGE}#one-owner-per-queue",
         )
-
-
-def _offsets(case: Case, name: str) -> list[MessageQueue]:
-    header = GetConsumeStatsRequestHeader(consumer_group=name)
-    found: list[MessageQueue] = []
-    for address in case.masters.values():
-        try:
-            stats = probe.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header)
-        except NoAnswer:
-            continue
-        found += stats.offset_table
-    return found
 
 
 def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResult]:
@@ -217,7 +196,11 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResul
 def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     """Members that try a failing ordered message for ever, by their own word."""
     for member in description.members[:MAX_ASKED_MEMBERS]:
-        info = _running_info(case, description.group, member)
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=description.group, client_id=member.client_id
+        )
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        info = next(case.ask_masters(code, ConsumerRunningInfo, header), None)
         if info is None:
             continue
         settings = info.properties
@@ -230,18 +213,6 @@ def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]
                 "set max_retries (maxReconsumeTimes); see "
                 f"{PAGE}#a-failing-ordered-message-stops-its-queue",
             )
-
-
-def _running_info(case: Case, name: str, member: Member) -> ConsumerRunningInfo | None:
-    header = GetConsumerRunningInfoRequestHeader(consumer_group=name, client_id=member.client_id)
-    for address in case.masters.values():
-        try:
-            return probe.ask(
-                address, RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfo, header
-            )
-        except NoAnswer:
-            continue
-    return None
 
 
 # Offsets
@@ -274,10 +245,10 @@ def _without_offset(description: GroupDescription) -> Iterator[CheckResult]:
         )
 
 
-def _progress(name: str, address: str) -> Iterator[CheckResult]:
+def _progress(case: Case, name: str, address: str) -> Iterator[CheckResult]:
     header = GetConsumeStatsRequestHeader(consumer_group=name)
     try:
-        table = probe.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header).offset_table
+        table = case.ask(address, RequestCode.GET_CONSUME_STATS, ConsumeStats, header).offset_table
     except NoAnswer as problem:
         yield warning("offsets", str(problem), "look at the broker's log")
         return
@@ -305,11 +276,7 @@ def _dead_letters(case: Case, description: GroupDescription) -> Iterator[CheckRe
     header = TopicRequestHeader(topic=dlq_topic(name))
     sent_back = {state.queue: state.committed or 0 for state in description.queues}
     waiting = 0
-    for address in case.masters.values():
-        try:
-            stats = probe.ask(address, RequestCode.GET_TOPIC_STATS_INFO, TopicStatsTable, header)
-        except NoAnswer:
-            continue
+    for stats in case.ask_masters(RequestCode.GET_TOPIC_STATS_INFO, TopicStatsTable, header):
         for queue, held in stats.offset_table.items():
             begin = max(held.min_offset, sent_back.get(queue, 0))
             waiting += max(held.max_offset - begin, 0)

@@ -8,27 +8,17 @@ from __future__ import annotations
 import ipaddress
 import platform
 import re
-import resource
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Final
 
 import pocketmq
-from broker import fast_path
-from pocketmq import probe
-from pocketmq.doctor.findings import Case, CheckResult, failed, ok, warning
+from pocketmq.doctor.case import ACCELERATORS, Case, CheckResult, failed, ok, warning
 from pocketmq.probe import NoAnswer
 from remoting.docs import DOCS
 from remoting.process_limits import ENOUGH
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
-
-ACCELERATORS: Final = {
-    "uvloop": "a faster event loop",
-    "orjson": "faster JSON headers",
-    "isal": "faster checksums",
-}
 
 
 def core(why: str, broker: str = "") -> CheckResult:
@@ -44,19 +34,18 @@ def core(why: str, broker: str = "") -> CheckResult:
     return warning("core", f"{who} Python code, which is slower: {why}", remedy)
 
 
-def here(_: Case) -> Iterator[CheckResult]:
+def here(case: Case) -> Iterator[CheckResult]:
     """Version, core, accelerators, limits."""
     yield ok("version", f"PocketMQ {pocketmq.__version__}")
     yield ok("interpreter", f"{platform.python_implementation()} {platform.python_version()}")
-    yield core(fast_path.WHY)
+    yield core(case.machine.why_not_compiled)
     for module, use in ACCELERATORS.items():
-        if find_spec(module) is not None:
+        if module in case.machine.accelerators:
             yield ok("accelerator", f"{module}: {use}")
         else:
             yield warning("accelerator", f"{module} is missing", f"pip install {module}: {use}")
-    # A server raises its soft limit to the hard one when it starts.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard == resource.RLIM_INFINITY or hard >= ENOUGH:
+    hard = case.machine.descriptors
+    if hard < 0 or hard >= ENOUGH:
         yield ok("file descriptors", f"up to {hard} here" if hard >= 0 else "unlimited here")
     else:
         yield warning(
@@ -128,7 +117,7 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
     views: dict[str, set[str]] = {}
     for address in case.name_servers:
         try:
-            info = probe.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
+            info = case.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo)
         except NoAnswer as problem:
             yield failed(
                 "name server", str(problem), "start it, or correct --nameserver or NAMESRV_ADDR"
@@ -168,7 +157,7 @@ def brokers(case: Case) -> Iterator[CheckResult]:
 
 def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[CheckResult]:
     try:
-        table = probe.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable).table
+        table = case.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable).table
     except NoAnswer as problem:
         if problem.code is None:
             remedy = _advice(address)

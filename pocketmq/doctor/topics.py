@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pocketmq import probe
-from pocketmq.doctor.findings import Case, CheckResult, failed, ok
+from pocketmq.doctor.case import Case, CheckResult, failed, ok
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
@@ -24,7 +23,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
         if address not in case.answering:
             continue
         try:
-            route = probe.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, header)
+            route = case.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, header)
         except NoAnswer as problem:
             if problem.code == ResponseCode.TOPIC_NOT_EXIST:
                 text = f"{address} knows no topic {case.topic}"
@@ -39,13 +38,8 @@ def topic(case: Case) -> Iterator[CheckResult]:
 def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
     """Who else gets the messages: groups don't take them away from each other."""
     header = TopicRequestHeader(topic=topic)
-    groups: set[str] = set()
-    for address in case.masters.values():
-        try:
-            answer = probe.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, header)
-        except NoAnswer:
-            continue
-        groups |= set(answer.group_list)
+    answers = case.ask_masters(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, header)
+    groups = {group for answer in answers for group in answer.group_list}
     if groups:
         names = ", ".join(sorted(groups))
         yield ok("consumers", f"{topic} is consumed by {names}; each group gets every message")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 from typing import Any
 
 import pytest
 
-from broker import fast_path
-from pocketmq import probe
 from pocketmq.doctor import Case, CheckResult, CheckVerdict, examine
-from pocketmq.doctor import servers as machine
+from pocketmq.doctor.case import ACCELERATORS, Machine
 from pocketmq.probe import NoAnswer
 from remoting.clock import ManualClock
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
@@ -55,34 +52,30 @@ class Servers(dict[tuple[str, int], object]):
         return answer
 
 
-@pytest.fixture(autouse=True)
-def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever core runs the tests, nothing is wrong with it."""
-    monkeypatch.setattr(fast_path, "WHY", "")
+MACHINE = Machine("", 1_000_000, frozenset(ACCELERATORS))
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+def servers() -> Servers:
     """A healthy name server and broker."""
     table = Servers()
     table[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster()
     table[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
     table[BROKER, DESCRIBE] = NoAnswer("code 3", 3)
-    monkeypatch.setattr(probe, "ask", table.ask)
     return table
 
 
-def findings(**case: Any) -> list[CheckResult]:
-    given = {"name_servers": [NAME_SERVER], "clock": CLOCK, **case}
-    return list(examine(Case(**given)))
+def results(servers: Servers, **case: Any) -> list[CheckResult]:
+    given = {"name_servers": [NAME_SERVER], "clock": CLOCK, "machine": MACHINE, **case}
+    return list(examine(Case(ask=servers.ask, **given)))
 
 
-def bad(**case: Any) -> list[CheckResult]:
-    return [finding for finding in findings(**case) if finding.verdict is not CheckVerdict.OK]
+def bad(servers: Servers, **case: Any) -> list[CheckResult]:
+    return [one for one in results(servers, **case) if one.verdict is not CheckVerdict.OK]
 
 
 def test_a_healthy_cluster_has_nothing_to_remedy(servers: Servers) -> None:
-    found = findings()
+    found = results(servers)
     assert [f for f in found if f.verdict is not CheckVerdict.OK] == []
     assert {"version", "interpreter", "name server", "broker", "clock", "disk"} <= {
         f.check for f in found
@@ -90,7 +83,7 @@ def test_a_healthy_cluster_has_nothing_to_remedy(servers: Servers) -> None:
 
 
 def test_a_name_server_that_is_down_is_a_failure(servers: Servers) -> None:
-    (found,) = bad(name_servers=[NAME_SERVER, "10.0.0.9:9876"])
+    (found,) = bad(servers, name_servers=[NAME_SERVER, "10.0.0.9:9876"])
     assert (found.check, found.verdict) == ("name server", CheckVerdict.FAILED)
     assert "10.0.0.9:9876" in found.found
     assert found.remedy
@@ -98,29 +91,29 @@ def test_a_name_server_that_is_down_is_a_failure(servers: Servers) -> None:
 
 def test_no_name_server_at_all_ends_the_questions(servers: Servers) -> None:
     servers.clear()
-    assert [f.check for f in bad(topic="orders", group="g")] == ["name server"]
+    assert [f.check for f in bad(servers, topic="orders", group="g")] == ["name server"]
 
 
 def test_name_servers_that_know_different_brokers_are_found(servers: Servers) -> None:
     other = "10.0.0.3:9876"
     servers[other, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
-    (found,) = bad(name_servers=[NAME_SERVER, other])
+    (found,) = bad(servers, name_servers=[NAME_SERVER, other])
     assert "10.0.0.3:9876 doesn't know a" in found.found
 
 
 def test_a_cluster_without_brokers_is_a_failure(servers: Servers) -> None:
     servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
-    assert [f.found for f in bad()] == ["no broker is registered"]
+    assert [f.found for f in bad(servers)] == ["no broker is registered"]
 
 
 def test_a_broker_without_a_master_is_a_failure(servers: Servers) -> None:
     servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster(broker_id=1)
-    assert [f.found for f in bad()] == ["a has no master"]
+    assert [f.found for f in bad(servers)] == ["a has no master"]
 
 
 def test_an_advertised_address_that_does_not_answer_is_a_failure(servers: Servers) -> None:
     del servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO]
-    (found,) = bad()
+    (found,) = bad(servers)
     assert f"can't connect to {BROKER}" in found.found
     assert "--advertise" in found.remedy
 
@@ -128,23 +121,23 @@ def test_an_advertised_address_that_does_not_answer_is_a_failure(servers: Server
 @pytest.mark.parametrize("address", ["127.0.0.1:10911", "0.0.0.0:10911", "localhost:10911"])
 def test_a_loopback_address_is_named_as_the_reason(servers: Servers, address: str) -> None:
     servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster(address)
-    (found,) = bad()
+    (found,) = bad(servers)
     assert "the broker's own machine" in found.remedy
     servers[address, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
-    (found,) = bad()
+    (found,) = bad(servers)
     assert (found.check, found.verdict) == ("advertised address", CheckVerdict.WARNING)
 
 
 def test_a_broker_that_refuses_is_told_from_one_that_is_away(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = NoAnswer("code 2: starting", 2)
-    assert "its log" in bad()[0].remedy
+    assert "its log" in bad(servers)[0].remedy
 
 
 @pytest.mark.parametrize(("off_ms", "word"), [(60_000, "ahead of"), (-60_000, "behind")])
 def test_a_clock_that_differs_is_a_warning(servers: Servers, off_ms: int, word: str) -> None:
     boot = str(CLOCK.now_ms() - RUNNING_MS + off_ms)
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(bootTimestamp=boot)
-    (found,) = bad()
+    (found,) = bad(servers)
     assert found.found == f"a's is 60 s {word} this machine's"
 
 
@@ -164,7 +157,7 @@ def test_a_disk_that_fills_is_noticed(
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         commitLogDiskRatio=used, runtime="?"
     )
-    assert [f.verdict for f in bad()] == verdicts
+    assert [f.verdict for f in bad(servers)] == verdicts
 
 
 def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) -> None:
@@ -173,20 +166,22 @@ def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) 
         pocketmqLogFilesDeletedYoung="3",
         pocketmqFilesNotDeleted="1",
     )
-    assert [(f.check, f.verdict) for f in bad()] == [
+    assert [(f.check, f.verdict) for f in bad(servers)] == [
         ("store", CheckVerdict.FAILED),
         ("retention", CheckVerdict.WARNING),
         ("retention", CheckVerdict.WARNING),
     ]
-    assert "a takes no messages: the disk of /data is 91% full" in bad()[0].found
-    assert "deleted files of messages before their time, for want of room: 3" in bad()[1].found
+    assert "a takes no messages: the disk of /data is 91% full" in bad(servers)[0].found
+    assert (
+        "deleted files of messages before their time, for want of room: 3" in bad(servers)[1].found
+    )
 
 
 def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqDamagedMessages="2", pocketmqStorePath="/data"
     )
-    (found,) = bad()
+    (found,) = bad(servers)
     assert (found.check, found.verdict) == ("damage", CheckVerdict.FAILED)
     assert found.found == "a does not deliver messages that are not what was stored: 2"
     assert "'pocketmq store verify /data', restore the store from a copy" in found.remedy
@@ -206,7 +201,7 @@ def test_connections_that_are_or_will_be_refused_are_noticed(
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqDescriptorLimit=limit, pocketmqConnections=taken, pocketmqConnectionsMax="10000"
     )
-    (found,) = [f for f in findings() if f.check == "connections"]
+    (found,) = [f for f in results(servers) if f.check == "connections"]
     assert found.verdict == verdict
     assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
 
@@ -215,7 +210,7 @@ def test_entries_that_were_restored_are_told(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqRestoredEntries="3", pocketmqStorePath="/data"
     )
-    (found,) = bad()
+    (found,) = bad(servers)
     assert (found.check, found.verdict) == ("damage", CheckVerdict.WARNING)
     assert found.found == "a has restored damaged entries of consume queues from the log: 3"
     assert "check the disk; look for more with 'pocketmq store verify /data'" in found.remedy
@@ -229,43 +224,43 @@ def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> N
         pocketmqIndexBacklogBytes="0",
         pocketmqIndexTrouble="the index /data/index can't be written",
     )
-    assert [(f.check, f.verdict) for f in bad()] == [
+    assert [(f.check, f.verdict) for f in bad(servers)] == [
         ("offsets", CheckVerdict.FAILED),
         ("store", CheckVerdict.WARNING),
         ("index", CheckVerdict.WARNING),
     ]
-    assert "no config/consumerOffset.json" in bad()[0].found
-    assert "2 damaged places" in bad()[1].found
-    assert "/data/index can't be written" in bad()[2].found
+    assert "no config/consumerOffset.json" in bad(servers)[0].found
+    assert "2 damaged places" in bad(servers)[1].found
+    assert "/data/index can't be written" in bad(servers)[2].found
 
     servers[asked] = runtime(pocketmqIndexBacklogBytes=str(300 << 20))
-    assert ["300 MiB behind" in f.found for f in bad()] == [True]
+    assert ["300 MiB behind" in f.found for f in bad(servers)] == [True]
     servers[asked] = runtime(
         pocketmqOffsetsLost="false",
         pocketmqRecoverySteppedOver="0",
         pocketmqIndexBacklogBytes=str(40 << 20),
     )
-    assert bad() == []
+    assert bad(servers) == []
 
 
 def test_a_topic_is_looked_at_where_it_is_asked_for(servers: Servers) -> None:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     servers[NAME_SERVER, code] = NoAnswer("code 17", 17)
-    (found,) = bad(topic="orders")
+    (found,) = bad(servers, topic="orders")
     assert found.remedy == "pocketmq topic create orders"
     servers[NAME_SERVER, code] = NoAnswer("code 1", 1)
-    assert bad(topic="orders")[0].found == "code 1"
+    assert bad(servers, topic="orders")[0].found == "code 1"
     servers[NAME_SERVER, code] = TopicRouteData(
         queue_datas=[QueueData(broker_name="a", read_queue_nums=4, write_queue_nums=4, perm=4)]
     )
-    (found,) = bad(topic="orders")
+    (found,) = bad(servers, topic="orders")
     assert found.found == "no queue of orders to write to"
 
 
 def test_a_group_that_is_not_there_is_a_warning(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = NoAnswer("code 206", 206)
     servers[BROKER, RequestCode.GET_CONSUME_STATS] = ConsumeStats()
-    assert [f.found for f in bad(group="g")] == [
+    assert [f.found for f in bad(servers, group="g")] == [
         "g has no member online",
         f"{BROKER} has no committed offset of g",
     ]
@@ -279,22 +274,22 @@ def test_a_group_ahead_of_its_queues_is_a_failure(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_CONSUME_STATS] = ConsumeStats(
         offset_table={queue: OffsetWrapper(broker_offset=5, consumer_offset=9)}
     )
-    (found,) = bad(group="g")
+    (found,) = bad(servers, group="g")
     assert "ahead of what orders/a/0 hold" in found.found
 
 
 def test_what_a_broker_refuses_to_tell_of_a_group_is_reported(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = NoAnswer("code 1", 1)
     servers[BROKER, RequestCode.GET_CONSUME_STATS] = NoAnswer("code 3", 3)
-    assert {f.found for f in bad(group="g")} == {"code 1", "g has no member online", "code 3"}
+    assert {f.found for f in bad(servers, group="g")} == {
+        "code 1",
+        "g has no member online",
+        "code 3",
+    }
 
 
-def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    monkeypatch.setattr(machine, "find_spec", lambda _: None)
-    found = bad()
+def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(servers: Servers) -> None:
+    found = bad(servers, machine=Machine("", 1024, frozenset()))
     assert [f.check for f in found] == ["accelerator"] * 3 + ["file descriptors"]
     assert "only 1024" in found[-1].found
     assert "ulimit -Hn" in found[-1].remedy
@@ -304,13 +299,11 @@ def test_few_file_descriptors_and_a_missing_accelerator_are_warnings(
     ("why", "remedy"),
     [("POCKETMQ_PURE is set", "unset it"), ("the modules were not built", "install a C compiler")],
 )
-def test_a_core_that_is_not_compiled_is_a_warning(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, why: str, remedy: str
-) -> None:
-    monkeypatch.setattr(fast_path, "WHY", why)
+def test_a_core_that_is_not_compiled_is_a_warning(servers: Servers, why: str, remedy: str) -> None:
     table = runtime().table | {"pocketmqCore": "python", "pocketmqWhyNotCompiled": why}
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = KVTable(table=table)
-    here, there = (one for one in findings() if one.check == "core")
+    machine = MACHINE._replace(why_not_compiled=why)
+    here, there = (one for one in results(servers, machine=machine) if one.check == "core")
     for one in (here, there):
         assert one.verdict is CheckVerdict.WARNING
         assert why in one.found

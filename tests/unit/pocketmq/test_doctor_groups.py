@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pocketmq import probe
 from pocketmq.doctor import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.topics import topic
@@ -49,10 +48,9 @@ class Brokers(dict[int, Any]):
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+def broker() -> Brokers:
     """A broker of ours with a healthy group of one member."""
     answers = Brokers()
-    monkeypatch.setattr(probe, "ask", answers.ask)
     answers[DESCRIBE] = description()
     answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = ConsumerConnection(
         connection_set=[ConnectionInfo(client_id="m")]
@@ -69,8 +67,9 @@ def description(**changes: Any) -> GroupDescriptionBody:
     return GroupDescriptionBody(**{"members": [member], "queues": queues, **changes})
 
 
-def case(name: str | None = "g", **more: Any) -> Case:
+def case(broker: Brokers, name: str | None = "g", **more: Any) -> Case:
     return Case(
+        ask=broker.ask,
         name_servers=[],
         group=name,
         clock=CLOCK,
@@ -80,20 +79,20 @@ def case(name: str | None = "g", **more: Any) -> Case:
     )
 
 
-def bad(name: str | None = "g") -> list[CheckResult]:
-    found = [*all_groups(case(name)), *group(case(name))]
-    return [finding for finding in found if finding.verdict is not CheckVerdict.OK]
+def bad(broker: Brokers, name: str | None = "g") -> list[CheckResult]:
+    found = [*all_groups(case(broker, name)), *group(case(broker, name))]
+    return [one for one in found if one.verdict is not CheckVerdict.OK]
 
 
 def test_a_healthy_group_has_nothing_to_remedy(broker: Brokers) -> None:
-    assert bad() == []
+    assert bad(broker) == []
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: FindingKind) -> None:
     finding = GroupFinding(kind=kind, text="it is so", docs="docs/consumer-groups.md#x")
     broker[DESCRIBE] = description(warnings=[finding])
-    (found,) = bad()
+    (found,) = bad(broker)
     assert (found.verdict, found.found) == (CheckVerdict.WARNING, "it is so")
     assert found.remedy == "see docs/consumer-groups.md#x"
     assert found.check
@@ -102,7 +101,7 @@ def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: Fin
 def test_a_member_that_missed_a_heartbeat_is_told(broker: Brokers) -> None:
     member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 70_000)
     broker[DESCRIBE] = description(members=[member])
-    (found,) = bad()
+    (found,) = bad(broker)
     assert found.found == "m of g was heard of 70 s ago"
     assert "#clean-close-and-vanished-hosts" in found.remedy
 
@@ -112,7 +111,7 @@ def test_queues_without_an_offset_are_told(broker: Brokers) -> None:
     none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
     empty = GroupQueueInfo(topic="orders", queue_id=2)
     broker[DESCRIBE] = description(queues=[some, none, empty])
-    (found,) = bad()
+    (found,) = bad(broker)
     assert "no committed offset in 1 of 2 queues of orders" in found.found
     assert "#no-stored-offset-is-a-fact" in found.remedy
     assert "pocketmq group reset g --topic orders --to latest --missing-only" in found.remedy
@@ -122,17 +121,17 @@ def test_a_new_group_that_starts_at_the_end_is_told_that_it_may_not(broker: Brok
     member = GroupMemberInfo(client_id="m", consume_from_where="CONSUME_FROM_LAST_OFFSET")
     none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
     broker[DESCRIBE] = description(members=[member], queues=[none])
-    assert "#from-last-is-not-always-the-end" in bad()[0].remedy
+    assert "#from-last-is-not-always-the-end" in bad(broker)[0].remedy
 
 
 @pytest.mark.parametrize("retries", ["-1", "2147483647"])
 def test_an_ordered_consumer_that_retries_for_ever_is_told(broker: Brokers, retries: str) -> None:
     settings = {"PROP_CONSUMEORDERLY": "true", "maxReconsumeTimes": retries}
     broker[RequestCode.GET_CONSUMER_RUNNING_INFO] = ConsumerRunningInfo(properties=settings)
-    (found,) = bad()
+    (found,) = bad(broker)
     assert found.check == "endless retries"
     settings["maxReconsumeTimes"] = "16"
-    assert bad() == []
+    assert bad(broker) == []
 
 
 def test_dead_letters_that_wait_are_told(broker: Brokers) -> None:
@@ -140,41 +139,43 @@ def test_dead_letters_that_wait_are_told(broker: Brokers) -> None:
     broker[RequestCode.GET_TOPIC_STATS_INFO] = TopicStatsTable(
         offset_table={dead: TopicOffset(min_offset=2, max_offset=9)}
     )
-    (found,) = bad()
+    (found,) = bad(broker)
     assert "given up 7 messages" in found.found
     sent_back = GroupQueueInfo(topic="%DLQ%g", queue_id=0, max_offset=9, committed=9)
     broker[DESCRIBE] = description(queues=[sent_back])
-    assert bad() == []
+    assert bad(broker) == []
 
 
 def test_at_an_apache_broker_more_members_than_queues_are_counted(broker: Brokers) -> None:
     broker[DESCRIBE] = NoAnswer("code 3", 3)
-    assert bad() == []
+    assert bad(broker) == []
     members = ConsumerConnection(connection_set=[ConnectionInfo(client_id=c) for c in "abc"])
     broker[RequestCode.GET_CONSUMER_CONNECTION_LIST] = members
-    (found,) = bad()
+    (found,) = bad(broker)
     assert "3 members and its topics at most 1 queues: 2 of them get nothing" in found.found
     members.message_model = "BROADCASTING"
-    assert bad() == []
+    assert bad(broker) == []
 
 
 def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
     configs = {name: SubscriptionGroupConfig(name) for name in ("g", "h", "TOOLS_CONSUMER")}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
-    (found,) = all_groups(case(None))
+    (found,) = all_groups(case(broker, None))
     assert found.found == "nothing is wrong with 2 groups"
     finding = GroupFinding(kind="moonPhase", text="it is full", docs="d")
     broker[DESCRIBE] = description(conflicts=[finding])
-    assert [(found.check, found.found) for found in bad(None)] == [("moonPhase", "it is full")] * 2
+    assert [(found.check, found.found) for found in bad(broker, None)] == [
+        ("moonPhase", "it is full")
+    ] * 2
 
 
 def test_many_groups_are_not_all_looked_at(broker: Brokers) -> None:
     configs = {f"g{n}": SubscriptionGroupConfig(f"g{n}") for n in range(201)}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
-    assert [found.found for found in bad(None)] == ["1 more group not looked at"]
+    assert [found.found for found in bad(broker, None)] == ["1 more group not looked at"]
 
 
 def test_a_topics_groups_are_named(broker: Brokers) -> None:
     broker[RequestCode.QUERY_TOPIC_CONSUME_BY_WHO] = GroupList(group_list=["b", "a"])
-    (found,) = topic(case(topic="orders"))
+    (found,) = topic(case(broker, topic="orders"))
     assert found.found == "orders is consumed by a, b; each group gets every message"
