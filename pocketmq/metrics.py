@@ -154,10 +154,15 @@ class MetricsPart:
         self._monitor.stop()
         await self._stack.aclose()
 
+    @property
+    def address(self) -> str:
+        """Where it listens, once it does."""
+        return address_text((self._host, self._port))
+
     def ready(self) -> Mapping[str, str]:
         """What the parts say, and where to scrape."""
         facts = {name: value for part in self._parts for name, value in part.ready().items()}
-        return {**facts, "metrics": address_text((self._host, self._port))}
+        return {**facts, "metrics": self.address}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
         """Those of the parts; nothing here can die by itself."""
@@ -171,7 +176,7 @@ class MetricsPart:
             return kind((self._host, self._port), handler)
         except OSError as error:
             raise MetricsPort(
-                f"metrics can't be served at {address_text((self._host, self._port))}: "
+                f"metrics can't be served at {self.address}: "
                 f"{error.strerror or error}; choose another --metrics-port (0 picks a free one)"
             ) from error
 

@@ -13,10 +13,10 @@ import asyncio
 import gc
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
@@ -64,13 +64,13 @@ class Serving:
     Attributes:
         parts: Started in this order, stopped in the opposite one.
         as_json: The ready line as JSON.
-        until_stdin_closes: Stop when standard input ends.
+        until_end_of: Stop when this descriptor is at its end; None for no such one.
         echo: Where the ready line goes.
     """
 
     parts: Sequence[ServerPart]
     as_json: bool = False
-    until_stdin_closes: bool = False
+    until_end_of: int | None = None
     echo: Callable[[str], object] = click.echo
 
     def run(self) -> None:
@@ -86,8 +86,8 @@ class Serving:
         running = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(number, stop.set)
-        if self.until_stdin_closes:
-            running.add_reader(sys.stdin.fileno(), _at_end_of_stdin, stop)
+        if self.until_end_of is not None:
+            running.add_reader(self.until_end_of, _stop_at_end, self.until_end_of, stop)
         async with AsyncExitStack() as stack:
             for part in self.parts:
                 stack.push_async_callback(part.stop)
@@ -152,9 +152,9 @@ def _spared_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _at_end_of_stdin(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+def _stop_at_end(descriptor: int, stop: asyncio.Event) -> None:
+    if not os.read(descriptor, 4096):
+        asyncio.get_running_loop().remove_reader(descriptor)
         stop.set()
 
 
@@ -192,22 +192,50 @@ class BrokerPart:
     """A broker.
 
     Args:
-        config: what it was told.
+        config: its settings.
         room: for connections, if a name server runs in this process.
+        name_server: the one that it registers with, in this process; it starts before the broker,
+            so its address is known then. A new store gets the default name: it is the only broker.
     """
 
-    def __init__(self, config: BrokerConfig, room: ConnectionRoom | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        room: ConnectionRoom | None = None,
+        *,
+        name_server: NameServerPart | None = None,
+    ) -> None:
         from broker.app import Broker  # noqa: PLC0415 - see above
 
-        self.server: Broker = Broker(config, room=room)
+        self._create = partial(Broker, room=room)
+        self._config = config
+        self._name_server = name_server
+        self._server: Broker | None = None
+
+    @property
+    def server(self) -> Broker:
+        """The broker; there once it starts."""
+        assert self._server is not None
+        return self._server
 
     async def start(self) -> None:
         """Open the store and begin to serve."""
-        await self.server.start()
+        config = self._config
+        if self._name_server is not None:
+            from broker.config import DEFAULT_NAME  # noqa: PLC0415 - see above
+
+            config = replace(
+                config,
+                namesrv_addr=(self._name_server.server.address,),
+                name_of_new_store=DEFAULT_NAME,
+            )
+        self._server = self._create(config)
+        await self._server.start()
 
     async def stop(self) -> None:
         """Stop cleanly."""
-        await self.server.stop()
+        if self._server is not None:
+            await self._server.stop()
 
     def ready(self) -> Mapping[str, str]:
         """Its address, and which core it runs on."""
@@ -220,67 +248,18 @@ class BrokerPart:
         return [self.server.failed]
 
 
-class StandalonePart:
-    """A name server and a broker that registers with it, in one event loop.
+def standalone_parts(nameserver: NameServerConfig, broker: BrokerConfig) -> list[ServerPart]:
+    """A name server, and a broker that registers with it, in one event loop."""
+    from broker.app import connection_room  # noqa: PLC0415 - see above
 
-    Args:
-        nameserver: the name server's settings.
-        broker: the broker's; where it registers is filled in here, and how it is called when
-            nobody says so: it is the only broker, and needs no other name.
-    """
-
-    def __init__(self, nameserver: NameServerConfig, broker: BrokerConfig) -> None:
-        from broker.app import connection_room  # noqa: PLC0415 - see above
-
-        self._room = connection_room()
-        self.nameserver = NameServerPart(nameserver, self._room)
-        self._broker_config = broker
-        self._broker: BrokerPart | None = None
-
-    @property
-    def broker(self) -> BrokerPart:
-        """The broker; there once the name server listens, because it has to know where."""
-        assert self._broker is not None
-        return self._broker
-
-    async def start(self) -> None:
-        """Start the name server, then the broker."""
-        await self.nameserver.start()
-        from broker.config import DEFAULT_NAME  # noqa: PLC0415 - see above
-
-        config = replace(
-            self._broker_config,
-            namesrv_addr=(self.nameserver.server.address,),
-            name_of_new_store=DEFAULT_NAME,
-        )
-        self._broker = BrokerPart(config, self._room)
-        await self._broker.start()
-
-    async def stop(self) -> None:
-        """Stop the broker, then the name server."""
-        if self._broker is not None:
-            await self._broker.stop()
-        await self.nameserver.stop()
-
-    def ready(self) -> Mapping[str, str]:
-        """Both addresses, and the broker's core."""
-        return {**self.nameserver.ready(), **self.broker.ready()}
-
-    def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Ends when a task of one of them dies."""
-        return [*self.nameserver.failures(), *self.broker.failures()]
+    room = connection_room()
+    first = NameServerPart(nameserver, room)
+    return [first, BrokerPart(broker, room, name_server=first)]
 
 
 def servers_of(parts: Sequence[ServerPart]) -> tuple[list[NameServer], list[Broker]]:
     """The name servers and the brokers in parts that were started."""
-    name_servers: list[NameServer] = []
-    brokers: list[Broker] = []
-    for part in parts:
-        if isinstance(part, NameServerPart):
-            name_servers.append(part.server)
-        elif isinstance(part, BrokerPart):
-            brokers.append(part.server)
-        elif isinstance(part, StandalonePart):
-            name_servers.append(part.nameserver.server)
-            brokers.append(part.broker.server)
-    return name_servers, brokers
+    return (
+        [part.server for part in parts if isinstance(part, NameServerPart)],
+        [part.server for part in parts if isinstance(part, BrokerPart)],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,14 @@ from broker.errors import StartError
 from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
-from pocketmq.serving import BrokerPart, Failed, NameServerPart, ServerPart, Serving, StandalonePart
+from pocketmq.serving import (
+    BrokerPart,
+    Failed,
+    NameServerPart,
+    ServerPart,
+    Serving,
+    standalone_parts,
+)
 from remoting import process_limits as descriptors
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
@@ -120,7 +128,7 @@ def standalone(
                 "kvConfigPath": str(broker.store_path_root_dir / "namesrv" / "kvConfig.json"),
             }
         )
-        _serve([StandalonePart(nameserver, broker)], options)
+        _serve(standalone_parts(nameserver, broker), options)
 
 
 @click.command(epilog="Example: pocketmq nameserver --port 9876")
@@ -232,9 +240,8 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
         from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - costs those who ask for it
 
         parts = [MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
-    Serving(
-        parts=parts, as_json=options["as_json"], until_stdin_closes=options["until_stdin_closes"]
-    ).run()
+    until_end_of = sys.stdin.fileno() if options["until_stdin_closes"] else None
+    Serving(parts=parts, as_json=options["as_json"], until_end_of=until_end_of).run()
 
 
 def _raise_descriptor_limit() -> None:

@@ -42,7 +42,7 @@ class Slow:
 
 
 def ask(part: MetricsPart, path: str, method: str = "GET") -> tuple[int, str, Mapping[str, str]]:
-    connection = HTTPConnection(part.ready()["metrics"], timeout=10)
+    connection = HTTPConnection(part.address, timeout=10)
     try:
         connection.request(method, path)
         answer = connection.getresponse()

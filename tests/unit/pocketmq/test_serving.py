@@ -138,15 +138,14 @@ def test_a_part_that_dies_ends_it_with_its_error() -> None:
     assert events[-1] == "stop broker"
 
 
-def test_it_stops_when_standard_input_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stops_when_its_input_ends() -> None:
     reading, writing = os.pipe()
     events: list[str] = []
-    with os.fdopen(reading) as stdin:
-        monkeypatch.setattr("sys.stdin", stdin)
 
-        def ready(_: str) -> None:
-            os.write(writing, b"ignored")
-            os.close(writing)
+    def ready(_: str) -> None:
+        os.write(writing, b"ignored")
+        os.close(writing)
 
-        Serving(parts=[Fake("broker", events)], echo=ready, until_stdin_closes=True).run()
+    Serving(parts=[Fake("broker", events)], echo=ready, until_end_of=reading).run()
+    os.close(reading)
     assert events == ["start broker", "stop broker"]
