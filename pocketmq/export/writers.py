@@ -127,7 +127,7 @@ def _sentence(message: Message, reason: str) -> str:
 
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Of a Parquet file: what is held in memory before it is written."""
+"""Of a Parquet file: enough for its columns to compress well."""
 
 Body = tuple[object, str]
 """A body as it stands in a JSON line, and what it is called there."""
@@ -244,12 +244,15 @@ class Parquet:
     Args:
         stream: where to.
         of_store: whether it has the columns of a store's messages.
+        row_group_bytes: what is held in memory before it is written.
 
     Raises:
         ExportError: what it takes is not installed.
     """
 
-    def __init__(self, stream: IO[bytes], *, of_store: bool) -> None:
+    def __init__(
+        self, stream: IO[bytes], *, of_store: bool, row_group_bytes: int = ROW_GROUP_BYTES
+    ) -> None:
         try:
             import pyarrow as pa  # noqa: PLC0415 - an optional extra
             from pyarrow import parquet  # noqa: PLC0415 - as above
@@ -269,6 +272,7 @@ class Parquet:
         self._writer = parquet.ParquetWriter(stream, self._schema, compression="zstd")
         self._waiting: list[Any] = []
         self._waiting_bytes = 0
+        self._row_group_bytes = row_group_bytes
 
     def write(self, portion: Portion) -> None:
         """See ``ExportWriter``."""
@@ -283,7 +287,7 @@ class Parquet:
         for decoded in decoder.batches(records, file=portion.file):
             self._waiting.append(decoded.batch)
             self._waiting_bytes += decoded.batch.nbytes
-            if self._waiting_bytes >= ROW_GROUP_BYTES:
+            if self._waiting_bytes >= self._row_group_bytes:
                 self._flush()
 
     def _flush(self) -> None:

@@ -151,14 +151,14 @@ StateFiles = dict[str, bytes]
 """Name -> content."""
 
 
-def read_early(root: Path) -> StateFiles:
+def read_early(root: Path, sleep: Callable[[float], None] = time.sleep) -> StateFiles:
     """What must not be ahead of the log. Raises ``StoreError``."""
-    return _read(root / "config", lambda name: not _is_late(name))
+    return _read(root / "config", lambda name: not _is_late(name), sleep)
 
 
 def read_late(root: Path) -> StateFiles:
     """What must not be behind it. Raises ``StoreError``."""
-    return _read(root / "config", _is_late)
+    return _read(root / "config", _is_late, time.sleep)
 
 
 def write(files: StateFiles, target: Target) -> None:
@@ -172,7 +172,9 @@ def _is_late(name: str) -> bool:
     return name.removesuffix(_OLD) in _LATE
 
 
-def _read(directory: Path, wanted: Callable[[str], bool]) -> StateFiles:
+def _read(
+    directory: Path, wanted: Callable[[str], bool], sleep: Callable[[float], None]
+) -> StateFiles:
     try:
         names = {path.name for path in directory.iterdir() if path.is_file()}
     except FileNotFoundError:
@@ -184,13 +186,13 @@ def _read(directory: Path, wanted: Callable[[str], bool]) -> StateFiles:
     found = {}
     for name in sorted(names):
         if not name.endswith(_UNFINISHED) and wanted(name):
-            data = _read_whole(directory / name)
+            data = _read_whole(directory / name, sleep)
             if data is not None:
                 found[name] = data
     return found
 
 
-def _read_whole(path: Path) -> bytes | None:
+def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
     """A file's content: a version of it that can be read, if one comes."""
     data: bytes | None = None
     for _ in range(MAX_STATE_READS):
@@ -202,7 +204,7 @@ def _read_whole(path: Path) -> bytes | None:
             raise unreadable(str(path), error) from error
         if data is not None and (".json" not in path.name or _parses(data)):
             return data
-        time.sleep(STATE_PAUSE_SECONDS)
+        sleep(STATE_PAUSE_SECONDS)
     # Missing or damaged for good; whoever opens the copy takes the backup, as with the source.
     return data
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.log_walk import QueueKey
 from broker.storetools.verify import metadata_files as side_files
-from broker.storetools.verify.findings import Findings, Ranges, is_open
+from broker.storetools.verify.findings import MAX_FINDINGS, Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import (
     IndexFiles,
     IndexPlace,
@@ -40,8 +40,6 @@ MAX_TRIES: Final = 4
 """How often a running store is looked at: retention may take files meanwhile, and what is read
 while it is written may be half of the old and half of the new. Damage is there each time."""
 
-_WORTH_PROCESSES: Final = 2 * 1024 * 1024 * 1024
-"""Below this one process has done it before others have begun."""
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -53,7 +51,10 @@ class CheckOptions(NamedTuple):
         levels_ms: ``messageDelayLevel``.
         jobs: processes that walk the log.
         plain: do without the compiled core.
-        locked: who asks has the store's lock himself.
+        locked: the caller holds the store's lock.
+        max_shown: findings that are kept; the others are only counted.
+        worth_processes: bytes of the log below which one process is done before others have
+            started.
     """
 
     commit_log: str | None = None
@@ -61,6 +62,8 @@ class CheckOptions(NamedTuple):
     jobs: int = 1
     plain: bool = False
     locked: bool = False
+    max_shown: int = MAX_FINDINGS
+    worth_processes: int = 2 * 1024 * 1024 * 1024
 
 
 class Report(NamedTuple):
@@ -130,7 +133,7 @@ class Check:
         self._root = root
         self._options = options
         self._tell = tell
-        self._findings = Findings()
+        self._findings = Findings(options.max_shown)
         self._damaged = Ranges()
 
     def run(self) -> Report:
@@ -306,7 +309,7 @@ class Check:
     def _results(self, view: StoreView, plans: Sequence[PartPlan]) -> Iterator[PartResult]:
         work = sum(plan.end - plan.begin for plan in plans)
         jobs = min(self._options.jobs, len(plans))
-        if jobs < 2 or work < _WORTH_PROCESSES:
+        if jobs < 2 or work < self._options.worth_processes:
             for plan in plans:
                 yield LogPart(plan, view, self._tell).run()
             return

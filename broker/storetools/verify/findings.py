@@ -56,13 +56,17 @@ class Finding(NamedTuple):
 class Findings:
     """Those of a check.
 
+    Args:
+        most: how many to keep.
+
     Attributes:
         shown: the first of them.
         counts: how many there are of each severity.
         kinds: how many there are of each kind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_FINDINGS) -> None:
+        self._most = most
         self.shown: list[Finding] = []
         self.counts: Counter[Severity] = Counter()
         self.kinds: Counter[str] = Counter()
@@ -74,7 +78,7 @@ class Findings:
         kind = str(kind)
         self.counts[severity] += 1
         self.kinds[kind] += 1
-        if len(self.shown) < MAX_FINDINGS:
+        if len(self.shown) < self._most:
             self.shown.append(Finding(severity, kind, path, place, sentence))
 
     def damage(self, kind: str, path: str, place: int | None, sentence: str) -> None:
@@ -93,7 +97,7 @@ class Findings:
         """Those of a part of the check."""
         self.counts += other.counts
         self.kinds += other.kinds
-        self.shown += other.shown[: MAX_FINDINGS - len(self.shown)]
+        self.shown += other.shown[: self._most - len(self.shown)]
 
     @property
     def is_sound(self) -> bool:

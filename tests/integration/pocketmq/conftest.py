@@ -64,6 +64,12 @@ def cli(server: testing.StandaloneServer) -> Iterator[CommandLine]:
     loggers.setLevel(level)
 
 
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input and output of commands in this process are a terminal."""
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+
+
 _numbers = count(1)
 
 

@@ -77,14 +77,12 @@ def test_another_number_of_queues_warns_about_the_order_of_keys(
     assert "warning" not in cli.result("topic", "update", topic, "--read-queues", "5").stderr
 
 
-def test_another_number_of_queues_asks_at_a_terminal(
-    cli: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("at_terminal")
+def test_another_number_of_queues_asks_at_a_terminal(cli: CommandLine, topic: str) -> None:
     def queues() -> int:
         (route,) = cli.json("topic", "route", topic)
         return int(route["write_queues"])
 
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     assert "Change topic" in cli.fails("topic", "update", topic, "--queues", "2", stdin="n\n")
     assert queues() == 1
     cli("topic", "update", topic, "--write-queues", "2", stdin="y\n")
@@ -96,10 +94,8 @@ def test_another_number_of_queues_asks_at_a_terminal(
     assert queues() == 4
 
 
-def test_deleting_asks_at_a_terminal(
-    cli: CommandLine, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+@pytest.mark.usefixtures("at_terminal")
+def test_deleting_asks_at_a_terminal(cli: CommandLine, topic: str) -> None:
     assert "Delete topic" in cli.fails("topic", "delete", topic, stdin="n\n")
     assert topic in cli("topic", "list").split()
     cli("topic", "delete", topic, "--yes")

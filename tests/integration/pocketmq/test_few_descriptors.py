@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -80,10 +82,16 @@ def until(condition) -> None:
         time.sleep(0.02)
 
 
-def test_connections_get_what_the_stores_files_and_a_reserve_leave(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (1024, 1024))
+@pytest.fixture
+def _limit_of_1024() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("_limit_of_1024")
+def test_connections_get_what_the_stores_files_and_a_reserve_leave() -> None:
     room = ConnectionRoom(lambda: 512)
     assert room.most == 1024 - 512 - descriptors.RESERVED
     room.taken = room.most - 1

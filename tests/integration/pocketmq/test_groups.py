@@ -187,10 +187,10 @@ def test_only_queues_without_an_offset_are_moved_when_that_is_asked_for(
     assert cli(*arguments, "--missing-only") == ""
 
 
+@pytest.mark.usefixtures("at_terminal")
 def test_a_reset_at_a_terminal_shows_its_plan_and_asks(
-    cli: CommandLine, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, topic: str, group: str
 ) -> None:
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
     result = cli.result(*arguments, stdin="n\n")
     assert result.exit_code == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,15 +16,19 @@ from pocketmq.cli.demo import DemoFailed
 def test_without_spark_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in spark.NEEDED:
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DemoFailed, match=r"pyspark, .* can't be found: pip install 'pocketmq\["):
         spark.run(10, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
 def test_without_java_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    for name in spark.NEEDED:
+        found = ModuleType(name)
+        found.__spec__ = ModuleSpec(name, None)
+        monkeypatch.setitem(sys.modules, name, found)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(DemoFailed, match="Spark needs Java 17 or later"):
         spark.run(10, tmp_path / "page.html")

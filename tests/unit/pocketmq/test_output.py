@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Iterator, Sequence
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -32,13 +34,30 @@ def test_json_is_one_document_with_every_field(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == '{"a":1}\n{"b":true}\n'
 
 
-def test_a_terminal_gets_a_table_with_titles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    output.show_rows(ROWS, ["topic", "queues"], as_json=False)
-    output.show_facts({"broker_memory": 1200}, as_json=False)
-    shown = capsys.readouterr().out
+class Terminal(io.StringIO):
+    """What a terminal is given."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def terminal_of(width: int) -> Iterator[tuple[Terminal, Terminal]]:
+    """Stdout and stderr at a terminal without colours, so lines are as long as they look."""
+    settings = {"COLUMNS": str(width), "TERM": "dumb", "LINES": "24"}
+    with (
+        mock.patch.dict(os.environ, settings),
+        contextlib.redirect_stdout(Terminal()) as out,
+        contextlib.redirect_stderr(Terminal()) as err,
+    ):
+        yield out, err
+
+
+def test_a_terminal_gets_a_table_with_titles() -> None:
+    with contextlib.redirect_stdout(Terminal()) as out:
+        output.show_rows(ROWS, ["topic", "queues"], as_json=False)
+        output.show_facts({"broker_memory": 1200}, as_json=False)
+    shown = out.getvalue()
     assert "queues" in shown
     assert "1,200" in shown
     assert "broker memory" in shown
@@ -56,47 +75,30 @@ LETTERS: list[output.Row] = [
 ]
 
 
-@pytest.fixture
-def terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[str]]:
-    """The lines that a terminal of a given width gets."""
-
-    def lines(width: int, columns: Sequence[str], spare: Sequence[str] = ()) -> list[str]:
-        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-        monkeypatch.setenv("COLUMNS", str(width))
-        # Without colours and bold titles, so that a line is as long as it looks.
-        monkeypatch.setenv("TERM", "dumb")
-        monkeypatch.setenv("LINES", "24")
+def lines_at(width: int, columns: Sequence[str], spare: Sequence[str] = ()) -> list[str]:
+    """The lines that a terminal of a width gets."""
+    with terminal_of(width) as (out, _):
         output.show_rows(LETTERS, columns, as_json=False, spare=spare)
-        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-
-    return lines
+    return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_a_terminal_breaks_sentences_and_never_ids_and_times(
-    terminal: Callable[..., list[str]],
-) -> None:
-    lines = terminal(80, ["id", "died_at", "why"])
+def test_a_terminal_breaks_sentences_and_never_ids_and_times() -> None:
+    lines = lines_at(80, ["id", "died_at", "why"])
     assert lines[0].split() == ["id", "died", "at", "why"]
     assert "7F00000100002A139A55000000000001  2026-01-31T12:00:00Z  the account" in lines[1]
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
 
 
-def test_a_narrow_terminal_leaves_out_what_is_spared_in_its_order(
-    terminal: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_narrow_terminal_leaves_out_what_is_spared_in_its_order() -> None:
     columns = ["broker", "id", "died_at", "owner", "keys"]
-    assert terminal(120, columns, ["owner", "broker"])[0].split()[0] == "broker"
-    titles = terminal(80, columns, ["owner", "broker"])[0].split()
+    assert lines_at(120, columns, ["owner", "broker"])[0].split()[0] == "broker"
+    titles = lines_at(80, columns, ["owner", "broker"])[0].split()
     assert titles == ["broker", "id", "died", "at", "keys"]
 
 
-def test_a_terminal_narrower_than_any_table_gets_a_line_a_value(
-    terminal: Callable[..., list[str]],
-) -> None:
-    lines = terminal(60, ["id", "died_at", "owner"])
+def test_a_terminal_narrower_than_any_table_gets_a_line_a_value() -> None:
+    lines = lines_at(60, ["id", "died_at", "owner"])
     assert lines == [
         "id: 7F00000100002A139A55000000000001",
         "died at: 2026-01-31T12:00:00Z",
@@ -104,13 +106,11 @@ def test_a_terminal_narrower_than_any_table_gets_a_line_a_value(
     ]
 
 
-def test_a_column_left_out_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    output.show_rows(LETTERS, ["id", "died_at", "owner"], as_json=False, spare=["died_at", "owner"])
-    told = capsys.readouterr().err
+def test_a_column_left_out_is_named() -> None:
+    columns, spare = ["id", "died_at", "owner"], ["died_at", "owner"]
+    with terminal_of(60) as (_, err):
+        output.show_rows(LETTERS, columns, as_json=False, spare=spare)
+    told = err.getvalue()
     assert max(map(len, told.splitlines())) <= 60
     assert " ".join(told.split()) == (
         "not shown: died at, owner; a wider terminal or --json shows them"
@@ -127,14 +127,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(
     cells: list[list[str]], width: int
 ) -> None:
     rows = [dict(zip("abc", row, strict=True)) for row in cells]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(io.StringIO()) as printed,
-    ):
-        patch.setattr(printed, "isatty", lambda: True, raising=False)
-        patch.setenv("COLUMNS", str(width))
-        patch.setenv("TERM", "dumb")
-        patch.setenv("LINES", "24")
+    with terminal_of(width) as (printed, _):
         output.show_rows(rows, ["a", "b", "c"], as_json=False)
     words = [[word for row in cells for word in row[column].split()] for column in range(3)]
     least = sum(max(map(len, column), default=1) for column in words) + len("    ")
@@ -156,16 +149,14 @@ def test_facts_in_a_pipe_are_names_and_values(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "a\t1.5\nb\tno\nc\tx y\nmade it\n"
 
 
-def test_a_bar_is_drawn_at_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_is_drawn_at_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("sending", 10) as bar:
         bar.advance(10)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with output.progress("sending", 10) as bar:
+    with contextlib.redirect_stderr(Terminal()) as err, output.progress("sending", 10) as bar:
         bar.advance(10)
-    assert "10/10" in capsys.readouterr().err
-    with output.progress("sending", 10, shown=False) as bar:
-        bar.advance(10)
-    assert capsys.readouterr().err == ""
+    assert "10/10" in err.getvalue()
+    with contextlib.redirect_stderr(Terminal()) as err:
+        with output.progress("sending", 10, shown=False) as bar:
+            bar.advance(10)
+        assert err.getvalue() == ""

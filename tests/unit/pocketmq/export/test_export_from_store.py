@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from broker.store.message_store import MessageStore
 from pocketmq.cli import root as commands
 from pocketmq.export import writers
+from pocketmq.export.from_store import StoreSource
 from remoting.protocol.message import properties as texts
 from remoting.protocol.message.record import COMPRESSED
-from remoting.protocol.message.tags import tags_code
+from remoting.protocol.message.tags import TagExpression, tags_code
 from remoting.protocol.names import SCHEDULE_TOPIC
 from spark_connector.schema import STORE_COLUMNS, arrow_schema
 from tests.sizes import size
@@ -171,12 +172,14 @@ def _decoded(row: dict[str, Any]) -> bytes:
     return str(row["body"]).encode()
 
 
-def test_parquet_comes_in_groups_of_rows_of_bounded_size(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writers, "ROW_GROUP_BYTES", 4096)
+def test_parquet_comes_in_groups_of_rows_of_bounded_size(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "all.parquet"
-    assert run(root, "--out", path).exit_code == 0
+    selection = writers.ExportSelection(topic=TOPIC, tags=TagExpression.parse("*"))
+    with writers.output_file(path) as stream:
+        writer = writers.Parquet(stream, of_store=True, row_group_bytes=4096)
+        for portion in StoreSource(root, None, selection).portions():
+            writer.write(portion)
+        writer.close()
     assert pq.ParquetFile(path).num_row_groups > 3
     columns = pq.read_table(path).to_pydict()
     assert [int(body) for body in columns["body"]] == numbers(exported(root))

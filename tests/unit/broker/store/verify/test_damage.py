@@ -205,24 +205,18 @@ def test_offsets_beyond_a_queue_and_lost_offsets_are_noted(root: Path) -> None:
     assert found.findings.is_sound
 
 
-def test_more_findings_than_anybody_reads_are_counted(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.storetools.verify.findings.MAX_FINDINGS", 5)
+def test_more_findings_than_anybody_reads_are_counted(root: Path) -> None:
     zeros(INDEX, ENTRIES_AT + 200, 400)(root)
-    found = check(root, CheckOptions())
+    found = check(root, CheckOptions(max_shown=5))
     assert len(found.findings.shown) == 5
     assert found.findings.left_out > 10
 
 
-def test_files_may_be_walked_by_several_processes(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_may_be_walked_by_several_processes(root: Path) -> None:
     flip(root / LOG, 95)
     flip(root / QUEUE, 407)
     flip(root / INDEX, 548)
     alone = check(root, CheckOptions())
-    monkeypatch.setattr("broker.storetools.verify.check._WORTH_PROCESSES", 0)
-    together = check(root, CheckOptions(jobs=2))
+    together = check(root, CheckOptions(jobs=2, worth_processes=0))
     assert said(together, root) == said(alone, root)
     assert together[1:9] == alone[1:9]
