@@ -40,10 +40,9 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
-from remoting.protocol.headers.base import Header
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.tasks import Supervisor

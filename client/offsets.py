@@ -27,8 +27,7 @@ from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
-from remoting.protocol.headers.base import Header
+from remoting.protocol.command import Command, Header
 from remoting.protocol.headers.pull import (
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,

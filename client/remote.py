@@ -24,9 +24,8 @@ from remoting.errors import (
 )
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.headers.base import Header
 from remoting.protocol.queue import MessageQueue
 
 H = TypeVar("H", bound=Header)

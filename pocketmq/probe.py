@@ -9,9 +9,8 @@ from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.codes import ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.headers.base import Header
 
 B = TypeVar("B", bound=Body)
 

@@ -19,10 +19,9 @@ from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command, Extra
+from remoting.protocol.command import Command, Extra, Header
 from remoting.protocol.errors import BodyError, HeaderError, RecordError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
-from remoting.protocol.headers.base import Header
 from spark_connector.connections import Lease, leasing
 from spark_connector.errors import BrokerError
 from spark_connector.options import ConnectionOptions

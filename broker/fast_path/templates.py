@@ -10,10 +10,9 @@ from typing import Final
 
 from broker.store.results import GetStatus
 from remoting.protocol.codes import ResponseCode, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.core.answer import AnswerTemplate
 from remoting.protocol.frame import PREFIX_BYTES, encode
-from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.headers.send import SendMessageResponseHeader
 

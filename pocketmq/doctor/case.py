@@ -13,7 +13,7 @@ from broker import fast_path
 from pocketmq import probe
 from pocketmq.probe import B, NoAnswer
 from remoting.clock import Clock, SystemClock
-from remoting.protocol.headers.base import Header
+from remoting.protocol.command import Header
 
 ACCELERATORS: Final = {
     "uvloop": "a faster event loop",

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 from remoting.protocol.accelerated import json_dumps, json_loads, json_loads_pairs
 from remoting.protocol.codes import Language
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, parse_integer
 from remoting.protocol.errors import FrameError
-from remoting.protocol.headers.base import parse_integer
 from remoting.protocol.limits import MAX_EXT_FIELDS, MAX_JSON_DEPTH
 
 _INT32_END: Final = 1 << 31

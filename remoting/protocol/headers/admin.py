@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.protocol.headers.base import Header, Int, header
+from remoting.protocol.command import Header, Int, header
 
 
 @header

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.protocol.headers.base import Header, Int, Long, header
+from remoting.protocol.command import Header, Int, Long, header
 
 
 @header

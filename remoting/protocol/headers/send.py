@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from remoting.protocol.headers.base import Header, Int, Long, header
+from remoting.protocol.command import Header, Int, Long, header
 
 
 @header

@@ -7,9 +7,8 @@ import re
 import pytest
 
 from remoting.protocol.codes import RequestCode, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, wire_names_of
 from remoting.protocol.frame import encode
-from remoting.protocol.headers.base import wire_names_of
 from remoting.protocol.own_codes import OwnRequestCode
 from tests.integration.bad_input.peer import Peer, Target, as_msgpack, frame
 from tests.unit.broker.harness import pull_command, send_command

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from remoting.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.headers.admin import CreateTopicRequestHeader, TopicRequestHeader
-from remoting.protocol.headers.base import Header
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import batch, properties
 

@@ -16,7 +16,7 @@ from client.limits import MAX_DEAD_REASON
 from client.routes import Route
 from remoting.clock import ManualClock
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.headers.base import Header
+from remoting.protocol.command import Header
 from remoting.protocol.message import properties
 from remoting.protocol.queue import MessageQueue
 from tests.unit.client.consuming import Shelf, record

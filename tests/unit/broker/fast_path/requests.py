@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgpack import packb
 
 from remoting.protocol.codes import SerializeType
-from remoting.protocol.headers.base import Header, wire_names_of
+from remoting.protocol.command import Header, wire_names_of
 from remoting.protocol.headers.pull import (
     PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,

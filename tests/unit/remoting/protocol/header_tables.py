@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Header
 from remoting.protocol.headers import admin, group, pull, query, registration, send
-from remoting.protocol.headers.base import Header
 
 REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.SEND_MESSAGE: send.SendMessageRequestHeader,

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from remoting.protocol.codes import Language, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header, wire_names_of
 from remoting.protocol.frame import cut, decode, encode, encode_head, needed
-from remoting.protocol.headers.base import Header, wire_names_of
 from tests.unit.remoting.protocol.captured_frames import FILES, lines
 from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS, RESPONSE_HEADERS
 

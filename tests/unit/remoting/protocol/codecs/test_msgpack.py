@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from remoting.protocol.codecs.msgpack import decode_header, encode_header
 from remoting.protocol.codes import Language, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header, Int, Long, header
 from remoting.protocol.errors import FrameError, HeaderError
-from remoting.protocol.headers.base import Header, Int, Long, header
 from remoting.protocol.limits import MAX_EXT_FIELDS
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from remoting.protocol.codecs.rocketmq import decode_header, encode_header
 from remoting.protocol.codes import FLAG_RESPONSE, Language, RequestCode, SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header, header
 from remoting.protocol.errors import FrameError, HeaderError
 from remoting.protocol.frame import encode
-from remoting.protocol.headers.base import Header, header
 from remoting.protocol.limits import MAX_EXT_FIELDS
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.protocol.command import Header, Int, Long, header, wire_names_of
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.base import Header, Int, Long, header, wire_names_of
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 

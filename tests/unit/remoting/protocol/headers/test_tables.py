@@ -10,8 +10,8 @@ import pytest
 
 from remoting.protocol import headers
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Header, wire_names_of
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.base import Header, wire_names_of
 from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS, RESPONSE_HEADERS
 
 
