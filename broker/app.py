@@ -268,6 +268,7 @@ class Broker:
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
             named_before=tables.named_before,
+            why_not_compiled=fast_path.WHY,
             room=self._room,
         )
 

@@ -93,6 +93,8 @@ class BrokerState:
     """Whether there were messages at the start, but no file of consumer offsets."""
     named_before: str | None = None
     """Another name, under which the store was written until this start."""
+    why_not_compiled: str = ""
+    """Why there is no compiled fast path; empty: there is one."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 

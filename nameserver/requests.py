@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import structlog
+
 from nameserver.config import (
     BROKER_TIMEOUT_MS,
     MAX_BROKER_TIMEOUT_MS,
@@ -18,7 +20,7 @@ from nameserver.config import (
     MAX_NAME_LENGTH,
     MAX_QUEUES,
 )
-from nameserver.kv import ORDER_TOPIC_NAMESPACE, KVLimitError, _log
+from nameserver.kv import ORDER_TOPIC_NAMESPACE, KVLimitError
 from nameserver.routes import (
     Queues,
     Registered,
@@ -69,6 +71,8 @@ from remoting.protocol.headers.registration import (
 )
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.settings import ConfigError
+
+_log = structlog.get_logger("nameserver")
 
 _UNLIKELY: Final = frozenset("\0\r\n\t ")
 

@@ -2,8 +2,9 @@
 
 Counts what makes a code base hard to enter: files, code lines, classes, functions, import circles,
 small private functions with one use, long functions without a comment, class names used twice,
-words of another language's syntax, and how far tests reach into private names. ``--check`` exits 1
-when one of the lasting rules is broken; ``--list`` shows what a number is made of.
+words of another language's syntax, private names of other modules, and how far tests reach into
+private names. ``--check`` exits 1 when one of the lasting rules is broken; ``--list`` shows what a
+number is made of.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ CIRCLE = 3
 WORDS = HOME / "scripts" / "words.txt"
 """Regular expressions, one a line, for words and phrases that don't belong here."""
 
-LASTING = {"circles", "names used twice", "words"}
+LASTING = {"circles", "names used twice", "private names of other modules", "words"}
 """What ``--check`` demands to be empty."""
+
+NOT_PRIVATE = ("_asdict", "_fields", "_make", "_replace", "_getframe")
+"""The standard library's, public in spite of their underscores."""
 
 _SKIPPED = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -176,6 +180,32 @@ def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path
     ]
 
 
+def private_names(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """Uses of names that another module of the product keeps to itself: line and what was used.
+
+    A name that the file defines, or that one of its classes inherits, is its own.
+    """
+    own = set(NOT_PRIVATE)
+    attributes: list[ast.Attribute] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
+            if isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}:
+                own.add(node.attr)
+            else:
+                attributes.append(node)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            for alias in node.names:
+                if re.match("_[a-z]", alias.name):
+                    yield node.lineno, f"import of {alias.name}"
+    for node in attributes:
+        if node.attr not in own:
+            yield node.lineno, ast.unparse(node)
+
+
 def look_at_words(house: House, paths: list[Path]) -> None:
     """Words and phrases of the list, in code, docstrings, comments and documents."""
     entries = [line for line in WORDS.read_text().splitlines() if line and line[0] != "#"]
@@ -224,6 +254,11 @@ def survey() -> House:
         if len(members) > CIRCLE
     ]
     look_at_python(house, trees, texts)
+    house.found["private names of other modules"] = [
+        f"{path.relative_to(HOME)}:{line} {used}"
+        for path, tree in trees.items()
+        for line, used in private_names(tree, modules)
+    ]
     documents = [path for pattern in TEXTS for path in sorted(HOME.glob(pattern))]
     look_at_words(house, [*paths, *documents])
     look_at_tests(house)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker import fast_path
 from broker.errors import RequestRefused
 from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
@@ -187,8 +186,8 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_retention(state),
         **_store_files(state),
         **_descriptors(state),
-        "pocketmqCore": fast_path.KIND,
-        "pocketmqWhyNotCompiled": fast_path.WHY,
+        "pocketmqCore": "python" if state.why_not_compiled else "compiled",
+        "pocketmqWhyNotCompiled": state.why_not_compiled,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from client.admin.base import sharing
 from client.admin.brokers import BrokerAdmin
 from client.admin.dead_letters import DeadLetterAdmin
 from client.admin.groups import Lag, LagAdmin, QueueLag
@@ -28,4 +29,4 @@ class Admin(TopicAdmin, LagAdmin, ResetAdmin, DeadLetterAdmin, MessageAdmin, Bro
 
 def shared_admin(context: ClientContext) -> Admin:
     """An admin that shares a context, which is open."""
-    return Admin.__new__(Admin)._share(context)
+    return sharing(Admin, context)

@@ -19,6 +19,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 
+A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
 
 
@@ -162,3 +163,8 @@ class AdminBase:
                 f"the answer to {name_of(code)}",
                 broker=broker,
             ) from error
+
+
+def sharing(kind: type[A], context: ClientContext) -> A:
+    """Make an admin that shares a context, which is open."""
+    return kind.__new__(kind)._share(context)

@@ -1,0 +1,1 @@
+"""Delayed messages, redelivery and long polls."""

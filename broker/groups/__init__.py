@@ -1,0 +1,1 @@
+"""Consumer and producer groups: members, offsets, queue locks, settings, health."""
