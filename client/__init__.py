@@ -28,7 +28,7 @@ from typing import Any
 MODULES = {
     "client.admin": ("Admin",),
     "client.admin.base": ("BrokerInfo",),
-    "client.admin.dead_letters": (
+    "client.admin.messages": (
         "DeadMessage",
         "Redrive",
     ),

@@ -3,12 +3,12 @@ from client import blocking as blocking
 from client import serde as serde
 from client.admin import Admin as Admin
 from client.admin.base import BrokerInfo as BrokerInfo
-from client.admin.dead_letters import DeadMessage as DeadMessage
-from client.admin.dead_letters import Redrive as Redrive
 from client.admin.descriptions import GroupDescription as GroupDescription
 from client.admin.descriptions import Member as Member
 from client.admin.groups import Lag as Lag
 from client.admin.groups import QueueLag as QueueLag
+from client.admin.messages import DeadMessage as DeadMessage
+from client.admin.messages import Redrive as Redrive
 from client.admin.resets import Reset as Reset
 from client.admin.resets import ResetStep as ResetStep
 from client.consumer.options import Orderly as Orderly

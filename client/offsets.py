@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from functools import partial
-from typing import Final
 
 from client.context import ClientContext
 from client.errors import UsageError
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
 from client.positions import Place, Position, milliseconds
-from client.remote import read_answer, read_header
+from client.remote import FOUND_OR_NOT, read_answer, read_header
 from client.routes import address_of
 from client.wire.offsets import (
     WALK_MESSAGES,
@@ -35,8 +34,6 @@ from remoting.protocol.headers.pull import (
     QueueRequestHeader,
 )
 from remoting.protocol.queue import MessageQueue
-
-_FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
 def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
@@ -91,7 +88,7 @@ class Offsets:
         """How far a group has committed; None: nothing yet."""
         header = committed_header(queue, group)
         answer = await self._ask(
-            queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=_FOUND_OR_NOT, group=group
+            queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=FOUND_OR_NOT, group=group
         )
         return read_answer(answer, committed_offset, queue)
 

@@ -32,6 +32,7 @@ H = TypeVar("H", bound=Header)
 R = TypeVar("R")
 
 SUCCESS_ONLY: Final[frozenset[int]] = frozenset({ResponseCode.SUCCESS})
+FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 
 
 class Remote:

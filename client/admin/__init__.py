@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from client.admin.base import sharing
-from client.admin.brokers import BrokerAdmin
-from client.admin.dead_letters import DeadLetterAdmin
-from client.admin.groups import Lag, LagAdmin, QueueLag
+from client.admin.cluster import ClusterAdmin
+from client.admin.groups import Lag, QueueLag
 from client.admin.messages import MessageAdmin
 from client.admin.resets import ResetAdmin
-from client.admin.topics import TopicAdmin
 from client.context import ClientContext
 
 __all__ = ["Admin", "Lag", "QueueLag"]
 
 
-class Admin(TopicAdmin, LagAdmin, ResetAdmin, DeadLetterAdmin, MessageAdmin, BrokerAdmin):
+class Admin(ClusterAdmin, ResetAdmin, MessageAdmin):
     """Looks after a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
 
     Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or

@@ -1,4 +1,4 @@
-"""What all parts of the admin share: life, and finding the brokers to ask."""
+"""What all parts of the admin share: life, finding the brokers to ask, and asking them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from client.config import Addresses, ClientArguments, check_arguments
 from client.context import ClientContext
 from client.errors import NoRoute, UsageError, remote_error
 from client.lifecycle import Lifecycle, LifecycleState
+from client.name_servers import NameServers, RouteKeeper
 from client.offsets import Offsets
 from client.remote import Remote, name_of
 from client.routes import MASTER_ID
@@ -18,6 +19,7 @@ from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
+from remoting.protocol.headers.base import Header
 
 A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
@@ -98,11 +100,42 @@ class AdminBase:
         self._context.life.check()
         return self._context.remote
 
+    @property
+    def _routes(self) -> RouteKeeper:
+        self._life.check()
+        return self._context.routes
+
+    @property
+    def _name_servers(self) -> NameServers:
+        self._life.check()
+        return self._context.name_servers
+
+    async def _ask(
+        self,
+        kind: type[B],
+        address: str,
+        code: int,
+        header: Header | None = None,
+        *,
+        timeout: float | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+    ) -> B:
+        """A broker's answer, by its body. Raises Unavailable, RemoteError."""
+        answer = await self._remote.call(
+            address, code, header, timeout=timeout, topic=topic, group=group
+        )
+        return decoded(kind, answer, code, address)
+
+    async def _ask_name_server(
+        self, kind: type[B], code: int, header: Header | None = None, *, topic: str | None = None
+    ) -> B:
+        """A name server's answer, by its body. Raises Unavailable, RemoteError."""
+        return decoded(kind, await self._name_servers.ask(code, header, topic=topic), code)
+
     async def cluster(self) -> ClusterInfo:
         """All brokers by cluster, as the name server knows them."""
-        self._life.check()
-        answer = await self._context.name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return self._decode(ClusterInfo, answer, RequestCode.GET_BROKER_CLUSTER_INFO)
+        return await self._ask_name_server(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
 
     async def brokers(
         self, *, cluster: str | None = None, names: Iterable[str] | None = None
@@ -146,25 +179,23 @@ class AdminBase:
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
         """Name and address of each master that has the topic."""
-        self._life.check()
-        route = await self._context.routes.fresh(topic)
+        route = await self._routes.fresh(topic)
         found = {name: address for name in route.brokers if (address := route.master(name))}
         if not found:
             raise NoRoute("none of its brokers' masters is registered", topic=topic)
         return found
 
-    def _decode(self, kind: type[B], answer: Command, code: int, broker: str | None = None) -> B:
-        try:
-            return decode(kind, answer.body)
-        except BodyError as error:
-            raise remote_error(
-                ResponseCode.SYSTEM_ERROR,
-                str(error),
-                f"the answer to {name_of(code)}",
-                broker=broker,
-            ) from error
-
 
 def sharing(kind: type[A], context: ClientContext) -> A:
     """Make an admin that shares a context, which is open."""
     return kind.__new__(kind)._share(context)
+
+
+def decoded(kind: type[B], answer: Command, code: int, broker: str | None = None) -> B:
+    """The body of the answer to a request. Raises RemoteError when it can't be read."""
+    try:
+        return decode(kind, answer.body)
+    except BodyError as error:
+        raise remote_error(
+            ResponseCode.SYSTEM_ERROR, str(error), f"the answer to {name_of(code)}", broker=broker
+        ) from error

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from client.admin.base import AdminBase
+from client.admin.base import AdminBase, decoded
 from client.admin.descriptions import (
     GroupDescription,
     Member,
@@ -57,8 +57,43 @@ from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is in one queue.
+
+    Attributes:
+        end: the offset the next message will get.
+        committed: the offset the group wants next; 0 also when it has committed nothing.
+        owner: the client id of the member that reads it; None for nobody, or when not asked for.
+        consumed_at: when the last message before ``committed`` was stored; None for none.
+    """
+
+    end: int
+    committed: int
+    owner: str | None = None
+    consumed_at: datetime | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many it has not consumed."""
+        return max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind, per queue and in all."""
+
+    group: str
+    queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Messages not consumed, of all queues."""
+        return sum(queue.messages for queue in self.queues.values())
+
+
 class GroupAdmin(AdminBase):
-    """The part of ``Admin`` about groups."""
+    """The part of ``Admin`` about groups: settings, members, offsets and lag."""
 
     async def create_group(
         self,
@@ -140,10 +175,7 @@ class GroupAdmin(AdminBase):
     async def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
         """The settings of all groups of one broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        answer = await self._remote.call(address, code)
-        return self._decode(
-            SubscriptionGroupWrapper, answer, code, address
-        ).subscription_group_table
+        return (await self._ask(SubscriptionGroupWrapper, address, code)).subscription_group_table
 
     async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
         """The group's settings by name of each broker that has it."""
@@ -177,7 +209,7 @@ class GroupAdmin(AdminBase):
             }:
                 return None
             raise
-        return self._decode(SubscriptionGroupConfig, answer, code, address)
+        return decoded(SubscriptionGroupConfig, answer, code, address)
 
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that consume a topic, or have: those with offsets too; sorted."""
@@ -185,10 +217,13 @@ class GroupAdmin(AdminBase):
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         names: set[str] = set()
         for address in (await self._masters_of(topic)).values():
-            answer = await self._remote.call(
-                address, code, TopicRequestHeader(topic=topic), topic=topic
+            names |= set(
+                (
+                    await self._ask(
+                        GroupList, address, code, TopicRequestHeader(topic=topic), topic=topic
+                    )
+                ).group_list
             )
-            names |= set(self._decode(GroupList, answer, code, address).group_list)
         return sorted(names)
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
@@ -200,11 +235,10 @@ class GroupAdmin(AdminBase):
         absent: NotOnline | None = None
         for address in (await self._masters()).values():
             try:
-                answer = await self._remote.call(address, code, header, group=group)
+                found = await self._ask(ConsumerConnection, address, code, header, group=group)
             except NotOnline as error:
                 absent = error
                 continue
-            found = self._decode(ConsumerConnection, answer, code, address)
             if merged is None:
                 merged = found
             else:
@@ -228,7 +262,7 @@ class GroupAdmin(AdminBase):
                 if error.code == ResponseCode.SYSTEM_ERROR:
                     continue
                 raise
-            listed = self._decode(ProducerConnection, answer, code, address)
+            listed = decoded(ProducerConnection, answer, code, address)
             found = _merged(found, listed.connection_set)
         return found
 
@@ -243,21 +277,15 @@ class GroupAdmin(AdminBase):
         found: dict[MessageQueue, OffsetWrapper] = {}
         for address in masters.values():
             try:
-                answer = await self._remote.call(address, code, header, group=group, topic=topic)
+                stats = await self._ask(
+                    ConsumeStats, address, code, header, group=group, topic=topic
+                )
             except NotFound:
                 continue
-            found |= self._decode(ConsumeStats, answer, code, address).offset_table
+            found |= stats.offset_table
         return dict(sorted(found.items()))
 
-
-def _merged(known: list[ConnectionInfo], more: list[ConnectionInfo]) -> list[ConnectionInfo]:
-    """Connections of several brokers: a client that is connected to each counts once."""
-    ids = {connection.client_id for connection in known}
-    return known + [connection for connection in more if connection.client_id not in ids]
-
-
-class MemberAdmin(GroupAdmin):
-    """The part of ``Admin`` about a group's members."""
+    # Members
 
     async def describe_group(self, group: str) -> GroupDescription:
         """Members, queues and problems of a group, as all brokers see it together.
@@ -313,67 +341,28 @@ class MemberAdmin(GroupAdmin):
             except RemoteError as error:
                 failure = error
                 continue
-            return self._decode(ConsumerRunningInfo, answer, code, address)
+            return decoded(ConsumerRunningInfo, answer, code, address)
         assert failure is not None
         raise failure
 
     async def _describe(self, broker: str, address: str, group: str) -> GroupDescription:
-        own = ConsumerGroupRequestHeader(consumer_group=group)
+        header = ConsumerGroupRequestHeader(consumer_group=group)
         code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
         try:
-            answer = await self._remote.call(address, code, own, group=group)
+            found = await self._ask(wire.GroupDescriptionBody, address, code, header, group=group)
         except NotSupported:
-            return await self._connections(address, group)
-        found = self._decode(wire.GroupDescriptionBody, answer, code, address)
+            return await self._describe_connections(address, header)
         return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
 
-    async def _connections(self, address: str, group: str) -> GroupDescription:
-        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-        header = ConsumerGroupRequestHeader(consumer_group=group)
+    async def _describe_connections(
+        self, address: str, header: ConsumerGroupRequestHeader
+    ) -> GroupDescription:
+        group, code = header.consumer_group, RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
-            answer = await self._remote.call(address, code, header, group=group)
+            found = await self._ask(ConsumerConnection, address, code, header, group=group)
         except NotOnline:
             return GroupDescription(group=group, complete=False)
-        return of_apache(group, self._decode(ConsumerConnection, answer, code, address))
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLag:
-    """How far a group is in one queue.
-
-    Attributes:
-        end: the offset the next message will get.
-        committed: the offset the group wants next; 0 also when it has committed nothing.
-        owner: the client id of the member that reads it; None for nobody, or when not asked for.
-        consumed_at: when the last message before ``committed`` was stored; None for none.
-    """
-
-    end: int
-    committed: int
-    owner: str | None = None
-    consumed_at: datetime | None = None
-
-    @property
-    def messages(self) -> int:
-        """How many it has not consumed."""
-        return max(0, self.end - self.committed)
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a group is behind, per queue and in all."""
-
-    group: str
-    queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """Messages not consumed, of all queues."""
-        return sum(queue.messages for queue in self.queues.values())
-
-
-class LagAdmin(MemberAdmin):
-    """The part of ``Admin`` about lag."""
+        return of_apache(group, found)
 
     async def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
         """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
@@ -390,26 +379,25 @@ class LagAdmin(MemberAdmin):
         else:
             stats, owner = await self.consume_stats(group, topic=topic), {}
         return Lag(
-            group, {queue: _lag(figures, owner.get(queue)) for queue, figures in stats.items()}
+            group,
+            {
+                queue: QueueLag(
+                    end=found.broker_offset,
+                    committed=found.consumer_offset,
+                    owner=owner.get(queue),
+                    consumed_at=(
+                        instant(found.last_timestamp) if found.last_timestamp > 0 else None
+                    ),
+                )
+                for queue, found in stats.items()
+            },
         )
 
-
-def _lag(figures: OffsetWrapper, owner: str | None) -> QueueLag:
-    return QueueLag(
-        end=figures.broker_offset,
-        committed=figures.consumer_offset,
-        owner=owner,
-        consumed_at=instant(figures.last_timestamp) if figures.last_timestamp > 0 else None,
-    )
-
-
-class OffsetAdmin(AdminBase):
-    """The part of ``Admin`` about offsets."""
+    # Offsets
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted."""
-        self._life.check()
-        return list((await self._context.routes.fresh(topic)).readable)
+        return list((await self._routes.fresh(topic)).readable)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is still there."""
@@ -449,5 +437,10 @@ class OffsetAdmin(AdminBase):
     async def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
         """Every committed offset at one broker: ``topic@group`` to queue id to offset."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
-        answer = await self._remote.call(address, code)
-        return self._decode(ConsumerOffsetSerializeWrapper, answer, code, address).offset_table
+        return (await self._ask(ConsumerOffsetSerializeWrapper, address, code)).offset_table
+
+
+def _merged(known: list[ConnectionInfo], more: list[ConnectionInfo]) -> list[ConnectionInfo]:
+    """Connections of several brokers: a client that is connected to each counts once."""
+    ids = {connection.client_id for connection in known}
+    return known + [connection for connection in more if connection.client_id not in ids]

@@ -1,27 +1,44 @@
-"""Single messages: by key, by id.
+"""Single messages, by key and by id, and dead letters: looking at them, and sending them back.
 
 A broker knows a message by two ids. The producer's, which stays when a send is repeated, is found
 in the index of its topic; the broker's own (``offset id``) says where the message lies.
+
+The dead letters of a group are the topic ``%DLQ%<group>``. How far they have been sent back is the
+offset committed there under the group's own name, so that nothing is sent back twice by itself. It
+is committed after each message that a broker has acknowledged: who is killed between the two sends
+that one message again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from client.admin.base import AdminBase
 from client.consumer.received import ReceivedMessage
-from client.errors import NotFound, UsageError, remote_error
-from client.positions import check_topic_name, milliseconds
+from client.errors import NoRoute, NotFound, TopicNotFound, UsageError, remote_error
+from client.positions import check_group, check_topic_name, instant, milliseconds
+from client.remote import FOUND_OR_NOT, read_header
+from client.routes import Route, by_sharding_key
 from client.serde import raw
+from client.wire.offsets import WALK_MESSAGES
+from client.wire.send_verdict import STORED_CODES
 from remoting.addresses import parse_address
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import RecordError
+from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from remoting.protocol.message import properties
 from remoting.protocol.message.ids import OffsetId, parse_offset_id
+from remoting.protocol.message.record import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.message.view import RecordView, iter_records
+from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, dlq_topic
 from remoting.protocol.queue import MessageQueue
 
 MAX_FOUND: Final = 64
@@ -29,14 +46,85 @@ MAX_FOUND: Final = 64
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _ALWAYS: Final = (0, 2**63 - 1)
-_FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND})
 _SEEN_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR})
 
 FoundMessage = ReceivedMessage[bytes]
 
+_OF_THE_WAY: Final = frozenset(
+    {
+        *(properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID, properties.RETRY_TOPIC),
+        *(properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS, properties.TIMER_DELIVER_MS),
+        properties.TIMER_OUT_MS,
+        *(properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME),
+        *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.WAIT, properties.CLUSTER),
+        *(properties.TRAN_MSG, properties.PGROUP, properties.MSG_REGION, properties.TRACE_ON),
+        *(properties.TRANSFER_FLAG, properties.CORRECTION_FLAG),
+    }
+)
+"""Properties that tell how a message became a dead letter: they must not begin its next life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A message that a group has given up.
+
+    Attributes:
+        queue, offset: where it is now.
+        topic: where it came from; None when it doesn't say.
+        id: its producer's.
+        origin_id: the offset id of its first copy.
+        retries: how often it was sent back, as brokers count; the last time is one of them.
+        died_at: when it became a dead letter, by the broker's clock.
+        redriven: it has been sent back already.
+        reason, exception: why its consumer gave it up, and the type of what the handler raised.
+        consumer, failed_at: the client id of who gave it up, and when, by its clock.
+
+    The last four are None when the consumer didn't say: it isn't ours, or older.
+    """
+
+    queue: MessageQueue
+    offset: int
+    topic: str | None
+    id: str
+    origin_id: str | None
+    retries: int
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    body: bytes
+    born_at: datetime
+    died_at: datetime
+    redriven: bool
+    reason: str | None = None
+    exception: str | None = None
+    consumer: str | None = None
+    failed_at: datetime | None = None
+
+
+class Redriven(NamedTuple):
+    """A dead letter that was sent back, and where it is now; None when ``dry_run``."""
+
+    message: DeadMessage
+    queue: MessageQueue | None
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    """Dead letters that were sent back, or would be.
+
+    Attributes:
+        sent: in the order in which they were sent.
+        left: how many are still to be sent back.
+    """
+
+    group: str
+    sent: tuple[Redriven, ...]
+    left: int
+
 
 class MessageAdmin(AdminBase):
-    """The part of ``Admin`` about single messages."""
+    """The part of ``Admin`` about single messages and dead letters."""
 
     async def find_messages(
         self,
@@ -131,7 +219,7 @@ class MessageAdmin(AdminBase):
             code,
             header,
             extra=((_UNIQUE_KEY_QUERY, "true" if unique else "false"),),
-            accept=_FOUND_OR_NOT,
+            accept=FOUND_OR_NOT,
             topic=header.topic,
         )
 
@@ -159,6 +247,123 @@ class MessageAdmin(AdminBase):
         records = _records(answer, name)
         return _received(records[0], name) if records else None
 
+    # Dead letters
+
+    async def dead_letters(
+        self, group: str, *, limit: int = 1000, redriven: bool = False
+    ) -> list[DeadMessage]:
+        """The messages that a group has given up, the oldest of each queue first.
+
+        Args:
+            limit: at most so many.
+            redriven: also those that have been sent back already.
+
+        Returns:
+            Nothing for a group that has no dead-letter topic.
+        """
+        check_group(group)
+        found: list[DeadMessage] = []
+        for queue in await self._dead_queues(group):
+            committed = await self._offsets.committed(queue, group) or 0
+            begin = 0 if redriven else committed
+            async with aclosing(self._dead(queue, begin)) as records:
+                async for record in records:
+                    if len(found) >= limit:
+                        return found
+                    found.append(_dead_message(record, queue, committed))
+        return found
+
+    async def redrive(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        topic: str | None = None,
+        dry_run: bool = False,
+    ) -> Redrive:
+        """Send dead letters back to the topics they came from, with body, tag, keys and id.
+
+        Every group that subscribes such a topic gets them, not only this one. What was sent back
+        is remembered at the broker, so that another call goes on behind it; but who is killed
+        between the send and that sends one message twice.
+
+        Args:
+            limit: at most so many.
+            topic: send them all here instead.
+            dry_run: send nothing, only say what would be sent.
+
+        Raises:
+            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
+            PocketMQError: one could not be sent; those before it were.
+        """
+        check_group(group)
+        if topic is not None:
+            check_topic_name(topic)
+        sent: list[Redriven] = []
+        left = 0
+        for queue in await self._dead_queues(group):
+            committed = await self._offsets.committed(queue, group) or 0
+            async with aclosing(self._dead(queue, committed)) as records:
+                async for record in records:
+                    if limit is not None and len(sent) >= limit:
+                        break
+                    dead = _dead_message(record, queue, committed)
+                    place: tuple[MessageQueue | None, int | None] = (None, None)
+                    if not dry_run:
+                        place = await self._send_back(group, dead, record, topic, len(sent))
+                        await self._offsets.commit(queue, group, dead.offset + 1)
+                    sent.append(Redriven(dead, *place))
+                    committed = dead.offset + 1
+            left += max(0, await self._offsets.maximum(queue) - committed)
+        return Redrive(group, tuple(sent), left)
+
+    async def _dead_queues(self, group: str) -> Sequence[MessageQueue]:
+        try:
+            return (await self._routes.fresh(dlq_topic(group))).readable
+        except TopicNotFound:
+            return []
+
+    async def _dead(self, queue: MessageQueue, begin: int) -> AsyncGenerator[RecordView, None]:
+        """The records of a queue from an offset on, up to its end."""
+        offset = max(begin, await self._offsets.minimum(queue))
+        while True:
+            page = await self._offsets.page(queue, TOOLS_CONSUMER_GROUP, offset, WALK_MESSAGES)
+            if not page.records:
+                return
+            for record in page.records:
+                yield record
+            offset = page.next_offset
+
+    async def _send_back(
+        self, group: str, dead: DeadMessage, record: RecordView, topic: str | None, turn: int
+    ) -> tuple[MessageQueue, int]:
+        target = topic or dead.topic
+        if target is None:
+            raise UsageError(
+                f"the dead letter at offset {dead.offset} doesn't say which topic it came from",
+                queue=dead.queue,
+                group=group,
+                hint="say where to send it",
+            )
+        route = await self._routes.to_read(target)
+        queue = _queue_for(route, dead, turn)
+        address = route.master(queue.broker_name)
+        if address is None:
+            raise NoRoute("the queue's broker is not in the route", queue=queue)
+        header = _send_header(group, dead, record, queue)
+        code = RequestCode.SEND_MESSAGE_V2
+        answer = await self._remote.call(
+            address,
+            code,
+            header,
+            body=bytes(record.stored_body),
+            accept=STORED_CODES,
+            queue=queue,
+            group=group,
+        )
+        stored = read_header(answer, SendMessageResponseHeader, queue, queue.broker_name)
+        return MessageQueue(target, queue.broker_name, stored.queue_id), stored.queue_offset
+
 
 def _records(answer: Command, broker: str) -> list[RecordView]:
     try:
@@ -180,4 +385,65 @@ def _not_found(message_id: str, topic: str | None) -> NotFound:
         f"there is no message {message_id}{where}",
         code=ResponseCode.QUERY_NOT_FOUND,
         hint="it may have been deleted by age",
+    )
+
+
+def _queue_for(route: Route, dead: DeadMessage, turn: int) -> MessageQueue:
+    """The queue of its sharding key, as when it was sent first; else they take turns."""
+    if not route.writable:
+        raise NoRoute(
+            "the topic has no queue to write to",
+            topic=route.topic,
+            hint="look at its permission: `pocketmq topic route`",
+        )
+    key = dead.properties.get(properties.SHARDING_KEY)
+    if key is not None:
+        return by_sharding_key(route.writable, key)
+    return route.writable[turn % len(route.writable)]
+
+
+def _send_header(
+    group: str, dead: DeadMessage, record: RecordView, queue: MessageQueue
+) -> SendMessageRequestHeaderV2:
+    kept = {name: value for name, value in dead.properties.items() if name not in _OF_THE_WAY}
+    return SendMessageRequestHeaderV2(
+        producer_group=group,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=0,
+        queue_id=queue.queue_id,
+        sys_flag=record.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+        born_timestamp=record.born_timestamp_ms,
+        flag=record.flag,
+        properties=properties.encode(kept).decode(),
+        reconsume_times=0,
+        bname=queue.broker_name,
+    )
+
+
+def _dead_message(record: RecordView, queue: MessageQueue, committed: int) -> DeadMessage:
+    own = record.properties
+    try:
+        body = record.body
+    except BodyError:
+        body = bytes(record.stored_body)
+    failed = own.get(properties.DEAD_TIME, "")
+    return DeadMessage(
+        queue=queue,
+        offset=record.queue_offset,
+        topic=own.get(properties.RETRY_TOPIC),
+        id=record.message_id,
+        origin_id=own.get(properties.ORIGIN_MESSAGE_ID),
+        retries=record.reconsume_times,
+        tag=record.tags,
+        keys=tuple(record.keys),
+        properties=own,
+        body=body,
+        born_at=instant(record.born_timestamp_ms),
+        died_at=instant(record.store_timestamp_ms),
+        redriven=record.queue_offset < committed,
+        reason=own.get(properties.DEAD_REASON),
+        exception=own.get(properties.DEAD_EXCEPTION),
+        consumer=own.get(properties.DEAD_CONSUMER),
+        failed_at=instant(int(failed)) if re.fullmatch("[0-9]{1,13}", failed) else None,
     )

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from client.admin.base import decoded
 from client.admin.descriptions import merged
-from client.admin.groups import MemberAdmin, OffsetAdmin
+from client.admin.groups import GroupAdmin
 from client.errors import NotOnline, UsageError
 from client.positions import Place, Position, check_group, check_topic_name, milliseconds
 from remoting.protocol.bodies import encode
@@ -94,7 +95,7 @@ class _Order:
     partial: bool
 
 
-class ResetAdmin(MemberAdmin, OffsetAdmin):
+class ResetAdmin(GroupAdmin):
     """The part of ``Admin`` that moves groups."""
 
     async def reset(
@@ -150,7 +151,11 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             raise UsageError(f"messages can't be {messages}", queue=queue, group=group)
         await self.group_config(group)
         _check_known([queue], await self.queues(queue.topic))
-        at = await self._next_wanted(group, queue)
+        at = await self._stored(group, queue)
+        for state in (await self.describe_group(group)).queues:
+            if state.queue == queue and state.blocked is not None:
+                # What a member says about the message that blocks it is newer than its commit.
+                at = max(at or 0, state.blocked.offset)
         if at is None:
             raise UsageError(
                 "the group has committed nothing in this queue, so no message of it is next",
@@ -188,14 +193,6 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
         table = await self.all_offsets(address)
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
-    async def _next_wanted(self, group: str, queue: MessageQueue) -> int | None:
-        """The offset a group is at; a member's word that it is stuck is newer than its commit."""
-        stored = await self._stored(group, queue)
-        for state in (await self.describe_group(group)).queues:
-            if state.queue == queue and state.blocked is not None:
-                return max(stored or 0, state.blocked.offset)
-        return stored
-
     async def _carry_out(
         self, order: _Order, steps: Sequence[ResetStep], *, dry_run: bool
     ) -> Reset:
@@ -215,11 +212,9 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             await self.commit(order.group, {step.queue: step.after for step in steps})
             for name in online:
                 theirs = [step for step in steps if step.queue.broker_name == name]
+                moved = await self._tell(masters[name], order, theirs, by_time=name in by_time)
                 if name in by_time:
-                    moved = await self._tell_time(masters[name], order)
                     done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
-                else:
-                    await self._tell_offsets(masters[name], order, theirs)
         # Whether a member reads queues of its own choice: only a rebalance listens to brokers.
         return Reset(
             group=order.group,
@@ -234,28 +229,24 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
             applied=not dry_run,
         )
 
-    async def _tell_time(self, address: str, order: _Order) -> dict[MessageQueue, int]:
-        """Let an Apache broker reset its members; what it told them."""
-        if isinstance(order.to, datetime):
+    async def _tell(
+        self, address: str, order: _Order, steps: Sequence[ResetStep], *, by_time: bool
+    ) -> dict[MessageQueue, int]:
+        """Let a broker reset the group's members; the offsets it told them.
+
+        A broker of ours tells them the offsets of ``steps``; one of Apache's works them out from a
+        time.
+        """
+        timestamp_ms, body = 0, b""
+        if not by_time:
+            body = encode(ResetOffsetBody(offset_table={step.queue: step.after for step in steps}))
+        elif isinstance(order.to, datetime):
             timestamp_ms = milliseconds(order.to)
-        else:
-            timestamp_ms = TO_THE_END if order.to is Place.END else 0
+        elif order.to is Place.END:
+            timestamp_ms = TO_THE_END
         header = ResetOffsetRequestHeader(
             topic=order.topic, group=order.group, timestamp=timestamp_ms, is_force=True
         )
-        return await self._invoke(address, order, header)
-
-    async def _tell_offsets(self, address: str, order: _Order, steps: Sequence[ResetStep]) -> None:
-        """Let a broker of ours reset its members to these very offsets."""
-        header = ResetOffsetRequestHeader(
-            topic=order.topic, group=order.group, timestamp=0, is_force=True
-        )
-        body = ResetOffsetBody(offset_table={step.queue: step.after for step in steps})
-        await self._invoke(address, order, header, encode(body))
-
-    async def _invoke(
-        self, address: str, order: _Order, header: ResetOffsetRequestHeader, body: bytes = b""
-    ) -> dict[MessageQueue, int]:
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         try:
             answer = await self._remote.call(
@@ -264,7 +255,7 @@ class ResetAdmin(MemberAdmin, OffsetAdmin):
         except NotOnline:
             # They left meanwhile: the committed offsets are all there is.
             return {}
-        return self._decode(ResetOffsetBody, answer, code, address).offset_table
+        return decoded(ResetOffsetBody, answer, code, address).offset_table
 
 
 def _check_known(queues: Collection[MessageQueue], known: Collection[MessageQueue]) -> None:

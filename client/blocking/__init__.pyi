@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack, overload
 
 from client.admin.base import BrokerInfo
-from client.admin.dead_letters import DeadMessage, Redrive
 from client.admin.descriptions import GroupDescription, Member
 from client.admin.groups import Lag
+from client.admin.messages import DeadMessage, Redrive
 from client.admin.resets import Reset
 from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
 from client.consumer.options import Handler, PushArguments, Subscribe, Tags
@@ -99,14 +99,33 @@ class Admin:
     def system_topics(self, address: str) -> list[str]:
         """The topics a broker has for itself, sorted."""
 
-    def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
-        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+    def broker_runtime(self, address: str) -> dict[str, str]:
+        """A broker's figures (cf. mqadmin brokerStatus)."""
 
-        Args:
-            topic: only this one.
-            owners: also find out who reads each queue: one more request to each broker, and with
-                Apache's one to each member.
+    def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings by RocketMQ's keys."""
+
+    def wipe_write_permission(self, broker: str) -> int:
+        """Make producers stop using a broker (by name), e.g. before maintenance.
+
+        Returns:
+            How many topics it concerned, at the name server where they were most.
         """
+
+    def add_write_permission(self, broker: str) -> int:
+        """The reverse of ``wipe_write_permission``."""
+
+    def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Set a value of the name servers' configuration, at all of them."""
+
+    def get_kv(self, namespace: str, key: str) -> str | None:
+        """A value of the name servers' configuration; None: there is none."""
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value of the name servers' configuration, at all of them."""
+
+    def kv(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace."""
 
     def reset(
         self,
@@ -143,29 +162,6 @@ class Admin:
 
         Raises:
             UsageError: there is nothing to skip, or members are online at an Apache broker.
-        """
-
-    def describe_group(self, group: str) -> GroupDescription:
-        """Members, queues and problems of a group, as all brokers see it together.
-
-        A group that nobody consumes in has no members; one that no broker has looks the same.
-        """
-
-    def members(self, group: str) -> list[Member]:
-        """The consumers that are in a group now, sorted by client id."""
-
-    def owners(self, group: str) -> dict[MessageQueue, str]:
-        """Which member, by its client id, reads which queue; queues without one are left out.
-
-        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
-        answer are left out.
-        """
-
-    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """What a member says about itself: its settings, and what it holds of each queue.
-
-        Raises:
-            RemoteError: it isn't there, or doesn't answer the broker.
         """
 
     def create_group(
@@ -229,41 +225,36 @@ class Admin:
     ) -> dict[MessageQueue, OffsetWrapper]:
         """End, committed offset and time of the last consumed message of each queue."""
 
-    def dead_letters(
-        self, group: str, *, limit: int = 1000, redriven: bool = False
-    ) -> list[DeadMessage]:
-        """The messages that a group has given up, the oldest of each queue first.
+    def describe_group(self, group: str) -> GroupDescription:
+        """Members, queues and problems of a group, as all brokers see it together.
 
-        Args:
-            limit: at most so many.
-            redriven: also those that have been sent back already.
-
-        Returns:
-            Nothing for a group that has no dead-letter topic.
+        A group that nobody consumes in has no members; one that no broker has looks the same.
         """
 
-    def redrive(
-        self,
-        group: str,
-        *,
-        limit: int | None = None,
-        topic: str | None = None,
-        dry_run: bool = False,
-    ) -> Redrive:
-        """Send dead letters back to the topics they came from, with body, tag, keys and id.
+    def members(self, group: str) -> list[Member]:
+        """The consumers that are in a group now, sorted by client id."""
 
-        Every group that subscribes such a topic gets them, not only this one. What was sent back
-        is remembered at the broker, so that another call goes on behind it; but who is killed
-        between the send and that sends one message twice.
+    def owners(self, group: str) -> dict[MessageQueue, str]:
+        """Which member, by its client id, reads which queue; queues without one are left out.
 
-        Args:
-            limit: at most so many.
-            topic: send them all here instead.
-            dry_run: send nothing, only say what would be sent.
+        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
+        answer are left out.
+        """
+
+    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """What a member says about itself: its settings, and what it holds of each queue.
 
         Raises:
-            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
-            PocketMQError: one could not be sent; those before it were.
+            RemoteError: it isn't there, or doesn't answer the broker.
+        """
+
+    def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
+        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+
+        Args:
+            topic: only this one.
+            owners: also find out who reads each queue: one more request to each broker, and with
+                Apache's one to each member.
         """
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -322,33 +313,42 @@ class Admin:
             UsageError: without ``topic``, the id says of no registered broker where it lies.
         """
 
-    def broker_runtime(self, address: str) -> dict[str, str]:
-        """A broker's figures (cf. mqadmin brokerStatus)."""
+    def dead_letters(
+        self, group: str, *, limit: int = 1000, redriven: bool = False
+    ) -> list[DeadMessage]:
+        """The messages that a group has given up, the oldest of each queue first.
 
-    def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings by RocketMQ's keys."""
-
-    def wipe_write_permission(self, broker: str) -> int:
-        """Make producers stop using a broker (by name), e.g. before maintenance.
+        Args:
+            limit: at most so many.
+            redriven: also those that have been sent back already.
 
         Returns:
-            How many topics it concerned, at the name server where they were most.
+            Nothing for a group that has no dead-letter topic.
         """
 
-    def add_write_permission(self, broker: str) -> int:
-        """The reverse of ``wipe_write_permission``."""
+    def redrive(
+        self,
+        group: str,
+        *,
+        limit: int | None = None,
+        topic: str | None = None,
+        dry_run: bool = False,
+    ) -> Redrive:
+        """Send dead letters back to the topics they came from, with body, tag, keys and id.
 
-    def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Set a value of the name servers' configuration, at all of them."""
+        Every group that subscribes such a topic gets them, not only this one. What was sent back
+        is remembered at the broker, so that another call goes on behind it; but who is killed
+        between the send and that sends one message twice.
 
-    def get_kv(self, namespace: str, key: str) -> str | None:
-        """A value of the name servers' configuration; None: there is none."""
+        Args:
+            limit: at most so many.
+            topic: send them all here instead.
+            dry_run: send nothing, only say what would be sent.
 
-    def delete_kv(self, namespace: str, key: str) -> None:
-        """Delete a value of the name servers' configuration, at all of them."""
-
-    def kv(self, namespace: str) -> dict[str, str]:
-        """All values of a namespace."""
+        Raises:
+            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
+            PocketMQError: one could not be sent; those before it were.
+        """
 
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]

@@ -1,25 +1,36 @@
-"""Topics: making, changing, deleting, looking at them."""
+"""Topics, brokers and name servers: settings, state, the key-value configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from client.admin.base import AdminBase
+from client.admin.base import AdminBase, decoded
 from client.errors import NotSupported, UsageError, remote_error
 from client.positions import check_topic_name
+from client.remote import FOUND_OR_NOT, read_header
+from client.routes import MAX_QUEUES
+from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.route import TopicRouteData
-from remoting.protocol.bodies.stats import TopicList, TopicOffset, TopicStatsTable
+from remoting.protocol.bodies.stats import KVTable, TopicList, TopicOffset, TopicStatsTable
 from remoting.protocol.bodies.topic import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.admin import (
+    AddWritePermOfBrokerResponseHeader,
+    BrokerNameRequestHeader,
     CreateTopicRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
+    KVKeyRequestHeader,
+    PutKVConfigRequestHeader,
     TopicRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
 )
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
@@ -33,12 +44,11 @@ from remoting.protocol.names import (
 from remoting.protocol.queue import MessageQueue
 
 DEFAULT_QUEUES: Final = 8
-MAX_QUEUES: Final = 65_536
 _LETTERS: Final = {"r": PERM_READ, "w": PERM_WRITE}
 
 
-class TopicAdmin(AdminBase):
-    """The part of ``Admin`` about topics."""
+class ClusterAdmin(AdminBase):
+    """The part of ``Admin`` about topics, brokers and name servers."""
 
     async def create_topic(
         self,
@@ -75,7 +85,7 @@ class TopicAdmin(AdminBase):
         ]
         for address in (await self._masters(cluster, brokers)).values():
             await self._write_topic(address, config, ",".join(changes) or None)
-        self._context.routes.table.forget(topic)
+        self._routes.table.forget(topic)
 
     async def update_topic(
         self,
@@ -110,7 +120,7 @@ class TopicAdmin(AdminBase):
             if order is not None:
                 config.order = order
             await self._write_topic(masters[name], config)
-        self._context.routes.table.forget(topic)
+        self._routes.table.forget(topic)
 
     async def _write_topic(
         self, address: str, config: TopicConfig, attribute_changes: str | None = None
@@ -140,11 +150,11 @@ class TopicAdmin(AdminBase):
                 TopicRequestHeader(topic=topic),
                 topic=topic,
             )
-        await self._context.name_servers.ask_all(
+        await self._name_servers.ask_all(
             RequestCode.DELETE_TOPIC_IN_NAMESRV,
             DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
         )
-        self._context.routes.table.forget(topic)
+        self._routes.table.forget(topic)
 
     async def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted.
@@ -152,16 +162,17 @@ class TopicAdmin(AdminBase):
         Args:
             internal: also those of brokers, retries and dead letters.
         """
-        self._life.check()
-        ask = self._context.name_servers.ask
-        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        names = set(self._decode(TopicList, await ask(code), code).topic_list)
+        found = await self._ask_name_server(
+            TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        )
+        names = set(found.topic_list)
         if not internal:
-            code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
-            names -= set(self._decode(TopicList, await ask(code), code).topic_list)
+            system = await self._ask_name_server(
+                TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+            )
             names = {
                 name
-                for name in names
+                for name in names.difference(system.topic_list)
                 if not (
                     is_system_topic(name)
                     or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -177,10 +188,9 @@ class TopicAdmin(AdminBase):
         found: dict[str, TopicConfig] = {}
         for name, address in (await self._masters_of(topic)).items():
             try:
-                answer = await self._remote.call(
-                    address, code, TopicRequestHeader(topic=topic), topic=topic
+                found[name] = await self._ask(
+                    TopicConfig, address, code, TopicRequestHeader(topic=topic), topic=topic
                 )
-                found[name] = self._decode(TopicConfig, answer, code, address)
             except NotSupported:
                 found[name] = await self._listed_config(address, topic)
         return found
@@ -201,17 +211,14 @@ class TopicAdmin(AdminBase):
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
         """The settings of all topics of one broker."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
-        answer = await self._remote.call(address, code)
-        return self._decode(TopicConfigSerializeWrapper, answer, code, address).topic_config_table
+        return (await self._ask(TopicConfigSerializeWrapper, address, code)).topic_config_table
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """What the name server tells clients about a topic."""
-        self._life.check()
         check_topic_name(topic)
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._context.name_servers.ask(code, header, topic=topic)
-        return self._decode(TopicRouteData, answer, code)
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        return await self._ask_name_server(TopicRouteData, code, header, topic=topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """First and next offset, and the time of the last message, of each queue."""
@@ -219,17 +226,92 @@ class TopicAdmin(AdminBase):
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._masters_of(topic)).values():
-            answer = await self._remote.call(
-                address, code, TopicRequestHeader(topic=topic), topic=topic
-            )
-            found |= self._decode(TopicStatsTable, answer, code, address).offset_table
+            found |= (
+                await self._ask(
+                    TopicStatsTable, address, code, TopicRequestHeader(topic=topic), topic=topic
+                )
+            ).offset_table
         return dict(sorted(found.items()))
 
     async def system_topics(self, address: str) -> list[str]:
         """The topics a broker has for itself, sorted."""
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+        return sorted((await self._ask(TopicList, address, code)).topic_list)
+
+    # Brokers and name servers
+
+    async def broker_runtime(self, address: str) -> dict[str, str]:
+        """A broker's figures (cf. mqadmin brokerStatus)."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        return (await self._ask(KVTable, address, code)).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """A broker's settings by RocketMQ's keys."""
+        code = RequestCode.GET_BROKER_CONFIG
         answer = await self._remote.call(address, code)
-        return sorted(self._decode(TopicList, answer, code, address).topic_list)
+        try:
+            return properties_text.parse(answer.body)
+        except BodyError as error:
+            raise remote_error(
+                ResponseCode.SYSTEM_ERROR, str(error), "its configuration", broker=address
+            ) from error
+
+    async def wipe_write_permission(self, broker: str) -> int:
+        """Make producers stop using a broker (by name), e.g. before maintenance.
+
+        Returns:
+            How many topics it concerned, at the name server where they were most.
+        """
+        answers = await self._name_servers.ask_all(
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+            BrokerNameRequestHeader(broker_name=broker),
+        )
+        kind = WipeWritePermOfBrokerResponseHeader
+        return max(read_header(answer, kind, None, broker).wipe_topic_count for answer in answers)
+
+    async def add_write_permission(self, broker: str) -> int:
+        """The reverse of ``wipe_write_permission``."""
+        answers = await self._name_servers.ask_all(
+            RequestCode.ADD_WRITE_PERM_OF_BROKER,
+            BrokerNameRequestHeader(broker_name=broker),
+        )
+        kind = AddWritePermOfBrokerResponseHeader
+        return max(read_header(answer, kind, None, broker).add_topic_count for answer in answers)
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Set a value of the name servers' configuration, at all of them."""
+        await self._name_servers.ask_all(
+            RequestCode.PUT_KV_CONFIG,
+            PutKVConfigRequestHeader(namespace=namespace, key=key, value=value),
+        )
+
+    async def get_kv(self, namespace: str, key: str) -> str | None:
+        """A value of the name servers' configuration; None: there is none."""
+        answer = await self._name_servers.ask(
+            RequestCode.GET_KV_CONFIG,
+            KVKeyRequestHeader(namespace=namespace, key=key),
+            accept=FOUND_OR_NOT,
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return read_header(answer, GetKVConfigResponseHeader, None, None).value
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value of the name servers' configuration, at all of them."""
+        await self._name_servers.ask_all(
+            RequestCode.DELETE_KV_CONFIG,
+            KVKeyRequestHeader(namespace=namespace, key=key),
+        )
+
+    async def kv(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace."""
+        code = RequestCode.GET_KVLIST_BY_NAMESPACE
+        answer = await self._name_servers.ask(
+            code, GetKVListByNamespaceRequestHeader(namespace=namespace), accept=FOUND_OR_NOT
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return {}
+        return decoded(KVTable, answer, code).table
 
 
 def _queue_count(topic: str, queues: int) -> int:
