@@ -17,9 +17,8 @@ from client.routes import MASTER_ID
 from remoting.protocol.bodies import Body, decode
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import BodyError
-from remoting.protocol.headers.base import Header
 
 A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
