@@ -27,9 +27,10 @@ from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message.record import HEAD_BYTES_V4
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
+from tests.harness.cluster import Cluster
 from tests.integration.broker.client import Client, bodies
 from tests.integration.broker.test_cold_reads import HeldFiles, drop_from_page_cache
-from tests.integration.client.conftest import Cluster, eventually
+from tests.integration.client.conftest import eventually
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.damage import flip_in
 from tests.unit.broker.store.stores import NOTHING_HOT
@@ -50,15 +51,11 @@ PARTS = (3, 5, 10, 14, 27, 35, HEAD_BYTES_V4 - 1, HEAD_BYTES_V4, HEAD_BYTES_V4 +
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """A name server, and a broker with the topic T."""
-    made = Cluster(tmp_path)
-    await made.name_server.start()
-    try:
-        await made.add(store_limits=NOTHING_HOT)
+    async with Cluster(tmp_path) as made:
+        await made.start(store_limits=NOTHING_HOT)
         async with client.Admin(made.nameserver) as admin:
             await admin.create_topic("T", queues=QUEUES)
         yield made
-    finally:
-        await made.close()
 
 
 def body_of(queue_id: int, number: int) -> bytes:
@@ -162,7 +159,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
     for position in where:
         flip_in(file, position)
     if how in {"stopped", "killed"}:
-        broker = await cluster.add()
+        broker = await cluster.start()
     if how == "cold":
         drop_all(broker)
     assert await pull_all(cluster) == expected()
@@ -264,7 +261,7 @@ async def test_operators_are_told(cluster: Cluster) -> None:
     place = place_of(broker, 1, 5)
     await cluster.stop()
     flip_in(log_file(broker), place + HEAD_BYTES_V4)
-    broker = await cluster.add()
+    broker = await cluster.start()
     registry = CollectorRegistry()
     registry.register(MetricsPage([], [broker], RequestTimes(), LoopMonitor().stalls))
     assert b"pocketmq_damaged_messages_total 0.0" in generate_latest(registry)
