@@ -274,10 +274,14 @@ class AssignedQueue(Generic[T]):
         self._withheld = True
         return True
 
-    def release(self) -> None:
-        """Let the queue's next message be taken."""
+    def release(self, *, wake: bool) -> None:
+        """Let the queue's next message be taken.
+
+        Args:
+            wake: wake who hands out messages; a worker looks for its next queue itself.
+        """
         self._claimed = False
-        self._refresh()
+        self._refresh(wake=wake)
 
     def rest(self, seconds: float) -> None:
         """Hand out nothing for so long."""
@@ -289,9 +293,12 @@ class AssignedQueue(Generic[T]):
         self._resting = False
         self._refresh()
 
-    def _refresh(self) -> None:
+    def _refresh(self, *, wake: bool = True) -> None:
         self._withheld = self._claimed or self._resting or not self._locked
-        self.offer()
+        if wake:
+            self.offer()
+        else:
+            self.put_back()
 
     def may_start(self) -> bool:
         """Whether an ordered handler may start: the queue is still here, and its lock held."""

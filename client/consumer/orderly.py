@@ -86,7 +86,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         """See ``Dispatcher``; the messages of a handler have to wait for its end."""
         if self._handler is None:
             await self.conclude(assigned, run, outcome)
-            assigned.release()
+            assigned.release(wake=True)
 
     def blocked(self) -> list[BlockedQueue]:
         """See ``AssignmentListener``."""
@@ -112,7 +112,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         assigned.process_queue.finish(run)
         assigned.make_room()
         assigned.end(run)
-        assigned.release()
+        assigned.release(wake=True)
 
     # Turns of workers
 
@@ -120,7 +120,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         if not assigned.claim():
             return False
         waited = await self._one_by_one(assigned, assigned.process_queue.take(self._most))
-        assigned.release()
+        assigned.release(wake=False)
         return waited
 
     async def _one_by_one(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> bool:
@@ -244,7 +244,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         if not waited:
             self.pool.kept_loop(self._loop.time() - began)
         await self._decided(assigned, run, outcome)
-        assigned.release()
+        assigned.release(wake=False)
         return waited
 
     async def _decided(
