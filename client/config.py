@@ -34,6 +34,8 @@ Addresses: TypeAlias = str | Sequence[str]
 
 CodecName: TypeAlias = Literal["json", "rocketmq", "msgpack"]
 
+OnConflict: TypeAlias = Literal["reject", "warn", "allow"]
+
 CONFIG_VARIABLE = "POCKETMQ_CLIENT_CONFIG"
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 MAX_FILE_BYTES = 1024 * 1024
@@ -69,24 +71,29 @@ class ProducerArguments(ClientArguments, total=False):
     interceptors: Sequence[Interceptor]
 
 
-class ConsumerArguments(ClientArguments, total=False):
-    """What a PullConsumer can be told; see ``ConsumerOptions``."""
+class GroupArguments(ClientArguments, total=False):
+    """What consumers of both kinds can be told; see ``GroupOptions``."""
 
     start_from: StartFrom
-    auto_commit: bool
-    auto_commit_period: Duration
+    exact: bool
+    strategy: str | Strategy
+    on_conflict: OnConflict
+    handover_timeout: Duration
     prefetch_messages: int
     prefetch_bytes: int
     pull_messages: int
     suspend: Duration
     on_event: EventHandler | None
-    strategy: str | Strategy
-    exact: bool
-    on_conflict: Literal["reject", "warn", "allow"]
-    handover_timeout: Duration
+    interceptors: Sequence[Interceptor]
+
+
+class ConsumerArguments(GroupArguments, total=False):
+    """What a PullConsumer can be told; see ``ConsumerOptions``."""
+
+    auto_commit: bool
+    auto_commit_period: Duration
     on_gained: Callable[[MessageQueue], None] | None
     on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None
-    interceptors: Sequence[Interceptor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,63 +214,81 @@ class ProducerOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions(Options):
-    """Options of a pull consumer, times in seconds.
+class GroupOptions(Options):
+    """Options of consumers of both kinds, times in seconds.
+
+    A pull consumer needs those about other members after ``subscribe`` only.
 
     Attributes:
         start_from: where a queue starts for which the group has committed nothing: ``FIRST``,
-            ``LAST``, an offset or a datetime; or in words as the command line has them: see
-            ``client.positions.position_of``.
-        auto_commit: commit by itself what was handed out before the latest call for more, and
-            everything handed out when it is closed without an error.
-        auto_commit_period: between automatic commits.
-        prefetch_messages, prefetch_bytes: read ahead per queue at most so much.
+            ``LAST``, an offset or a datetime; or a text as on the command line, see
+            ``client.positions.position_of``. As in RocketMQ, a broker answers 0 for a young queue.
+        exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
+        strategy: how members share the queues, by name or object (``client.rebalance``).
+        on_conflict: what to do about members that differ in what all must agree on.
+        handover_timeout: what handlers, or the application, get to be done with the messages of a
+            queue that goes to another member.
+        prefetch_messages, prefetch_bytes: read ahead per queue at most so much; a push consumer
+            counts what is being handled, too.
         pull_messages: asked for with one pull.
         suspend: how long the broker may hold a pull that finds nothing.
-        on_event: is told of moved offsets, of queues that can't be read, and of what happens to
-            the group.
-        strategy: after ``subscribe``: how the members share the queues, by name or as an object.
-        exact: after ``subscribe``: ``start_from`` holds for young queues too, for which brokers
-            would have a new group start at 0.
-        on_conflict: after ``subscribe``: what to do when this member contradicts the others.
-        handover_timeout: after ``subscribe``: what the application gets to be done with the
-            messages of a queue that goes to another member.
-        on_gained: is called with each queue that ``subscribe`` brings, before its messages come.
-        on_lost: is called with each queue that goes to another member, when no more of its messages
-            are handed out and before its offset can't be committed any more; ``async`` or not.
-        interceptors: see what is handed out: ``client.Interceptor.receive``.
+        on_event: is told what happens to the consumer and its queues.
+        interceptors: around every call of a handler; without one they see what is handed out
+            (``client.Interceptor.receive``).
     """
 
-    SECTION: ClassVar[str] = "consumer"
-
     start_from: Position = Place.BEGIN
-    auto_commit: bool = False
-    auto_commit_period: float = limits.AUTO_COMMIT_PERIOD
+    exact: bool = False
+    strategy: str | Strategy = "AVG"
+    on_conflict: OnConflict = "reject"
+    handover_timeout: float = limits.HANDOVER_TIMEOUT
     prefetch_messages: int = limits.PREFETCH_MESSAGES
     prefetch_bytes: int = limits.PREFETCH_BYTES
     pull_messages: int = limits.PULL_MESSAGES
     suspend: float = limits.PULL_SUSPEND
     on_event: EventHandler | None = None
-    strategy: str | Strategy = "AVG"
-    exact: bool = False
-    on_conflict: Literal["reject", "warn", "allow"] = "reject"
-    handover_timeout: float = limits.HANDOVER_TIMEOUT
-    on_gained: Callable[[MessageQueue], None] | None = None
-    on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None = None
     interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
-        check_start_from(self.start_from)
-        if self.on_conflict not in {"reject", "warn", "allow"}:
+        if isinstance(self.start_from, bool) or not isinstance(
+            self.start_from, Place | datetime | int
+        ):
             raise UsageError(
-                f"on_conflict can't be {self.on_conflict!r}", hint="use reject, warn or allow"
+                f"start_from can't be {self.start_from!r}",
+                hint="use client.FIRST, client.LAST, 'earliest', an offset or a datetime",
             )
-        positive(self, "auto_commit_period", "prefetch_messages", "prefetch_bytes", "pull_messages")
+        one_of("on_conflict", self.on_conflict, "reject", "warn", "allow")
+        positive(self, "prefetch_messages", "prefetch_bytes", "pull_messages")
 
     @property
     def shared(self) -> bool:
-        """Whether members share the queues: after ``subscribe`` they do."""
+        """Whether the members share the messages."""
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(GroupOptions):
+    """Options of a pull consumer besides ``GroupOptions``, times in seconds.
+
+    Attributes:
+        auto_commit: commit by itself what was handed out before the latest call for more, and
+            everything handed out when it is closed without an error.
+        auto_commit_period: between automatic commits.
+        on_gained: is called with each queue that ``subscribe`` brings, before its messages come.
+        on_lost: is called with each queue that goes to another member, when no more of its messages
+            are handed out and before its offset can't be committed any more; ``async`` or not.
+    """
+
+    SECTION: ClassVar[str] = "consumer"
+
+    auto_commit: bool = False
+    auto_commit_period: float = limits.AUTO_COMMIT_PERIOD
+    on_gained: Callable[[MessageQueue], None] | None = None
+    on_lost: Callable[[MessageQueue], Awaitable[None] | None] | None = None
+
+    def __post_init__(self) -> None:
+        GroupOptions.__post_init__(self)
+        positive(self, "auto_commit_period")
 
 
 def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
@@ -300,6 +325,14 @@ def positive(options: Options, *names: str) -> None:
         value = getattr(options, name)
         if not value > 0:
             raise UsageError(f"{name} can't be {value!r}", hint="give more than zero")
+
+
+def one_of(name: str, value: str, *known: str) -> None:
+    """Raises UsageError for a value that isn't known."""
+    if value not in known:
+        raise UsageError(
+            f"{name} can't be {value!r}", hint=f"use {', '.join(known[:-1])} or {known[-1]}"
+        )
 
 
 def _checked(values: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -366,12 +399,3 @@ def _integer(value: Any) -> int:
     if isinstance(value, bool | float | timedelta):
         raise TypeError
     return int(value)
-
-
-def check_start_from(value: object) -> None:
-    """Raises UsageError for what is no position."""
-    if isinstance(value, bool) or not isinstance(value, Place | datetime | int):
-        raise UsageError(
-            f"start_from can't be {value!r}",
-            hint="use client.FIRST, client.LAST, 'earliest', an offset or a datetime",
-        )

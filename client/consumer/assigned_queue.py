@@ -103,7 +103,7 @@ class AssignedQueue(Generic[T]):
         self._regaining = False
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         if consumer.suspended:
             self.process_queue.pause()
 
@@ -171,23 +171,19 @@ class AssignedQueue(Generic[T]):
     def end(self, run: Run[ReceivedMessage[T]]) -> None:
         """The opposite of ``begin``."""
         self.handling.discard(run)
-        self._changed()
+        self._let_look()
 
-    def _changed(self) -> None:
+    def _let_look(self) -> None:
         """Let those in ``until`` look again."""
-        for future in self._waiters:
-            if not future.done():
-                future.set_result(None)
-        self._waiters.clear()
+        self._changed.set()
+        self._changed.clear()
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``condition`` holds, or until a time of the loop. False: it doesn't hold."""
         try:
             async with asyncio.timeout_at(deadline):
                 while not condition():
-                    future: asyncio.Future[None] = self._loop.create_future()
-                    self._waiters.append(future)
-                    await future
+                    await self._changed.wait()
         except TimeoutError:
             return condition()
         return True
@@ -231,7 +227,7 @@ class AssignedQueue(Generic[T]):
     def let_go(self, message: ReceivedMessage[T]) -> None:
         """See ``Settler``."""
         self.in_hand.discard(message.offset)
-        self._on_loop(self._changed)
+        self._on_loop(self._let_look)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         if threading.get_ident() == self._thread:

@@ -74,7 +74,7 @@ class Dispatcher(ABC, Generic[T]):
         self._batches = queues.options.batch_size > 1
         self._closing = False
         self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._woken = asyncio.Event()
         self.pool: HandlerPool[T] = HandlerPool(
             queues, handler, limits, turn=turn, give_up=self.give_up
         )
@@ -132,18 +132,12 @@ class Dispatcher(ABC, Generic[T]):
 
     async def wait(self) -> None:
         """Wait until ``wake`` is called."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
+        await self._woken.wait()
 
     def wake(self) -> None:
         """There is a message, or an end: let all who wait look again."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._woken.set()
+        self._woken.clear()
 
     def _outcome_given(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         queue = assigned.process_queue

@@ -13,8 +13,9 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from client.config import GroupOptions
 from client.consumer.outcome import Settler
-from client.consumer.received import ReceivedMessage, messages_of
+from client.consumer.received import messages_of
 from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
@@ -50,19 +51,6 @@ UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 """The broker lacks what heartbeats tell."""
-
-
-class PullOptions(Protocol):
-    """What a consumer's options say about pulls; see ``client.config``."""
-
-    @property
-    def pull_messages(self) -> int: ...
-
-    @property
-    def prefetch_bytes(self) -> int: ...
-
-    @property
-    def suspend(self) -> float: ...
 
 
 class Sink(Protocol):
@@ -137,7 +125,7 @@ class Fetcher(Generic[T, S]):
         group: str,
         sink: S,
         expression: TagExpression,
-        options: PullOptions,
+        options: GroupOptions,
         serde: Serde[T],
         owner: FetcherOwner,
     ) -> None:
@@ -152,7 +140,8 @@ class Fetcher(Generic[T, S]):
         self._queue = sink.queue
         self._broker_id = 0
         self._room = asyncio.Event()
-        self._backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+        self._tags = None if expression.is_all else expression.tags
+        self._failures: Backoff | None = None
         self._waiting = False
         self._complained_at = float("-inf")
         self._loop = asyncio.get_running_loop()
@@ -243,9 +232,15 @@ class Fetcher(Generic[T, S]):
         if after != offset:
             self.sink.put((), 0, after)
         elif self._loop.time() - began < MIN_HOLD:
-            await asyncio.sleep(self._backoff.next())
+            await self._pause()
             return
-        self._backoff.reset()
+        self._failures = None
+
+    async def _pause(self) -> None:
+        """Wait after a failure; after further ones, longer."""
+        if self._failures is None:
+            self._failures = Backoff(random.Random())  # noqa: S311 - spreads load
+        await asyncio.sleep(self._failures.next())
 
     async def _request(self, offset: int) -> tuple[Command, str]:
         # Not held after trouble: that the queue can be read again is to be known at once.
@@ -266,9 +261,9 @@ class Fetcher(Generic[T, S]):
         request = self._context.remote.request(RequestCode.PULL_MESSAGE, header)
         timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
         try:
-            connection = self._context.connected(address)
+            connection = self._context.heartbeats.connected(address)
             if connection is None:
-                connection = await self._context.connect(address, REQUEST_TIMEOUT)
+                connection = await self._context.heartbeats.connect(address, REQUEST_TIMEOUT)
             if commit is not None:
                 self._carried_at = self._loop.time()
                 self._landed.clear()
@@ -277,7 +272,7 @@ class Fetcher(Generic[T, S]):
             self._broker_id = 0
             self._context.routes.invalidate(self._queue.topic)
             if isinstance(error, AnswerTimeout):
-                self._context.probe(address)
+                self._context.heartbeats.probe(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
         finally:
             self._landed.set()
@@ -292,42 +287,39 @@ class Fetcher(Generic[T, S]):
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
-            messages = self._messages(answer, offset)
+            # By tag the broker compares hashes only; here the tag itself is compared.
+            messages = messages_of(
+                answer.body,
+                self._queue,
+                self._serde,
+                self._owner.settler,
+                body_at=answer.body_at,
+                tags=self._tags,
+            )
         except RecordError as error:
+            text = f"a record at or after offset {offset} is damaged: {error}"
             raise remote_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"a record at or after offset {offset} is damaged: {error}",
+                text,
                 "the pull's answer",
                 queue=self._queue,
                 group=self._group,
                 broker=address,
             ) from error
+        if messages and messages[0].offset < offset:
+            messages = [message for message in messages if message.offset >= offset]
         if after <= offset:
             after = messages[-1].offset + 1 if messages else offset + 1
-        self._backoff.reset()
+        self._failures = None
         self.sink.put(messages, len(answer.body), after)
         if messages:
             self._owner.fetched(self.sink)
         return after >= header.max_offset
 
-    def _messages(self, answer: Command, wanted: int) -> list[ReceivedMessage[T]]:
-        """The messages of an answer; by tag the broker compares hashes only, here it is exact."""
-        messages = messages_of(
-            answer.body,
-            self._queue,
-            self._serde,
-            self._owner.settler,
-            body_at=answer.body_at,
-            tags=None if self.expression.is_all else self.expression.tags,
-        )
-        if messages and messages[0].offset < wanted:
-            messages = [message for message in messages if message.offset >= wanted]
-        return messages
-
     async def _moved(self, answer: Command, wanted: int, address: str) -> None:
         new = self._header(answer, address).next_begin_offset
         if new == wanted:
-            await asyncio.sleep(self._backoff.next())
+            await self._pause()
             return
         _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
         self.sink.move(new)
@@ -347,11 +339,11 @@ class Fetcher(Generic[T, S]):
                 self._owner.refused(self._queue, error)
             elif not isinstance(error, Unavailable):
                 raise error
-        await asyncio.sleep(self._backoff.next())
+        await self._pause()
 
     def _recovered(self) -> None:
         if self._waiting:
             self._waiting = False
-            self._backoff.reset()
+            self._failures = None
             _log.info("queue is read again", queue=str(self._queue))
             self._owner.tell(QueueResumed(self._queue))

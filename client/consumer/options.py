@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from client import limits
-from client.config import ClientArguments, Options, check_start_from, positive
+from client.config import GroupArguments, GroupOptions, one_of, positive
 from client.errors import UsageError
-from client.events import EventHandler
-from client.interceptors import Interceptor
-from client.positions import Duration, Place, Position, StartFrom, check_topic_name, seconds
+from client.positions import Duration, Place, Position, check_topic_name, seconds
 from remoting.protocol.message.tags import TagExpression
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
-    from client.rebalance.strategies import Strategy
 
 T = TypeVar("T")
 
@@ -27,7 +24,6 @@ Handler: TypeAlias = (
 )
 """``async def`` or ``def``; called with a message, or with a list of them if ``batch_size`` > 1."""
 
-OnConflict: TypeAlias = Literal["reject", "warn", "allow"]
 Model: TypeAlias = Literal["clustering", "broadcasting"]
 OnExhausted: TypeAlias = Literal["dead_letter", "stop", "block"]
 
@@ -80,7 +76,7 @@ class Orderly:
             raise UsageError(
                 f"max_retries can't be {self.max_retries}", hint="give 0 or more, or None"
             )
-        _one_of("on_exhausted", self.on_exhausted, "dead_letter", "stop", "block")
+        one_of("on_exhausted", self.on_exhausted, "dead_letter", "stop", "block")
 
     def rest(self, failures: int) -> float:
         """Seconds a queue rests after so many failures of its first message."""
@@ -90,92 +86,60 @@ class Orderly:
         return min(self.max_suspend, self.suspend * 2.0**doublings)
 
 
-class PushArguments(ClientArguments, total=False):
+class PushArguments(GroupArguments, total=False):
     """What a PushConsumer can be told; see ``PushOptions``."""
 
     concurrency: int
     batch_size: int
     order: Orderly | None
-    strategy: str | Strategy
     model: Model
-    start_from: StartFrom
-    exact: bool
-    on_conflict: OnConflict
-    on_event: EventHandler | None
-    handover_timeout: Duration
     consume_timeout: Duration
     max_retries: int
     breaker: int | None
-    prefetch_messages: int
-    prefetch_bytes: int
     max_span: int
-    pull_messages: int
-    suspend: Duration
     commit_period: Duration
-    interceptors: Sequence[Interceptor]
     local_offsets: str | Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushOptions(Options):
-    """Options of a push consumer, times in seconds.
+class PushOptions(GroupOptions):
+    """Options of a push consumer besides ``GroupOptions``, times in seconds.
 
     Attributes:
         concurrency: handlers that run at the same time.
         batch_size: from 2 the handler gets lists of up to so many messages of one queue.
         order: consume each queue in order; None: many messages of a queue at once.
-        strategy: how members share the queues, by name or object (``client.rebalance``).
         model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
-        start_from: where a queue starts for which the group has no offset: ``FIRST``, ``LAST``, an
-            offset or a datetime; or a text as on the command line, see
-            ``client.positions.position_of``. As in RocketMQ, a broker answers 0 for a young queue.
-        exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
-        on_conflict: what to do about members that differ in what all must agree on.
-        on_event: is told what happens to the consumer and its queues.
-        handover_timeout: what handlers get to finish when their queue goes to another member.
         consume_timeout: what a handler gets for its messages; then they are retried.
         max_retries: how often a message is retried before it is dead-lettered; not with ``order``.
         breaker: after so many messages in a row whose handler raised the same type of exception at
             the same line, consumption pauses until ``resume``; None: never.
-        prefetch_messages, prefetch_bytes: per queue, read ahead or being handled.
         max_span: from a queue's commit point to its newest message read.
-        pull_messages: asked for with one pull.
-        suspend: how long the broker may hold a pull that finds nothing.
         commit_period: offsets go to the broker with pulls, and after so long at the latest.
-        interceptors: around every call of the handler; without one they see what is handed out.
         local_offsets: broadcasting: the file of this process's own offsets.
     """
 
     SECTION: ClassVar[str] = "push_consumer"
 
+    start_from: Position = Place.END
+    prefetch_messages: int = limits.PUSH_PREFETCH_MESSAGES
+    prefetch_bytes: int = limits.PUSH_PREFETCH_BYTES
     concurrency: int = limits.CONCURRENCY
     batch_size: int = 1
     order: Orderly | None = None
-    strategy: str | Strategy = "AVG"
     model: Model = "clustering"
-    start_from: Position = Place.END
-    exact: bool = False
-    on_conflict: OnConflict = "reject"
-    on_event: EventHandler | None = None
-    handover_timeout: float = limits.HANDOVER_TIMEOUT
     consume_timeout: float = limits.CONSUME_TIMEOUT
     max_retries: int = limits.MAX_RETRIES
     breaker: int | None = limits.BREAKER_FAILURES
-    prefetch_messages: int = limits.PUSH_PREFETCH_MESSAGES
-    prefetch_bytes: int = limits.PUSH_PREFETCH_BYTES
     max_span: int = limits.MAX_SPAN
-    pull_messages: int = limits.PULL_MESSAGES
-    suspend: float = limits.PULL_SUSPEND
     commit_period: float = limits.AUTO_COMMIT_PERIOD
-    interceptors: Sequence[Interceptor] = ()
     local_offsets: str | Path | None = None
 
     def __post_init__(self) -> None:
-        check_start_from(self.start_from)
+        GroupOptions.__post_init__(self)
         if self.order is not None and not isinstance(self.order, Orderly):
             raise UsageError(f"order can't be {self.order!r}", hint="use client.Orderly()")
-        _one_of("model", self.model, "clustering", "broadcasting")
-        _one_of("on_conflict", self.on_conflict, "reject", "warn", "allow")
+        one_of("model", self.model, "clustering", "broadcasting")
         if self.max_retries < 0:
             raise UsageError(f"max_retries can't be {self.max_retries}")
         if self.local_offsets is not None and self.shared:
@@ -183,11 +147,7 @@ class PushOptions(Options):
                 "local_offsets is for broadcasting; the offsets of a group are at the broker",
                 hint="leave it out, or use model='broadcasting'",
             )
-        positive(
-            self,
-            *("concurrency", "batch_size", "consume_timeout", "max_span", "commit_period"),
-            *("prefetch_messages", "prefetch_bytes", "pull_messages"),
-        )
+        positive(self, "concurrency", "batch_size", "consume_timeout", "max_span", "commit_period")
         if self.breaker is not None:
             positive(self, "breaker")
 
@@ -220,11 +180,6 @@ def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
         return TagExpression.parse(text)
     except ValueError as error:
         raise UsageError(str(error), topic=topic, group=group) from None
-
-
-def _one_of(name: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise UsageError(f"{name} can't be {value!r}", hint=f"use {', '.join(known)}")
 
 
 def _check_signature(handler: Callable[..., object], group: str, *, batches: bool) -> None:

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
-from client.consumer.commits import OffsetCommits
 from client.consumer.group_reading import GroupReading
+from client.consumer.offset_store import OffsetCommits
 from client.consumer.options import Tags, expression_of
 from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage

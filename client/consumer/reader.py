@@ -63,7 +63,7 @@ class QueueReader(Generic[T]):
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
         self._ready: deque[Prefetch[ReceivedMessage[T]]] = deque()
         self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._woken = asyncio.Event()
         self._refusals: dict[MessageQueue, RemoteError] = {}
         self._halted: set[MessageQueue] = set()
         self._finishing: list[tuple[Prefetch[ReceivedMessage[T]], asyncio.Future[None]]] = []
@@ -239,20 +239,16 @@ class QueueReader(Generic[T]):
         """Until there is something to take or to raise, ``wake`` is called, or time is over."""
         if self._ready or self._refusals or timeout == 0:
             return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        timer = None if timeout is None else self._loop.call_later(timeout, _release, waiter)
         try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-            if timer is not None:
-                timer.cancel()
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
 
     def wake(self) -> None:
         """Let those who wait look again."""
-        for waiter in self._waiters:
-            _release(waiter)
+        self._woken.set()
+        self._woken.clear()
 
     def raise_refusal(self) -> None:
         """Raise the next refusal that the application hasn't seen, if there is one."""
@@ -305,8 +301,7 @@ class QueueReader(Generic[T]):
             self._ready.append(prefetch)
         if self._refusals:
             self._refusals.pop(prefetch.queue, None)
-        if self._waiters:
-            self.wake()
+        self.wake()
 
     def refused(self, queue: MessageQueue, error: RemoteError) -> None:
         """A broker refuses to be read from."""
@@ -325,8 +320,3 @@ class QueueReader(Generic[T]):
             self._options.on_event(event)
         except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
             _log.exception("on_event failed", group=self._group)
-
-
-def _release(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
@@ -38,8 +38,6 @@ from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
 
 _log = Log("client")
-
-Policy = Literal["reject", "warn", "allow"]
 
 _ONLINE_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE})
 

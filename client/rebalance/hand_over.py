@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
+from client.config import GroupOptions
 from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
@@ -71,8 +72,8 @@ class AssignmentManager:
 
     Args:
         tasks: owns the queues' tasks.
-        shared: the members share the queues, so there are locks.
-        handover_timeout: seconds that an unordered queue's lock is waited for.
+        options: if the members share the queues there are locks; an unordered queue's lock is
+            waited for ``handover_timeout``.
         look_again: has the group looked at anew, which may change what is wanted.
     """
 
@@ -83,9 +84,7 @@ class AssignmentManager:
         listener: AssignmentListener,
         tasks: Supervisor,
         starts: StartOffsets,
-        *,
-        shared: bool,
-        handover_timeout: float,
+        options: GroupOptions,
         look_again: Callable[[], Awaitable[None]],
     ) -> None:
         self._listener = listener
@@ -93,8 +92,8 @@ class AssignmentManager:
         self._group = group
         self._tasks = tasks
         self._starts = starts
-        self._shared = shared
-        self._handover_timeout = handover_timeout
+        self._shared = options.shared
+        self._handover_timeout = options.handover_timeout
         self._loop = asyncio.get_running_loop()
         self._locks = LockKeeper(context, group, tasks, self._lock_changed, self._troubled)
         self._wanted: frozenset[MessageQueue] = frozenset()

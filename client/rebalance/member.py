@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
+from client.config import GroupOptions, OnConflict
 from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import MembersDiffer, Start, SubscriptionUnstable
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
-from client.positions import Position
-from client.rebalance.conflicts import GroupProblemReporter, Policy, join
+from client.rebalance.conflicts import GroupProblemReporter, join
 from client.rebalance.group_view import GroupView, Subscribed, from_where
 from client.rebalance.hand_over import AssignmentListener, AssignmentManager
 from client.rebalance.rebalancer import Rebalancer, View
 from client.rebalance.reports import Reports, consumer_status, running_info
 from client.rebalance.starts import OffsetStore, StartOffsets
-from client.rebalance.strategies import Sticky, Strategy, strategy_named
+from client.rebalance.strategies import Sticky, strategy_named
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode
@@ -39,36 +38,6 @@ from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 _log = Log("client")
-
-
-class MemberOptions(Protocol):
-    """What a consumer's options say about its membership.
-
-    Attributes:
-        shared: the members share the queues; else each reads all (broadcasting).
-        strategy: how they share them, by name or as an object.
-        start_from, exact: where queues without an offset begin, see ``StartOffsets``.
-        on_conflict: what happens when the member contradicts the others as it joins.
-        handover_timeout: seconds that an unordered queue's new owner waits for the previous one.
-    """
-
-    @property
-    def shared(self) -> bool: ...
-
-    @property
-    def strategy(self) -> str | Strategy: ...
-
-    @property
-    def start_from(self) -> Position: ...
-
-    @property
-    def exact(self) -> bool: ...
-
-    @property
-    def on_conflict(self) -> Policy: ...
-
-    @property
-    def handover_timeout(self) -> float: ...
 
 
 class GroupMember:
@@ -91,7 +60,7 @@ class GroupMember:
         context: ClientContext,
         group: str,
         subscriptions: Mapping[str, TagExpression],
-        options: MemberOptions,
+        options: GroupOptions,
         offsets: OffsetStore,
         tasks: Supervisor,
         consume_type: ConsumeType,
@@ -109,14 +78,7 @@ class GroupMember:
             retry=options.shared and consume_type == ConsumeType.CONSUME_PASSIVELY,
         )
         self._tasks = tasks
-        self._starts = StartOffsets(
-            context,
-            group,
-            offsets,
-            start_from=options.start_from,
-            exact=options.exact,
-            shared=options.shared,
-        )
+        self._starts = StartOffsets(context, group, offsets, options)
         self._rebalancer = Rebalancer(
             self._strategy if options.shared else None, context.client_id, group
         )
@@ -126,14 +88,14 @@ class GroupMember:
         self._reports: Reports
         self._heartbeats_asked: dict[str, float] = {}
         self._wake = asyncio.Event()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._next_round_over = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._joined = False
 
     # What brokers are told
 
     @property
-    def on_conflict(self) -> Policy:
+    def on_conflict(self) -> OnConflict:
         """What happens when it contradicts the other members as it joins."""
         return self._options.on_conflict
 
@@ -195,9 +157,8 @@ class GroupMember:
             listener,
             self._tasks,
             self._starts,
-            shared=options.shared,
-            handover_timeout=options.handover_timeout,
-            look_again=self._looked_again,
+            options,
+            self._looked_again,
         )
         self._problems = GroupProblemReporter(
             self._context,
@@ -229,7 +190,7 @@ class GroupMember:
         if self._rounds is not None:
             self._rounds.cancel()
             await asyncio.wait([self._rounds])
-        self._end_waiting(self._waiters)
+        self._next_round_over.set()
         try:
             await self._assignments.give_up_all(deadline)
         finally:
@@ -353,9 +314,7 @@ class GroupMember:
         """Wait until the next round, one that hasn't begun yet, is over, or the member stopped."""
         if self._rounds is not None and self._rounds.done():
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
+        await self._next_round_over.wait()
 
     async def _run(self, well: bool) -> None:
         retry = REBALANCE_RETRY_FIRST
@@ -372,7 +331,8 @@ class GroupMember:
 
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""
-        waiters, self._waiters = self._waiters, []
+        # Who begins to wait during this round waits for the next one.
+        round_over, self._next_round_over = self._next_round_over, asyncio.Event()
         view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
@@ -389,14 +349,8 @@ class GroupMember:
         self._reports.round_over(views, difference, failed)
         if self._reports.members != before:
             self._problems.soon()
-        self._end_waiting(waiters)
+        round_over.set()
         return not failed
-
-    @staticmethod
-    def _end_waiting(waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     async def _view(self, view: GroupView, topic: str) -> View | PocketMQError:
         try:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
+from client.config import GroupOptions
 from client.context import ClientContext
 from client.errors import NotFound
 from client.events import Start
 from client.offsets import Offsets
-from client.positions import Place, Position, milliseconds
+from client.positions import Place, milliseconds
 from remoting.protocol.names import retry_topic
 from remoting.protocol.queue import MessageQueue
 
@@ -57,9 +58,6 @@ class StartOffsets:
 
     Args:
         offsets: what the group has stored.
-        start_from: for queues without an offset.
-        exact: without the broker's rule for young queues.
-        shared: the members share the queues: the store is the broker, whose rule applies.
     """
 
     def __init__(
@@ -67,19 +65,16 @@ class StartOffsets:
         context: ClientContext,
         group: str,
         offsets: OffsetStore,
-        *,
-        start_from: Position,
-        exact: bool,
-        shared: bool,
+        options: GroupOptions,
     ) -> None:
         self._group = group
         self.store = offsets
         self._offsets = Offsets(context)
-        self._start_from = start_from
-        self._exact = exact
-        self._shared = shared
-        if isinstance(start_from, datetime):
-            milliseconds(start_from)  # a naive one is refused now, not when a queue is gained
+        self._start_from = options.start_from
+        self._exact = options.exact
+        self._shared = options.shared
+        if isinstance(self._start_from, datetime):
+            milliseconds(self._start_from)  # a naive one is refused now, not when a queue is gained
 
     async def find(self, queue: MessageQueue) -> Start:
         """Where ``queue`` begins.

@@ -29,7 +29,8 @@ class Broker:
     def __init__(self, messages: int) -> None:
         self.events: list[str] = []
         self.exhausted = asyncio.Event()
-        self.routes = SimpleNamespace(to_read=self._route, suspect=lambda _: None)
+        self.heartbeats = self
+        self.routes = SimpleNamespace(to_read=self._route)
         self.remote = SimpleNamespace(request=lambda _, header: header)
         self._answers = self._answers_of(messages)
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

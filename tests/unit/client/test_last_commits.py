@@ -11,9 +11,8 @@ import pytest
 
 from client import serde
 from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
-from client.consumer.commits import OffsetCommits
 from client.consumer.fetcher import Fetcher
-from client.consumer.offset_store import commit_last
+from client.consumer.offset_store import OffsetCommits, commit_last
 from client.consumer.options import PushOptions
 from client.consumer.process_queue import ProcessQueue
 from client.errors import Unavailable
@@ -59,7 +58,8 @@ class Pulls:
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         route = SimpleNamespace(address=lambda *_: "a:10911")
-        self.routes = SimpleNamespace(to_read=self._route, suspect=lambda _: None)
+        self.heartbeats = self
+        self.routes = SimpleNamespace(to_read=self._route)
         self.remote = SimpleNamespace(request=lambda _, header: header)
         self._found = route
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,13 +34,12 @@ async def one_queue(root: Path, messages: int = 5) -> AsyncIterator[Any]:
         def starts(
             start_from: Position = Place.END, *, exact: bool = False, shared: bool = True
         ) -> StartOffsets:
+            options: Any = SimpleNamespace(start_from=start_from, exact=exact, shared=shared)
             return StartOffsets(
                 consumer.client,  # type: ignore[arg-type] # what it needs of an instance
                 "g",
                 consumer,
-                start_from=start_from,
-                exact=exact,
-                shared=shared,
+                options,
             )
 
         yield starts, broker, consumer
