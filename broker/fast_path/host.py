@@ -71,6 +71,7 @@ class Host:
         self._state = state
         self._store = state.store
         self._queues = state.store.queues
+        self._reader = state.store.reader
         self._processors = processors
         self._answers = SendAnswers(state.packed_host, answer_fields(state.config))
         self._versions = self._look()
@@ -211,13 +212,13 @@ class Host:
     def window(self, plan: PullPlan) -> EntryWindow | None:
         """Where the entries and the records of a pull lie; None: ``pull`` has to look."""
         header = plan.header
-        return self._store.window(
+        return self._reader.window(
             header.topic, header.queue_id, header.queue_offset, plan.max_count
         )
 
     def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
         """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
-        return self._store.may_take(window, scanned, begin, end)
+        return self._reader.may_take(window, scanned, begin, end)
 
     def pulled(self, pulls: int, messages: int, size: int) -> None:
         """So many pulls have been answered from windows."""
@@ -225,7 +226,7 @@ class Host:
         counters.pulls_found += pulls
         counters.messages_pulled += messages
         counters.bytes_pulled += size
-        self._store.took(pulls, messages, size)
+        self._reader.took(pulls, messages, size)
 
     def pull(
         self, codec: int, plan: PullPlan, opaque: int, connection: Connection

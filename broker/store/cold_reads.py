@@ -25,13 +25,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
+from broker.store.queries import NotInMemory, Queries
 from broker.store.reader import StoreReader
 from broker.store.record_validator import TagsCodes
 from broker.store.restore import Restorer, find_entries
 from broker.store.results import FileRange, GetResult, GetStatus, StoreBusy, StoreError, StoreStats
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
-from remoting.protocol.limits import MAX_FRAME_BYTES
-from remoting.protocol.message.record import FIXED_BYTES_V4
 
 _NO_ENTRIES: Final = memoryview(b"")
 
@@ -52,15 +51,17 @@ class ColdReads:
     def __init__(
         self,
         reader: StoreReader,
+        queries: Queries,
         restorer: Restorer,
-        warmth: PageCacheTracker,
+        page_cache: PageCacheTracker,
         stats: StoreStats,
         limits: StoreLimits,
     ) -> None:
         self._reader = reader
+        self._queries = queries
         self._restorer = restorer
         self._limits = limits
-        self._page_cache = warmth
+        self._page_cache = page_cache
         self._stats = stats
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[Hashable, deque[Job]] = {}
@@ -104,7 +105,7 @@ class ColdReads:
                 # These very records have been read. To ask again would take the loop longer.
                 wait = True
             else:
-                await self._fetch(rounded(result.cold, self._limits), owner)
+                await self.fetch(owner, result.cold)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
         """Have ranges in memory. Raises ``StoreBusy``, ``StoreError``."""
@@ -134,13 +135,11 @@ class ColdReads:
         longest = max_count * ENTRY_BYTES
         if not queue.min_offset <= offset < queue.max_offset:
             return _NO_ENTRIES
-        if offset < max(queue.opened_offset, queue.max_offset - self._limits.hot_queue_entries):
-            cold = queue.range_of(offset, longest)
-            if cold is not None and not self._page_cache.is_resident(*cold):
-                await self._fetch(rounded((cold,), self._limits), owner)
-                if offset < queue.min_offset:
-                    # They have been deleted meanwhile.
-                    return _NO_ENTRIES
+        if cold := self._page_cache.cold_entries(queue, offset, longest):
+            await self.fetch(owner, cold)
+            if offset < queue.min_offset:
+                # They have been deleted meanwhile.
+                return _NO_ENTRIES
         entries = queue.entries(offset, longest)
         if entries is None:
             raise StoreError(
@@ -150,15 +149,14 @@ class ColdReads:
 
     async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
         """See ``MessageStore.record_async``."""
-        length = FIXED_BYTES_V4
-        while True:
-            cold = self._reader.cold_at(physical_offset, length)
-            if cold:
-                await self._fetch(rounded(cold, self._limits), owner)
-            size = self._reader.size_at(physical_offset)
-            if not length < size <= MAX_FRAME_BYTES:
-                return self._reader.record_at(physical_offset)
-            length = size
+        queries = self._queries
+        # At most two reads: the record's head, then all of it.
+        for _ in range(2):
+            try:
+                return queries.from_memory(lambda: queries.record_at(physical_offset))
+            except NotInMemory as problem:
+                await self.fetch(owner, problem.ranges)
+        return queries.record_at(physical_offset)
 
     async def _restore(
         self, owner: Hashable, topic: str, queue_id: int, numbers: Sequence[int]

@@ -38,6 +38,7 @@ class CommitLog:
 
     Attributes:
         end: physical offset behind the last record.
+        opened_end: where it ended when the store was opened.
         opened_tail: of the last record when the store was opened.
         appended: bytes stored since the store was opened.
         takes_large: whether what was stored last was written, not stored through the map.
@@ -76,10 +77,12 @@ class CommitLog:
         self._next: MappedFile | None = None
         self._roll_lock = threading.Lock()
         self.end = 0
+        self.opened_end = 0
         self.opened_tail = 0
         self.appended = 0
         self.takes_large = False
         self._writes_all = writes_all
+        self._hot_bytes = limits.hot_log_bytes
         self._step_bytes = limits.appender_step_bytes
         self._written_from = limits.written_from_bytes
         self.room_end = 0
@@ -99,7 +102,7 @@ class CommitLog:
             OSError: the last file can't be mapped.
         """
         self._all = mapped
-        self.end = end
+        self.end = self.opened_end = end
         self.opened_tail = tail
         if mapped:
             self._active = mapped[-1]
@@ -231,6 +234,11 @@ class CommitLog:
             return self._next
 
     # --- reading
+
+    @property
+    def recent_from(self) -> int:
+        """Physical offset of the records that were appended not long ago: they are in memory."""
+        return max(self.opened_end, self.end - self._hot_bytes)
 
     @property
     def start(self) -> int:

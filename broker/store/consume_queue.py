@@ -9,8 +9,6 @@ Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken
                      messages wait for the disk in SYNC mode
 ``flushed_offset``   behind the last entry that is on the disk
 ``opened_offset``    behind the last entry when the store was opened
-``checked``          the messages whose records were found sound, and when:
-                     generation, first one, behind the last one; see ``record_validator``
 ===================  ==========================================================
 
 Only the loop's thread uses a queue. A put first makes room (``prepare``, which may find the disk
@@ -38,7 +36,6 @@ NO_MESSAGE: Final = ENTRY.unpack(FILLER)
 """What the entry of a message says that nobody has any more."""
 
 FILLER_SIZE: Final[int] = NO_MESSAGE[1]
-NEVER_CHECKED: Final = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,6 @@ class QueueFiles:
         "_directory",
         "_ready",
         "_space",
-        "checked",
         "flushed_offset",
         "key",
         "max_offset",
@@ -99,7 +95,6 @@ class QueueFiles:
         self.next_offset = 0
         self.flushed_offset = 0
         self.opened_offset = 0
-        self.checked = NEVER_CHECKED
 
     @property
     def directory(self) -> Path:
@@ -122,6 +117,11 @@ class QueueFiles:
         return self._all[at // self._space.file_size]
 
     # --- reading
+
+    def is_recent(self, offset: int) -> bool:
+        """Whether an entry was appended not long ago, so that it is assumed to be in memory."""
+        newest = self.max_offset - self._space.limits.hot_queue_entries
+        return offset >= max(self.opened_offset, newest)
 
     def entries(self, offset: int, longest: int) -> memoryview | None:
         """The entries from ``offset`` on, of one file, at most ``longest`` bytes.

@@ -29,7 +29,7 @@ from broker.store.opening import Engine, build_engine, open_store
 from broker.store.os_files import DiskUse, Files, OsFiles
 from broker.store.progress import OpeningProgress
 from broker.store.queue_table import QueueTable
-from broker.store.reader import EntryWindow
+from broker.store.reader import StoreReader
 from broker.store.record_validator import TagsCodes
 from broker.store.results import (
     BatchPutResult,
@@ -254,6 +254,11 @@ class MessageStore:
 
     # --- messages out
 
+    @property
+    def reader(self) -> StoreReader:
+        """Gets messages, also by windows. Raises ``StoreError`` as ``queues``."""
+        return self._opened().reader
+
     def get(
         self,
         topic: str,
@@ -289,18 +294,6 @@ class MessageStore:
             if not (wait and result.broken):
                 return result
             parts.cold_reads.restore_now(topic, queue_id, result.broken)
-
-    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
-        """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
-        return self._opened().reader.window(topic, queue_id, offset, max_count)
-
-    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
-        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
-        return self._opened().reader.may_take(window, scanned, begin, end)
-
-    def took(self, gets: int, messages: int, size: int) -> None:
-        """So many messages have been taken from windows; for the counters."""
-        self._opened().reader.took(gets, messages, size)
 
     async def get_async(
         self,
@@ -372,7 +365,7 @@ class MessageStore:
         Raises:
             NotInMemory: it would have to; ``fetch`` what that names and ask again.
         """
-        return self._opened().reader.from_memory(ask)
+        return self._opened().queries.from_memory(ask)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
         """Have ranges in memory, read in a thread. Raises as ``get_async``."""
@@ -380,7 +373,7 @@ class MessageStore:
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""
-        return self._opened().reader.record_at(physical_offset)
+        return self._opened().queries.record_at(physical_offset)
 
     async def record_async(self, owner: Hashable, physical_offset: int) -> memoryview | None:
         """The same, with what is not in memory read in a thread. Raises as ``get_async``."""
@@ -388,27 +381,27 @@ class MessageStore:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Behind the last visible message; 0 for a queue that has none."""
-        return self._opened().reader.max_offset(topic, queue_id)
+        return self._opened().queries.max_offset(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message that is still there; 0 for a queue that never had one."""
-        return self._opened().reader.min_offset(topic, queue_id)
+        return self._opened().queries.min_offset(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The message stored nearest to a time; the last one's number beyond it, 0 for none."""
-        return self._opened().reader.offset_by_time(topic, queue_id, timestamp_ms)
+        return self._opened().queries.offset_by_time(topic, queue_id, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """When a message was stored, ms; -1 when it can't be read."""
-        return self._opened().reader.store_time_at(topic, queue_id, offset)
+        return self._opened().queries.store_time_at(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """When the queue's first message was stored, ms; -1 when there is none."""
-        return self._opened().reader.earliest_store_time(topic, queue_id)
+        return self._opened().queries.earliest_store_time(topic, queue_id)
 
     def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is taken to be in the page cache; also when there is no such one."""
-        return self._opened().reader.is_offset_in_memory(topic, queue_id, offset)
+        return self._opened().queries.is_offset_in_memory(topic, queue_id, offset)
 
     # --- where things begin and end
 

@@ -20,6 +20,7 @@ from broker.store.os_files import Files, Lock
 from broker.store.page_cache import PageCacheTracker
 from broker.store.preallocate import Preallocator
 from broker.store.progress import OpeningProgress
+from broker.store.queries import Queries
 from broker.store.queue_table import QueueTable
 from broker.store.reader import StoreReader
 from broker.store.record_validator import RecordValidator
@@ -131,6 +132,7 @@ class Engine:
     writer: MessageWriter
     appender: Appender
     reader: StoreReader
+    queries: Queries
     cold_reads: ColdReads
     syncer: Syncer
     preallocator: Preallocator
@@ -177,9 +179,10 @@ def build_engine(
         safe_end=lambda: checkpoint.safe_end,
     )
     retention.follow(index.drop_before)
-    page_cache = PageCacheTracker(clock.monotonic, config.limits)
+    page_cache = PageCacheTracker(log, config.limits, clock.monotonic)
     validator = RecordValidator(log, page_cache, stats, config.limits)
-    reader = StoreReader(log, queues, stats, page_cache, validator, config.limits)
+    reader = StoreReader(log, queues, page_cache, validator, config.limits, stats)
+    queries = Queries(log, queues, page_cache, validator, config.limits)
     restorer = Restorer(log, queues, validator, stats, config)
     return Engine(
         lock=opened.lock,
@@ -189,7 +192,8 @@ def build_engine(
         writer=writer,
         appender=Appender(context, log, dispatcher, writer.next_store_ms),
         reader=reader,
-        cold_reads=ColdReads(reader, restorer, page_cache, stats, config.limits),
+        queries=queries,
+        cold_reads=ColdReads(reader, queries, restorer, page_cache, stats, config.limits),
         syncer=Syncer(context, log_sync, queue_sync, dispatcher),
         preallocator=Preallocator(context, log),
         index=index,

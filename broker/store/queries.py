@@ -1,9 +1,8 @@
 """What a store knows of its messages without pulling them: positions, times, single records.
 
-Queries about a queue decode no record. What was appended recently is taken to be in memory and
-unchanged; everything else is looked up in the page cache (``page_cache``) and checked
-(``record_validator``). Everything here only reads, on the loop's thread; what has to wait for the
-disk is read in a thread (``cold_reads``)."""
+Queries about a queue decode no record. Everything here only reads, on the loop's thread; what is
+not in memory (``page_cache``) is read in a thread (``cold_reads``).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.queue_table import QueueTable
-from broker.store.record_validator import RecordValidator, Run
-from broker.store.results import FileRange, StoreStats
+from broker.store.record_validator import RecordValidator
+from broker.store.results import FileRange
 from remoting.process_limits import memory_bytes
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class NotInMemory(Exception):
-    """What was asked for lies, or may lie, on the disk alone.
+    """The answer needs bytes that are, or may be, on the disk alone.
 
     Attributes:
         ranges: where.
@@ -50,24 +49,16 @@ class Queries:
         self,
         log: CommitLog,
         queues: QueueTable,
-        stats: StoreStats,
-        warmth: PageCacheTracker,
-        soundness: RecordValidator,
+        page_cache: PageCacheTracker,
+        validator: RecordValidator,
         limits: StoreLimits,
     ) -> None:
         self._log = log
         self._queues = queues
-        self._stats = stats
-        self._page_cache = warmth
-        self._validator = soundness
-        self._limits = limits
-        self._hot_log_bytes = limits.hot_log_bytes
-        self._opened_end = log.end
-        self._cold_end = 0
+        self._page_cache = page_cache
+        self._validator = validator
         self._memory_only = False
-        memory = memory_bytes()
-        self._trusted_bytes = max(self._hot_log_bytes, memory * limits.trusted_memory_ratio)
-        self._in_memory_bytes = int(memory * limits.read_in_memory_ratio)
+        self._in_memory_bytes = int(memory_bytes() * limits.read_in_memory_ratio)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """See ``MessageStore.from_memory``."""
@@ -77,66 +68,25 @@ class Queries:
         finally:
             self._memory_only = False
 
-    @property
-    def _hot_from(self) -> int:
-        """Physical offset from which on records were appended not long ago."""
-        return max(self._opened_end, self._log.end - self._hot_log_bytes)
-
-    def _is_doubtful(self, queue: ConsumeQueue, offset: int, first: int) -> bool:
-        """Whether messages from ``offset`` on, at ``first`` in the log, may be other than stored.
-
-        What this process appended and what has not left memory since, for all that is known, is as
-        it was.
-        """
-        newest = self._log.end - self._trusted_bytes
-        return first < max(self._opened_end, self._cold_end, newest) or (
-            offset < queue.opened_offset
-        )
-
-    def _cold(self, runs: list[Run]) -> list[FileRange]:
-        """Where the records of runs lie, if some of them may not be in memory."""
-        ranges = []
-        for start, end, _ in runs:
-            file = self._log.file_at(start)
-            if file is not None:
-                ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
-        if self._page_cache.are_resident(ranges):
-            return []
-        # What is older left memory before it.
-        self._cold_end = max(self._cold_end, runs[-1][1])
-        return ranges
-
-    def _cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
-        """Where entries lie, if some of them may not be in memory."""
-        if offset >= max(queue.opened_offset, queue.max_offset - self._limits.hot_queue_entries):
-            return []
-        cold = queue.range_of(offset, longest)
-        return [] if cold is None or self._page_cache.is_resident(*cold) else [cold]
-
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does, or a damaged one."""
-        if self._memory_only and (cold := self.cold_at(physical_offset, FIXED_BYTES_V4)):
-            raise NotInMemory(cold)
-        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
+        if physical_offset < 0:
+            return None
+        self._demand(physical_offset, FIXED_BYTES_V4)
+        head = self._log.slice(physical_offset, FIXED_BYTES_V4)
         if head is None or _TIMES.unpack_from(head)[0] != physical_offset:
             return None
         (size,) = _SIZE.unpack_from(head)
-        longest = min(size, MAX_FRAME_BYTES)
-        if self._memory_only and (cold := self.cold_at(physical_offset, longest)):
-            raise NotInMemory(cold)
+        self._demand(physical_offset, min(size, MAX_FRAME_BYTES))
         record = self._log.slice(physical_offset, size)
         return record if self._validator.is_sound(record, head, physical_offset) else None
 
-    def cold_at(self, physical_offset: int, length: int) -> list[FileRange]:
-        """Where bytes of the log lie that may not be in memory; nothing if they are."""
-        if physical_offset < 0 or physical_offset >= self._hot_from:
-            return []
-        return self._cold([(physical_offset, physical_offset + length, 1)])
-
-    def size_at(self, physical_offset: int) -> int:
-        """What a record that begins there says of its size; 0 when none can."""
-        head = self._log.slice(physical_offset, FIXED_BYTES_V4) if physical_offset >= 0 else None
-        return 0 if head is None else int(_SIZE.unpack_from(head)[0])
+    def _demand(self, physical_offset: int, length: int) -> None:
+        """Raises ``NotInMemory`` if bytes of the log may not be in memory, but have to be."""
+        if self._memory_only and physical_offset < self._log.recent_from:
+            run = (physical_offset, physical_offset + length, 1)
+            if cold := self._page_cache.cold_records([run]):
+                raise NotInMemory(cold)
 
     # --- offsets and times
 
@@ -160,11 +110,13 @@ class Queries:
         return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        if self._memory_only and (cold := self._cold_entries(queue, offset, ENTRY_BYTES)):
+        if self._memory_only and (
+            cold := self._page_cache.cold_entries(queue, offset, ENTRY_BYTES)
+        ):
             raise NotInMemory(cold)
         entry = queue.entry(offset)
-        if entry is not None and self._memory_only and (cold := self.cold_at(entry[0], entry[1])):
-            raise NotInMemory(cold)
+        if entry is not None:
+            self._demand(entry[0], entry[1])
         head = None if entry is None else self._log.slice(entry[0], FIXED_BYTES_V4)
         if head is None:
             return -1

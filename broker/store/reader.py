@@ -21,10 +21,11 @@ from typing import Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
-from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
-from broker.store.queries import Queries
-from broker.store.record_validator import Run, TagsCodes
-from broker.store.results import FileRange, GetResult, GetStatus
+from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, StoreLimits
+from broker.store.page_cache import PageCacheTracker
+from broker.store.queue_table import QueueTable
+from broker.store.record_validator import RecordValidator, TagsCodes
+from broker.store.results import FileRange, GetResult, GetStatus, Run, StoreStats
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
@@ -139,8 +140,24 @@ class EntryWindow(NamedTuple):
     is_old: bool
 
 
-class StoreReader(Queries):
+class StoreReader:
     """Reads a store; only the loop's thread comes here."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        page_cache: PageCacheTracker,
+        validator: RecordValidator,
+        limits: StoreLimits,
+        stats: StoreStats,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._page_cache = page_cache
+        self._validator = validator
+        self._limits = limits
+        self._stats = stats
 
     def _window_bytes(self, count: int) -> int:
         """Of the entries looked at for ``count`` messages: more of them, for a filter."""
@@ -159,7 +176,7 @@ class StoreReader(Queries):
         if not low <= offset < high:
             return None
         longest = self._window_bytes(max_count)
-        if self._cold_entries(queue, offset, longest):
+        if not queue.is_recent(offset) and self._page_cache.cold_entries(queue, offset, longest):
             return None
         entries = queue.entries(offset, longest)
         if entries is None:
@@ -172,7 +189,7 @@ class StoreReader(Queries):
             view = file.view
         except OSError:
             return None
-        is_old = first < self._hot_from or offset < queue.opened_offset
+        is_old = first < self._log.recent_from or offset < queue.opened_offset
         log = view[: self._log.end - file.start]
         return EntryWindow(entries, log, file.start, low, high, queue, offset, is_old)
 
@@ -192,10 +209,8 @@ class StoreReader(Queries):
             file, begin - file.start, end - file.start
         ):
             return False
-        queue, offset = window.queue, window.offset
-        return not self._is_doubtful(queue, offset, begin) or self._validator.is_known(
-            queue, offset, offset + scanned
-        )
+        offset = window.offset
+        return not self._page_cache.needs_check(window.queue, offset, offset + scanned, begin)
 
     def took(self, gets: int, messages: int, size: int) -> None:
         """So many messages have been taken from windows."""
@@ -228,7 +243,7 @@ class StoreReader(Queries):
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         count = max(1, min(max_count, MAX_PULL_MESSAGES))
         window = self._window_bytes(count)
-        if not wait and (cold := self._cold_entries(queue, offset, window)):
+        if not wait and (cold := self._page_cache.cold_entries(queue, offset, window)):
             return GetResult(GetStatus.COLD, offset, low, high, cold=cold)
         entries = queue.entries(offset, window)
         if entries is None:
@@ -273,7 +288,7 @@ class StoreReader(Queries):
         ):
             return None
         # Only old records may be out of memory, or may have come from a damaged disk.
-        is_old = first < self._hot_from or offset < queue.opened_offset
+        is_old = first < log.recent_from or offset < queue.opened_offset
         asks = is_old and not wait
         base = file.start
         if end > base + file.size or (is_old and end - first > self._limits.max_span_bytes):
@@ -289,7 +304,7 @@ class StoreReader(Queries):
                 return None
             if (
                 is_old
-                and self._is_doubtful(queue, offset, first)
+                and self._page_cache.needs_check(queue, offset, offset + count, first)
                 and not self._validator.are_sound(queue, offset, starts, sizes, view, base)
             ):
                 return None
@@ -331,9 +346,7 @@ class StoreReader(Queries):
                     views[file] = file.view
         except OSError:
             return None
-        if self._is_doubtful(queue, offset, starts[0]) and not self._validator.is_known(
-            queue, offset, offset + len(starts)
-        ):
+        if self._page_cache.needs_check(queue, offset, offset + len(starts), starts[0]):
             for (file, _, _), low, high in spans:
                 if not self._validator.are_sound(
                     queue, offset + low, starts[low:high], sizes[low:high], views[file], file.start
@@ -392,12 +405,10 @@ class StoreReader(Queries):
         low, high = queue.min_offset, queue.max_offset
         if broken:
             return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
-        if runs and (runs[0][0] < self._hot_from or offset < queue.opened_offset):
-            if not wait and (cold := self._cold(runs)):
+        if runs and (runs[0][0] < self._log.recent_from or offset < queue.opened_offset):
+            if not wait and (cold := self._page_cache.cold_records(runs)):
                 return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
-            if self._is_doubtful(queue, offset, runs[0][0]) and not self._validator.is_known(
-                queue, offset, offset + scanned
-            ):
+            if self._page_cache.needs_check(queue, offset, offset + scanned, runs[0][0]):
                 looked_at = entries[: scanned * ENTRY_BYTES]
                 runs, damaged, broken = self._validator.filter_valid(
                     queue, offset, looked_at, codes

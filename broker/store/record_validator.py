@@ -1,14 +1,8 @@
 """Checks that records are what was stored, before they leave the store.
 
-Records that this process appended, and that have not left memory since as far as it knows, are
-trusted (``StoreReader._is_doubtful``). All others may have come from a disk: when they are read
-they are compared with their queue entry (position, size, number, queue, topic) and with their own
-CRC. Nothing in a record covers its properties, hosts and times.
-
-A record found sound need not be checked again while it stays in memory, but the system doesn't tell
-when it leaves. So each queue remembers one run of checked messages and the **generation** of that
-check (``page_cache``); a new generation begins when any other page turns out to have left memory,
-and each minute.
+Records that may have come from a disk (``page_cache.needs_check``) are compared with their queue
+entry (position, size, number, queue, topic) and with their own CRC. Nothing in a record covers its
+properties, hosts and times.
 
 A damaged record is left out, counted and named once; those behind it are served. But the queue's
 entry may be damaged instead: first the log is searched for the message (``restore``).
@@ -29,7 +23,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
-from broker.store.results import StoreStats
+from broker.store.results import Run, StoreStats
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import (
@@ -48,9 +42,6 @@ from remoting.protocol.message.record import (
 TagsCodes = frozenset[int]
 """The tags codes of the messages that are wanted."""
 
-Run = tuple[int, int, int]
-"""Adjacent records: where they begin and end in the log, and how many they are."""
-
 # Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length of a record
 # whose hosts are both IPv4.
 _HEAD: Final = Struct(">IIIi4xqqi44xI")
@@ -67,10 +58,10 @@ class RecordValidator:
     """Tells sound records from damaged ones, for one store."""
 
     def __init__(
-        self, log: CommitLog, warmth: PageCacheTracker, stats: StoreStats, limits: StoreLimits
+        self, log: CommitLog, page_cache: PageCacheTracker, stats: StoreStats, limits: StoreLimits
     ) -> None:
         self._log = log
-        self._page_cache = warmth
+        self._page_cache = page_cache
         self._stats = stats
         self._max_named = limits.max_named_damage
         self._named: set[Hashable] = set()
@@ -96,21 +87,16 @@ class RecordValidator:
             view: a file that holds all of them.
             base: the file's first physical offset.
         """
-        generation, low, high = queue.checked
-        if generation != (now := self._page_cache.generation) or not low <= offset <= high:
-            generation, low, high = now, offset, offset
+        low, high = self._page_cache.checked(queue) or (offset, offset)
+        if not low <= offset <= high:
+            low = high = offset
         known, end = high - offset, offset + len(starts)
         if known:
             starts, sizes = starts[known:], sizes[known:]
         if high < end:
             high += validate_run(view, base, starts, sizes, queue, high)
-            queue.checked = (generation, low, high)
+            self._page_cache.remember_checked(queue, low, high)
         return high >= end
-
-    def is_known(self, queue: ConsumeQueue, offset: int, end: int) -> bool:
-        """Whether all messages in ``[offset, end)`` were found sound not long ago."""
-        generation, low, high = queue.checked
-        return low <= offset and end <= high and generation == self._page_cache.generation
 
     def filter_valid(  # noqa: PLR0912 - one pass over entries
         self, queue: ConsumeQueue, offset: int, entries: memoryview, codes: TagsCodes | None
@@ -123,10 +109,8 @@ class RecordValidator:
             The records, how many are known to be damaged, and the numbers of those whose entries
             may be damaged instead.
         """
-        before = queue.checked
-        generation, low, high = before
-        if generation != (now := self._page_cache.generation):
-            generation, low, high = now, offset, offset
+        before = self._page_cache.checked(queue)
+        low, high = before or (offset, offset)
         runs: list[Run] = []
         broken: list[int] = []
         view, base, limit, damaged, run_end = memoryview(b""), 0, 0, 0, -1
@@ -160,8 +144,8 @@ class RecordValidator:
                 runs.append((start, start + size, 1))
             run_end = start + size
         # The few messages of a filter must not replace what is known of all.
-        if codes is None or before[0] != generation or before[1] == low:
-            queue.checked = (generation, low, high)
+        if codes is None or before is None or before[0] == low:
+            self._page_cache.remember_checked(queue, low, high)
         return runs, damaged, broken
 
     def give_up(self, place: int) -> None:

@@ -99,6 +99,10 @@ class FileRange(NamedTuple):
     end: int
 
 
+Run = tuple[int, int, int]
+"""Adjacent records: where they begin and end in the log, and how many they are."""
+
+
 @dataclass(slots=True)
 class GetResult:
     """What a get found.

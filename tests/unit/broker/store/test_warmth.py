@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from broker.store.commit_log import CommitLog
 from broker.store.limits import ASKED_AHEAD_BYTES
-from broker.store.mapped_file import MappedFile
+from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.os_files import OsFiles
 from broker.store.page_cache import PageCacheTracker
 from broker.store.results import FileRange
 from remoting.clock import ManualClock
@@ -33,12 +36,17 @@ class File:
         return position + length <= self.warm_bytes
 
 
+def tracker(clock: ManualClock) -> PageCacheTracker:
+    log = CommitLog(OsFiles(), MappedFiles(1), Path("none"), SIZE, LIMITS)
+    return PageCacheTracker(log, LIMITS, clock.monotonic)
+
+
 class Reader:
     """Somebody who reads such a file from its begin to its end."""
 
     def __init__(self, file: File) -> None:
         self.clock = ManualClock()
-        self.warmth = PageCacheTracker(self.clock.monotonic, LIMITS)
+        self.warmth = tracker(self.clock)
         self.file = file
         self.at = 0
 
@@ -79,7 +87,7 @@ def test_up_to_where_the_file_is_in_memory_everything_is_warm(warm_bytes: int) -
 
 def test_a_file_that_is_read_here_and_there_is_asked_for_by_granules() -> None:
     file = File()
-    warmth = PageCacheTracker(ManualClock().monotonic, LIMITS)
+    warmth = tracker(ManualClock())
     places = range(0, SIZE - BLOCK_BYTES, 3 * BLOCK_BYTES)
     ranges = [FileRange(cast(MappedFile, file), at, at + 10) for at in places]
     assert warmth.are_resident(ranges)
