@@ -18,19 +18,16 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 from remoting.addresses import address_text
-from remoting.codec_negotiation import CodecNegotiation
 from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
 from remoting.endpoint import Endpoint, Feed
-from remoting.errors import CommandTooLarge, ConnectionLost, TooManyRequests
-from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, Buffer, Inbox, Outbox, ReadPause, Reason
-from remoting.in_flight import InFlightRequests, Pending, PendingRequests
+from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost, TooManyRequests
+from remoting.flow_control import InFlightRequests, ReadPause, Reason
+from remoting.large_frames import LargeFrameReader
 from remoting.limits import (
     MAX_LOOKS,
-    READ_AHEAD_BYTES,
-    SLICE_BYTES,
     SLICE_SECONDS,
     STALL_SECONDS,
 )
@@ -38,7 +35,17 @@ from remoting.log import Log
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
-from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode_head, needed
+from remoting.protocol.frame import (
+    PREFIX_BYTES,
+    Buffer,
+    CodecNegotiation,
+    Frame,
+    Inbox,
+    Outbox,
+    cut,
+    decode,
+    encode_head,
+)
 
 _log = Log("remoting")
 
@@ -61,7 +68,7 @@ class Connection(asyncio.Protocol):
         "_continuing",
         "_counters",
         "_deadlines",
-        "_drain_waiters",
+        "_drained",
         "_eof",
         "_feed",
         "_flush_scheduled",
@@ -101,9 +108,9 @@ class Connection(asyncio.Protocol):
         self._alarm = Alarm(self._ring)
         self._alarm_at = inf
         self._inbox = Inbox(endpoint.limits.max_frame_bytes)
-        self._large_frame = LargeFrameReader(self)
+        self._large_frame = LargeFrameReader(self, endpoint.buffers, endpoint.limits)
         self._outbox = Outbox()
-        self._drain_waiters = DrainWaiters()
+        self._drained: asyncio.Future[None] | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._continuing = False
         self._in_turn = False
@@ -164,7 +171,7 @@ class Connection(asyncio.Protocol):
         self._outbox.clear()
         self._counters.bytes_held -= self._held
         self._held = 0
-        self._drain_waiters.fail(self.remote_text, self.close_reason)
+        self._release_drain()
         endpoint = self.endpoint
         self._pending.fail_all(self.remote_text, self.close_reason)
         if self in endpoint.connections:
@@ -177,7 +184,7 @@ class Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def data_received(self, data: bytes, counted: int = 0) -> None:
-        """A read, or a large frame that has landed and was counted as it did."""
+        """A read, or a large frame, whose bytes were counted as they came."""
         if self.closed:
             return
         self._deadlines.last_in = self._clock_now()
@@ -206,7 +213,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The transport holds less than the low-water mark."""
         self._deadlines.blocked_since = inf
-        self._drain_waiters.release()
+        self._release_drain()
         self._account()
         self._lift(Reason.UNSENT)
 
@@ -249,8 +256,11 @@ class Connection(asyncio.Protocol):
             if self._read_pause.allows_work:
                 self._schedule_work()
             self._count_held()
-            most = self.endpoint.limits.max_total_held_bytes
-            if len(inbox) > READ_AHEAD_BYTES or self._counters.bytes_held > most // 2:
+            limits = self.endpoint.limits
+            if (
+                len(inbox) > limits.read_ahead_bytes
+                or self._counters.bytes_held > limits.max_total_held_bytes // 2
+            ):
                 self._read_pause.pause(Reason.BACKLOG)
             return
         if self._read_pause.reasons:
@@ -264,7 +274,8 @@ class Connection(asyncio.Protocol):
             if self._held:
                 self._account()
             return
-        if inbox.missing >= LARGE_REST_BYTES and len(inbox) >= BEGIN_BYTES:
+        limits = self.endpoint.limits
+        if inbox.missing >= limits.large_rest_bytes and len(inbox) >= limits.begin_bytes:
             self._large_frame.begin(*inbox.take_rest())
         self._await_rest()
 
@@ -278,6 +289,10 @@ class Connection(asyncio.Protocol):
     def read_by(self, protocol: asyncio.BaseProtocol) -> None:
         """Have the transport give what it reads to another protocol."""
         self._transport.set_protocol(protocol)
+
+    def read_again(self) -> None:
+        """Have the transport give what it reads to this connection."""
+        self._transport.set_protocol(self)
 
     def on_partial_frame(self, count: int) -> None:
         """A part of a large frame was read."""
@@ -318,8 +333,19 @@ class Connection(asyncio.Protocol):
         self.flush()
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
-        if self._deadlines.blocked_since != inf:
-            await self._drain_waiters.wait()
+        if self._deadlines.blocked_since == inf:
+            return
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        # All callers wait for one future: a caller that is cancelled must not cancel it.
+        await asyncio.shield(self._drained)
+        if self._lost.done():
+            raise ConnectionLost(self.remote_text, self.close_reason)
+
+    def _release_drain(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.set_result(None)
 
     def _posted(self) -> None:
         """Something is in the outbox: see that it leaves."""
@@ -419,24 +445,25 @@ class Connection(asyncio.Protocol):
     def _ring(self) -> None:
         self._alarm_at = inf
         now = self._clock_now()
-        watch = self._deadlines
-        if self._read_pause.reasons and watch.frame_since != inf:
+        deadlines = self._deadlines
+        if self._read_pause.reasons and deadlines.frame_since != inf:
             # We do not read: that a frame is late is our doing.
-            watch.frame_since = now
+            deadlines.frame_since = now
         next_deadline = self._expire(now)
-        verdict = watch.verdict(now, busy=self._is_busy())
+        verdict = deadlines.verdict(now, busy=self._is_busy())
         if verdict is not None:
             self._drop(verdict)
         else:
-            self._arm(min(watch.next_at(now), next_deadline))
+            self._arm(min(deadlines.next_at(now), next_deadline))
 
     # Coming in
 
     def feed(self, buffer: bytes, position: int) -> int:
         """The ordinary feed: every frame becomes a command."""
         until = self._clock_now() + SLICE_SECONDS
-        stop = position + SLICE_BYTES
-        max_frame_bytes = self.endpoint.limits.max_frame_bytes
+        limits = self.endpoint.limits
+        stop = position + limits.slice_bytes
+        max_frame_bytes = limits.max_frame_bytes
         while frame := cut(buffer, position, max_frame_bytes=max_frame_bytes):
             position = frame.end
             self.receive(frame)
@@ -632,142 +659,92 @@ class Connection(asyncio.Protocol):
         return bool(len(self._pending) or self._in_flight.requests)
 
 
-class LargeFrameReader(asyncio.BufferedProtocol):
-    """Takes the place of a link at its transport while large frames come.
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
 
-    Attributes:
-        filled: bytes that are here.
+
+class Pending(NamedTuple):
+    """One request that waits; ``timeout`` as the caller gave it, ``deadline`` on the clock."""
+
+    future: asyncio.Future[Command]
+    code: int
+    timeout: float
+    deadline: float
+
+
+class PendingRequests:
+    """The requests of one connection that wait for their answers, by opaque.
+
+    A deadline is a number in its entry, not a timer: the connection's one alarm searches the table
+    when the earliest deadline comes.
     """
 
-    __slots__ = ("_buffers", "_connection", "_need", "_room", "filled")
+    __slots__ = ("_opaque", "_table", "limit")
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._buffers = connection.endpoint.buffers
-        self._room: memoryview | None = None
-        self._need = 0
-        self.filled = 0
+    def __init__(self, limit: int, *, first_opaque: int = 0) -> None:
+        self.limit = limit
+        self._opaque = first_opaque
+        self._table: dict[int, Pending] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def next_opaque(self) -> int:
+        """A correlation id that no waiting request has; wraps within the positive int32."""
+        opaque = self._opaque
+        while opaque in self._table:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._opaque = (opaque + 1) & _OPAQUE_MASK
+        return opaque
 
     @property
-    def held(self) -> int:
-        """Bytes of memory taken."""
-        return 0 if self._room is None else len(self._room)
+    def has_room(self) -> bool:
+        """Whether one more may wait."""
+        return len(self._table) < self.limit
 
-    def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
-        """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
-        self._need = need
-        for part in parts:
-            end = self.filled + len(part)
-            self._with_room(end)[self.filled : end] = part
-            self.filled = end
-        self._connection.read_by(self)
+    def add(self, opaque: int, pending: Pending) -> None:
+        """Wait for the answer to ``opaque``."""
+        self._table[opaque] = pending
 
-    def clear(self) -> None:
-        """Forget what is here."""
-        if self._room is not None:
-            self._buffers.give(self._room)
-            self._room = None
-        self._need = self.filled = 0
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for it any more."""
+        self._table.pop(opaque, None)
 
-    def _with_room(self, size: int) -> memoryview:
-        """The room; larger than before, if it was smaller than that."""
-        old = self._room
-        if old is not None and len(old) >= size:
-            return old
-        room = self._room = self._buffers.take(size, self._need or BEGIN_BYTES)
-        if old is not None:
-            room[: self.filled] = old[: self.filled]
-            self._buffers.give(old)
-        return room
-
-    # What the transport calls
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
-        """Where to read to: not beyond the end of the frame."""
-        room = self._with_room(self.filled + 1 if self._need else BEGIN_BYTES)
-        return room[self.filled : self._need or BEGIN_BYTES]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """So much was read."""
-        self.filled += nbytes
-        self._connection.on_partial_frame(nbytes)
-        room = self._room
-        if room is None or not (self._need or self._measure(room)):
-            return
-        if self.filled >= self._need:
-            frame = bytes(room[: self.filled])
-            self.clear()
-            self._connection.data_received(frame, counted=len(frame))
-
-    def _measure(self, room: memoryview) -> bool:
-        """Find out how long the frame is; False when too little of it is here."""
-        if self.filled < PREFIX_BYTES:
+    def resolve(self, response: Command) -> bool:
+        """Hand ``response`` to who waits for it. False: nobody does."""
+        pending = self._table.pop(response.opaque, None)
+        if pending is None or pending.future.done():
             return False
-        limit = self._connection.endpoint.limits.max_frame_bytes
-        try:
-            need = needed(room[: self.filled], max_frame_bytes=limit)
-        except FrameError:
-            # Who takes it finds the same, and says so.
-            need = 0
-        if need - self.filled < LARGE_REST_BYTES:
-            self._leave()
-        else:
-            self._need = need
+        pending.future.set_result(response)
         return True
 
-    def _leave(self) -> None:
-        """The link reads again, and gets what is here."""
-        self._connection.read_by(self._connection)
-        self._need = self.filled
+    def expire(self, now: float, address: str) -> int:
+        """Fail what is overdue; returns how many were."""
+        overdue = 0
+        for opaque, pending in list(self._table.items()):
+            if pending.deadline <= now:
+                del self._table[opaque]
+                if pending.future.done():
+                    continue
+                overdue += 1
+                pending.future.set_exception(AnswerTimeout(address, pending.code, pending.timeout))
+        return overdue
 
-    def eof_received(self) -> bool:
-        """See ``Connection``."""
-        return self._connection.eof_received()
+    def next_deadline(self) -> float:
+        """Forget what was cancelled; returns the earliest deadline, inf without one."""
+        earliest = inf
+        for opaque, pending in list(self._table.items()):
+            if pending.future.done():
+                del self._table[opaque]
+            elif pending.deadline < earliest:
+                earliest = pending.deadline
+        return earliest
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See ``Connection``."""
-        self._connection.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """See ``Connection``."""
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        """See ``Connection``."""
-        self._connection.resume_writing()
-
-
-class DrainWaiters:
-    """Those who wait until a peer has taken enough of what was sent."""
-
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    async def wait(self) -> None:
-        """Until ``release`` or ``fail``."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-
-    def release(self) -> None:
-        """Let all go on."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def fail(self, address: str, reason: str) -> None:
-        """Raise ConnectionLost in all."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(ConnectionLost(address, reason))
+    def fail_all(self, address: str, reason: str) -> None:
+        """The connection is gone: nothing will be answered."""
+        table, self._table = self._table, {}
+        for pending in table.values():
+            if not pending.future.done():
+                pending.future.set_exception(ConnectionLost(address, reason))
 
 
 def _address(name: Any) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from remoting.clock import Clock, SystemClock
 from remoting.counters import Counters
 from remoting.deadlines import Alarms
-from remoting.framing import BufferPool
+from remoting.large_frames import BufferPool
 from remoting.limits import ConnectionLimits
 from remoting.log import Log, RateLimitedLog
 from remoting.protocol.command import Command

@@ -37,6 +37,14 @@ SLICE_BYTES: Final = 1024 * 1024
 READ_AHEAD_BYTES: Final = 1024 * 1024
 """Read and not yet worked; above it reading rests until the slices have caught up."""
 
+LARGE_REST_BYTES: Final = 128 * 1024
+"""Missing bytes of a frame from which on it is read into a buffer of its own; less comes in one
+more read."""
+
+BEGIN_BYTES: Final = 64 * 1024
+"""Bytes of a frame that are here before it gets a buffer of its own, or that are read of one whose
+length isn't known yet."""
+
 UNSENT_HIGH_WATER_BYTES: Final = 1024 * 1024
 """Answers a peer has not taken, above which we stop reading its requests."""
 
@@ -130,6 +138,10 @@ class ConnectionLimits:
     max_total_in_progress_requests: int = MAX_TOTAL_IN_PROGRESS_REQUESTS
     max_pending_requests: int = MAX_PENDING_REQUESTS
     close_timeout: float = CLOSE_TIMEOUT
+    slice_bytes: int = SLICE_BYTES
+    read_ahead_bytes: int = READ_AHEAD_BYTES
+    large_rest_bytes: int = LARGE_REST_BYTES
+    begin_bytes: int = BEGIN_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,11 @@ from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
 from remoting.connection import Connection
-from remoting.framing import GATHER_BYTES
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.frame import Frame, cut, decode, encode
+from remoting.protocol.frame import GATHER_BYTES, Frame, cut, decode, encode
 from remoting.protocol.headers.pull import (
     PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,

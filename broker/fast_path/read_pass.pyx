@@ -19,7 +19,7 @@ from functools import partial
 from time import perf_counter
 
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
-from remoting.framing import GATHER_BYTES
+from remoting.protocol.frame import GATHER_BYTES
 from remoting.protocol import limits
 from remoting.protocol.codes import RequestCode
 

@@ -1,4 +1,4 @@
-"""Frames: cutting them from a stream of bytes, and writing them.
+"""Frames: cutting them from a stream of bytes, writing them, and the codec of their headers.
 
 ====================  ====================  ==================================================
  offset                size                  field (big endian)
@@ -12,20 +12,35 @@
 
 ``cut`` finds a frame and copies nothing; ``decode`` makes a command of it. Whatever a peer sends,
 the only exception is ``FrameError``, raised as soon as the first eight bytes show it.
+
+Reads arrive in any cut. While nothing is left over, frames are handled where they lie, without a
+copy. ``Inbox`` keeps the rest of an incomplete frame as a list of chunks and joins them once: a
+frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are gathered into one
+chunk, or a peer that sends byte by byte would cost forty times what it sends. ``Outbox`` gathers
+what is sent within one read, or one turn of the loop, into one write.
+
+Two ends of ours agree on the msgpack header, per connection: the client puts ``pmqCodecs=msgpack``
+into the ext fields of its first route request or heartbeat (never of a hot code); a server that
+knows it puts the same field into the answer. From then on the client writes type 2 and the server
+answers type 2 with type 2. Other peers ignore an ext field they do not know, and nothing changes.
+Requests of the server itself stay JSON.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from remoting.protocol.codecs import json as json_codec
 from remoting.protocol.codecs import msgpack as msgpack_codec
 from remoting.protocol.codecs import rocketmq as rocketmq_codec
-from remoting.protocol.codes import SerializeType
+from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+
+Buffer = bytes | bytearray | memoryview
 
 PREFIX_BYTES: Final = 8
 """Length field, serialize type and header length."""
@@ -59,7 +74,7 @@ class Frame(NamedTuple):
 
 
 def needed(
-    buffer: bytes | bytearray | memoryview,
+    buffer: Buffer,
     position: int = 0,
     *,
     max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -82,7 +97,7 @@ def needed(
 
 
 def cut(
-    buffer: bytes | bytearray | memoryview,
+    buffer: Buffer,
     position: int = 0,
     *,
     max_frame_bytes: int = MAX_FRAME_BYTES,
@@ -173,3 +188,254 @@ def _prefix(command: Command, header_length: int, body_length: int) -> bytes:
             " fit into no frame"
         )
     return _PREFIX.pack(length, command.serialize << 24 | header_length)
+
+
+_SMALL_READ_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+class Inbox:
+    """The buffer being worked, the position in it, and the chunks behind it.
+
+    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes. Of a frame
+    that is whole only the length is looked at: who works it sees the rest.
+
+    Attributes:
+        ready: whether there is a whole frame, at ``position`` of ``buffer``.
+        empty: whether there is nothing.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_chunks_bytes",
+        "_max_frame_bytes",
+        "_need",
+        "buffer",
+        "empty",
+        "position",
+        "ready",
+    )
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self.buffer = b""
+        self.position = 0
+        self._chunks: list[bytes | bytearray] = []
+        self._chunks_bytes = 0
+        self._need = needed(b"")
+        self.ready = False
+        self.empty = True
+
+    def __len__(self) -> int:
+        return len(self.buffer) - self.position + self._chunks_bytes
+
+    def add(self, data: bytes) -> None:
+        """Take a read."""
+        if self.empty:
+            self.buffer = data
+            self.position = 0
+            self._measure()
+            return
+        self._keep(data)
+        if len(self) >= self._need > len(self.buffer) - self.position:
+            self._join()
+
+    def advance(self, position: int) -> None:
+        """What lies before ``position`` has been worked."""
+        end = len(self.buffer)
+        assert self.position <= position <= end, "a feed consumes what it was given"
+        self.position = position
+        if position == end and not self._chunks_bytes:
+            self.clear()
+        else:
+            self._measure()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the frame at the position lacks, or its length, when that is missing."""
+        return max(self._need - len(self), 0)
+
+    def take_rest(self) -> tuple[int, list[bytes | bytearray]]:
+        """Give away the incomplete frame, the only thing there is: its bytes, and what is here."""
+        need, parts = self._need, [self.buffer[self.position :], *self._chunks]
+        self.clear()
+        return need, parts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.buffer = b""
+        self.position = 0
+        if self._chunks_bytes:
+            self._chunks.clear()
+            self._chunks_bytes = 0
+        self._need = _LENGTH.size
+        self.ready = False
+        self.empty = True
+
+    def _keep(self, data: bytes) -> None:
+        chunks = self._chunks
+        self._chunks_bytes += len(data)
+        if len(data) >= _SMALL_READ_BYTES:
+            chunks.append(data)
+            return
+        last = chunks[-1] if chunks else None
+        if isinstance(last, bytearray) and len(last) < _CHUNK_BYTES:
+            last += data
+        else:
+            chunks.append(bytearray(data))
+
+    def _join(self) -> None:
+        """Make one buffer of the rest and the chunks behind it."""
+        self.buffer = b"".join((memoryview(self.buffer)[self.position :], *self._chunks))
+        self.position = 0
+        self._chunks.clear()
+        self._chunks_bytes = 0
+        self._measure()
+
+    def _measure(self) -> None:
+        """Find out what the frame at the position needs, and get it into one piece if it is here.
+
+        A rest that has to wait is cut off: it must not keep a long read alive.
+        """
+        self.empty = False
+        have = len(self.buffer) - self.position
+        if have >= PREFIX_BYTES:
+            (length,) = _LENGTH.unpack_from(self.buffer, self.position)
+            need = _LENGTH.size + length
+            if PREFIX_BYTES <= need <= have and need <= self._max_frame_bytes:
+                self._need = need
+                self.ready = True
+                return
+        self.ready = False
+        need = needed(self.buffer, self.position, max_frame_bytes=self._max_frame_bytes)
+        self._need = need
+        if need <= have + self._chunks_bytes:
+            self._join()
+        elif self.position:
+            self.buffer = self.buffer[self.position :]
+            self.position = 0
+
+
+GATHER_BYTES: Final = 16 * 1024
+"""Parts of this size on average are written as they are."""
+
+
+class Outbox:
+    """What is to be written, in order, as one piece."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self.size = 0
+
+    def add(self, part: Buffer) -> None:
+        """Append ``part``; it is not copied before it is written."""
+        if part:
+            self._parts.append(part)
+            self.size += len(part)
+
+    def extend(self, parts: Iterable[Buffer]) -> None:
+        """Append several parts at once."""
+        before = len(self._parts)
+        self._parts += parts
+        self.size += sum(map(len, self._parts[before:]))
+
+    def take(self) -> list[Buffer]:
+        """Everything, as one buffer unless the parts are large.
+
+        Joining small ones is measurably faster than a gathering write of them.
+        """
+        parts = self._parts
+        if self.size < GATHER_BYTES * len(parts) and len(parts) > 1:
+            parts = [b"".join(parts)]
+        self.clear()
+        return parts
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._parts = []
+        self.size = 0
+
+
+FIELD: Final = "pmqCodecs"
+VALUE: Final = "msgpack"
+CARRIERS: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT})
+"""Requests that may carry an offer."""
+
+_PAIR: Final = (FIELD, VALUE)
+
+
+def _has_pair(command: Command) -> bool:
+    return any(key == FIELD and VALUE in value.split(",") for key, value in command.fields.items())
+
+
+class CodecNegotiation:
+    """The state of one connection."""
+
+    __slots__ = ("_accepts", "_asked", "_offers", "_owed", "_writes", "agreed")
+
+    def __init__(self, *, offers: bool, accepts: bool) -> None:
+        self.agreed = False
+        """Type 2 may come in."""
+        self._writes = False
+        self._offers = offers
+        self._accepts = accepts
+        self._asked: int | None = None
+        self._owed: int | None = None
+
+    def encode_request(self, command: Command) -> bytes:
+        """A request of ours up to its body, with the offer if it is the one to carry it.
+
+        The command itself stays as it was: it may be sent again over another connection.
+        """
+        if self._writes:
+            if command.serialize != SerializeType.JSON:
+                return _head(command)
+            command.serialize = SerializeType.MSGPACK
+            try:
+                return _head(command)
+            finally:
+                command.serialize = SerializeType.JSON
+        if self._offers and command.code in CARRIERS and not command.is_oneway:
+            self._offers = False
+            self._asked = command.opaque
+            return _with_pair(command, _head)
+        return _head(command)
+
+    def see_response(self, command: Command) -> None:
+        """The client looks for the answer to its offer."""
+        if command.opaque == self._asked:
+            self._asked = None
+            self.agreed = self._writes = _has_pair(command)
+
+    def see_request(self, command: Command) -> None:
+        """The server looks for an offer."""
+        if (
+            self._accepts
+            and command.code in CARRIERS
+            and not command.is_oneway
+            and _has_pair(command)
+        ):
+            self._owed = command.opaque
+
+    def encode_answer(self, command: Command) -> bytes:
+        """An answer of the server, with the agreement if it is owed."""
+        if self._owed is None or command.opaque != self._owed or not command.is_response:
+            return encode(command)
+        self._owed = None
+        self.agreed = True
+        return _with_pair(command, encode)
+
+
+def _head(command: Command) -> bytes:
+    return encode_head(command, len(command.body))
+
+
+def _with_pair(command: Command, encoder: Callable[[Command], bytes]) -> bytes:
+    pairs = command.pairs
+    command.pairs = (*(pairs or ()), _PAIR)
+    try:
+        return encoder(command)
+    finally:
+        command.pairs = pairs

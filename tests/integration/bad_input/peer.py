@@ -14,10 +14,9 @@ from types import TracebackType
 from typing import Self
 
 from pocketmq.testing import ServerProcess
-from remoting.codec_negotiation import FIELD, VALUE
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
-from remoting.protocol.frame import cut, decode, encode, needed
+from remoting.protocol.frame import FIELD, VALUE, cut, decode, encode, needed
 
 PATIENCE = 20.0
 """Seconds to wait for an answer or an end; a busy CI machine needs a few."""

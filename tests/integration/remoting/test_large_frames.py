@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES
+from remoting.limits import BEGIN_BYTES, LARGE_REST_BYTES
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode

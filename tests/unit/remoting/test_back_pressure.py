@@ -7,12 +7,10 @@ from collections.abc import Awaitable
 
 import pytest
 
-from remoting import connection
-from remoting import connection as connection_module
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.errors import ConnectionLost, TooManyRequests
-from remoting.in_flight import BUSY
+from remoting.flow_control import BUSY
 from remoting.limits import ConnectionLimits
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -122,10 +120,7 @@ async def test_of_all_who_hold_too_much_the_greedy_one_is_dropped() -> None:
         unsent_high_water_bytes=1000, unsent_low_water_bytes=300, max_total_held_bytes=4000
     )
     greedy = Peer(limits=limits)
-    modest = Peer(limits=limits)
-    modest.connection.endpoint = modest.endpoint = greedy.endpoint
-    greedy.endpoint.connections.add(modest.connection)
-    modest.connection._counters = greedy.counters
+    modest = Peer(endpoint=greedy.endpoint)
     for peer in (greedy, modest):
         peer.transport.stuck = True
     greedy.connection.send_bytes(bytes(3000))
@@ -278,16 +273,12 @@ async def test_a_request_that_ends_after_its_connection_harms_nothing() -> None:
     assert peer.counters.requests_in_progress == 0
 
 
-@pytest.fixture
-def tiny_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1)
-    monkeypatch.setattr(connection, "READ_AHEAD_BYTES", 200)
+TINY_SLICES = ConnectionLimits(slice_bytes=1, read_ahead_bytes=200)
 
 
-@pytest.mark.usefixtures("tiny_slices")
 async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> None:
-    busy = Peer(handler=lambda command, _: command.reply())
-    other = Peer(handler=lambda command, _: command.reply())
+    busy = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
+    other = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     busy.says(*(request(opaque=n) for n in range(10)))
     assert len(busy.transport.writes) == 1
     assert not busy.transport.reading
@@ -300,13 +291,10 @@ async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> No
     assert busy.transport.reading
 
 
-async def test_what_many_peers_send_at_once_is_read_as_fast_as_it_is_worked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1)
+async def test_what_many_peers_send_at_once_is_read_as_fast_as_it_is_worked() -> None:
     counters = Counters()
     frames = b"".join(encode(request(opaque=n)) for n in range(10))
-    limits = ConnectionLimits(max_total_held_bytes=5 * len(frames))
+    limits = ConnectionLimits(slice_bytes=1, max_total_held_bytes=5 * len(frames))
 
     def peer() -> Peer:
         return Peer(handler=lambda command, _: command.reply(), limits=limits, counters=counters)
@@ -322,9 +310,7 @@ async def test_what_many_peers_send_at_once_is_read_as_fast_as_it_is_worked(
     assert counters.bytes_held == counters.dropped_hoarding == 0
 
 
-@pytest.mark.usefixtures("tiny_slices")
-async def test_a_slice_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_BYTES", 1 << 20)
+async def test_a_slice_ends_when_its_time_is_up() -> None:
     peer = Peer()
 
     def handler(command: Command, _connection: Connection) -> Command:
@@ -337,9 +323,8 @@ async def test_a_slice_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch)
     assert len(peer.transport.writes) == 3, "two requests of 0.6 ms are above 1 ms"
 
 
-@pytest.mark.usefixtures("tiny_slices")
 async def test_the_end_of_the_stream_waits_for_what_was_read() -> None:
-    peer = Peer(handler=lambda command, _: command.reply())
+    peer = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     peer.says(*(request(opaque=n) for n in range(5)))
     assert peer.connection.eof_received()
     await turns(10)
@@ -348,9 +333,8 @@ async def test_the_end_of_the_stream_waits_for_what_was_read() -> None:
     assert peer.transport.closing
 
 
-@pytest.mark.usefixtures("tiny_slices")
 async def test_slices_end_with_the_connection() -> None:
-    peer = Peer(handler=lambda command, _: command.reply())
+    peer = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     peer.says(*(request(opaque=n) for n in range(5)))
     peer.vanish()
     await turns(10)

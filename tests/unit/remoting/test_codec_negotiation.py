@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.codec_negotiation import FIELD
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
+from remoting.protocol.frame import FIELD
 from remoting.protocol.headers.send import SendMessageResponseHeader
 from tests.unit.remoting.transcripts import Peer, request, turns
 

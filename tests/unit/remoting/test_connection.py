@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.connection import Connection
-from remoting.framing import GATHER_BYTES
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
-from remoting.protocol.frame import Frame, cut, encode
+from remoting.protocol.frame import GATHER_BYTES, Frame, cut, encode
 from tests.unit.remoting.transcripts import Peer, echo, read_all, request, turns
 
 

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from remoting.connection import Pending, PendingRequests
 from remoting.errors import AnswerTimeout, ConnectionLost, TooManyRequests
-from remoting.limits import MAX_LOOKS, ConnectionLimits
+from remoting.limits import IDLE_TIMEOUT, MAX_LOOKS, ConnectionLimits
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
@@ -163,7 +164,8 @@ async def test_a_oneway_request_waits_for_nothing() -> None:
     peer.connection.send_oneway(Command.request(35, oneway=True))
     await turns()
     assert [command.is_oneway for command in peer.hears()] == [True]
-    assert not peer.connection._is_busy()
+    peer.wait(IDLE_TIMEOUT)
+    assert peer.connection.close_reason == "idle for too long"
 
 
 async def test_a_server_asks_its_client_the_same_way() -> None:
@@ -180,13 +182,12 @@ async def test_a_request_above_the_frame_limit_is_not_sent() -> None:
     peer = Peer(serving=False, limits=ConnectionLimits(max_frame_bytes=1000))
     with pytest.raises(ValueError, match="frame limit of 1000"):
         await peer.connection.request(Command.request(10, body=bytes(2000)), timeout=1)
-    assert not peer.connection._is_busy()
+    peer.wait(IDLE_TIMEOUT)
+    assert peer.connection.close_reason == "idle for too long"
 
 
 async def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
-    peer = Peer(serving=False)
-    peer.connection.request_nowait(first := request(), timeout=3).cancel()
-    peer.connection._pending._opaque = 0x7FFF_FFFF
-    peer.connection.request_nowait(last := request(), timeout=3).cancel()
-    peer.connection.request_nowait(wrapped := request(), timeout=3).cancel()
-    assert (first.opaque, last.opaque, wrapped.opaque) == (0, 0x7FFF_FFFF, 1)
+    pending = PendingRequests(10, first_opaque=0x7FFF_FFFF)
+    waiting = Pending(asyncio.get_running_loop().create_future(), 10, 3.0, 1003.0)
+    pending.add(0, waiting)
+    assert [pending.next_opaque() for _ in range(3)] == [0x7FFF_FFFF, 1, 2]

@@ -1,4 +1,4 @@
-"""Large frames land where they are put together, and nothing else about a connection changes."""
+"""Large frames are read into a buffer of their own; nothing else about a connection changes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import asyncio
 import itertools
 import sys
 from collections.abc import AsyncIterator
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting import connection
-from remoting import framing as landing
-from remoting.framing import BEGIN_BYTES, LARGE_REST_BYTES, BufferPool
-from remoting.limits import ConnectionLimits
+from remoting.large_frames import BufferPool
+from remoting.limits import BEGIN_BYTES, LARGE_REST_BYTES, ConnectionLimits
 from remoting.protocol.frame import encode
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
 
@@ -33,7 +30,7 @@ def large(opaque: int = 1) -> bytes:
     return encode(request(opaque=opaque, body=bytes(range(256)) * (LARGE // 256)))
 
 
-def lands(peer: Peer) -> bool:
+def is_read_apart(peer: Peer) -> bool:
     return peer.transport.reader is not peer.connection
 
 
@@ -46,7 +43,8 @@ def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
     bodies: list[bytes], cuts: list[int], stuck: list[bool]
 ) -> None:
     async def scenario() -> None:
-        peer = Peer(handler=echo, limits=ConnectionLimits(unsent_high_water_bytes=100))
+        limits = ConnectionLimits(unsent_high_water_bytes=100, large_rest_bytes=40, begin_bytes=20)
+        peer = Peer(handler=echo, limits=limits, buffers=BufferPool(20))
         data = b"".join(encode(request(opaque=n, body=body)) for n, body in enumerate(bodies))
         bounds = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
         unread = b""
@@ -71,18 +69,16 @@ def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
         assert peer.counters.bytes_held == 0
         peer.endpoint.alarms.close()
 
-    small = {"LARGE_REST_BYTES": 40, "BEGIN_BYTES": 20}
-    with patch.multiple(landing, **small), patch.multiple(connection, **small):
-        asyncio.run(scenario())
+    asyncio.run(scenario())
 
 
-async def test_a_large_frame_lands_and_so_does_the_next(peer: Peer) -> None:
+async def test_a_large_frame_is_read_apart_and_so_does_the_next(peer: Peer) -> None:
     for opaque in (1, 2):
         peer.transport.reads(large(opaque)[:BEGIN_BYTES])
-        assert lands(peer)
+        assert is_read_apart(peer)
         assert BEGIN_BYTES <= peer.counters.bytes_held <= len(large(opaque))
         peer.transport.reads(large(opaque)[BEGIN_BYTES:])
-        assert lands(peer)
+        assert is_read_apart(peer)
         [answer] = peer.hears()
         assert (answer.opaque, len(answer.body)) == (opaque, LARGE)
         assert peer.counters.bytes_held == 0
@@ -92,61 +88,61 @@ async def test_behind_large_frames_a_small_one_is_read_as_usual(peer: Peer) -> N
     peer.transport.reads(large()[:BEGIN_BYTES])
     peer.transport.reads(large()[BEGIN_BYTES:])
     peer.transport.reads(encode(request(opaque=2))[:3])
-    assert lands(peer)
+    assert is_read_apart(peer)
     peer.transport.reads(encode(request(opaque=2))[3:] + encode(request(opaque=3)))
-    assert not lands(peer)
+    assert not is_read_apart(peer)
     assert [answer.opaque for answer in peer.hears()] == [1, 2, 3]
 
 
 async def test_what_lacks_little_is_read_as_usual(peer: Peer) -> None:
     data = encode(request(body=bytes(BEGIN_BYTES + LARGE_REST_BYTES // 2)))
     peer.transport.reads(data[:BEGIN_BYTES])
-    assert not lands(peer)
+    assert not is_read_apart(peer)
     peer.transport.reads(data[BEGIN_BYTES:])
     assert len(peer.hears()) == 1
 
 
 async def test_who_announces_much_and_sends_little_takes_little() -> None:
-    rooms = []
+    buffers = []
 
     class Counting(BufferPool):
         def take(self, size: int, most: int = sys.maxsize) -> memoryview:
-            rooms.append(super().take(size, most))
-            return rooms[-1]
+            buffers.append(super().take(size, most))
+            return buffers[-1]
 
     peer = Peer(handler=echo, buffers=Counting())
     frame = encode(request(body=bytes(8 << 20)))
     peer.transport.reads(frame[: BEGIN_BYTES - 1])
-    assert (lands(peer), rooms) == (False, [])
+    assert (is_read_apart(peer), buffers) == (False, [])
     come = BEGIN_BYTES
     peer.transport.reads(frame[BEGIN_BYTES - 1 : come])
     while come < len(frame):
-        assert len(rooms[-1]) <= min(4 * come, len(frame))
-        assert peer.counters.bytes_held == len(rooms[-1])
+        assert len(buffers[-1]) <= min(4 * come, len(frame))
+        assert peer.counters.bytes_held == len(buffers[-1])
         peer.transport.reads(frame[come : come + 50_000])
         come += 50_000
     assert len(peer.hears()) == 1
 
 
-def test_one_room_serves_one_frame_after_the_other() -> None:
-    rooms = BufferPool()
-    first, second = rooms.take(10), rooms.take(10)
+def test_one_buffer_serves_one_frame_after_the_other() -> None:
+    buffers = BufferPool()
+    first, second = buffers.take(10), buffers.take(10)
     assert first.obj is not second.obj
-    rooms.give(first)
-    rooms.give(second)
-    assert rooms.take(BEGIN_BYTES).obj is first.obj
-    rooms.give(first)
-    larger = rooms.take(BEGIN_BYTES + 1)
+    buffers.give(first)
+    buffers.give(second)
+    assert buffers.take(BEGIN_BYTES).obj is first.obj
+    buffers.give(first)
+    larger = buffers.take(BEGIN_BYTES + 1)
     assert larger.obj is not first.obj
-    rooms.give(larger)
-    rooms.give(first)
-    assert rooms.take(1).obj is larger.obj
-    huge = rooms.take(16 << 20)
-    rooms.give(huge)
-    assert rooms.take(1).obj is not huge.obj
+    buffers.give(larger)
+    buffers.give(first)
+    assert buffers.take(1).obj is larger.obj
+    huge = buffers.take(16 << 20)
+    buffers.give(huge)
+    assert buffers.take(1).obj is not huge.obj
 
 
-async def test_two_large_frames_at_once_have_a_room_each() -> None:
+async def test_two_large_frames_at_once_have_a_buffer_each() -> None:
     one = Peer(handler=echo)
     two = Peer(handler=echo, buffers=one.endpoint.buffers)
     data = large(1), large(2)

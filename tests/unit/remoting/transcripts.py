@@ -99,9 +99,13 @@ class FakeTransport(asyncio.Transport):
 class Peer:
     """The other end of a connection under test, and the hands of its clock."""
 
-    def __init__(self, *, serving: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, *, serving: bool = True, endpoint: Endpoint | None = None, **settings: Any
+    ) -> None:
         self.clock = ManualClock()
-        self.endpoint = Endpoint(name="test", serving=serving, clock=self.clock, **settings)
+        self.endpoint = endpoint or Endpoint(
+            name="test", serving=serving, clock=self.clock, **settings
+        )
         self.transport = FakeTransport()
         self.connection = Connection(self.endpoint)
         self.transport.protocol = self.transport.reader = self.connection

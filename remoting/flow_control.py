@@ -1,24 +1,23 @@
-"""Requests in progress on one connection: theirs that we serve, ours that wait for an answer.
+"""What bounds the work for one peer: when it is not read from, and how many requests it may have.
+
+Back-pressure is counted in our own bytes. ``ReadPause`` stops reading while there is any reason to.
 
 A handler that has its answer returns it: no task, no future. One that has to wait returns an
 awaitable: a future is awaited as it is, anything else becomes a task of the endpoint. These
 requests are counted, and so are the bytes of their frames. A peer with too many requests in
 progress is not read from for a while; when all peers together have too many, further requests are
 answered SYSTEM_BUSY, as the protocol provides.
-
-The deadline of our own request is a number in its entry, not a timer: the connection's one alarm
-searches the table when the earliest deadline comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from enum import IntEnum
 from functools import partial
-from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol
 
-from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost
+from remoting.errors import CommandTooLarge
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
@@ -26,6 +25,76 @@ from remoting.protocol.errors import BodyError, HeaderError
 if TYPE_CHECKING:
     from remoting.connection import Connection
     from remoting.endpoint import Endpoint
+
+
+class Reason(IntEnum):
+    """Why nothing is read from a peer; bits, of which several may be set.
+
+    No ``IntFlag``: its operators are Python code, and these run for every frame.
+    """
+
+    BACKLOG = 1
+    """It was read faster than it was worked."""
+    UNSENT = 2
+    """The peer does not take its answers."""
+    IN_PROGRESS = 4
+    """Too many of its requests are being done."""
+    CLOSING = 8
+    """Nothing more is wanted from it."""
+
+
+_STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
+
+
+class Reading(Protocol):
+    """The part of a transport that ``ReadPause`` uses."""
+
+    def is_closing(self) -> bool:
+        """Whether it is closed or about to be."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Read nothing until ``resume_reading``."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        ...
+
+
+class ReadPause:
+    """Pauses and resumes the reading of a transport; says whether what was read may be worked.
+
+    Attributes:
+        reasons: the reasons that hold now.
+        allows_work: whether frames that were read may be worked.
+    """
+
+    __slots__ = ("_transport", "allows_work", "reasons")
+
+    def __init__(self, transport: Reading) -> None:
+        self._transport = transport
+        self.reasons = 0
+        self.allows_work = True
+
+    def pause(self, reason: Reason) -> None:
+        """Stop reading for ``reason``."""
+        if not self.reasons and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._set(self.reasons | reason)
+
+    def resume(self, reason: Reason) -> bool:
+        """Take ``reason`` away. True if it was there and frames may be worked again."""
+        if not self.reasons & reason:
+            return False
+        self._set(self.reasons & ~reason)
+        if not self.reasons and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return self.allows_work
+
+    def _set(self, reasons: int) -> None:
+        self.reasons = reasons
+        self.allows_work = not reasons & _STOPS_WORK
 
 
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
@@ -172,87 +241,3 @@ def _discard(answer: Awaitable[Command | None]) -> None:
 
 async def _wait_for(answer: Awaitable[Command | None]) -> Command | None:
     return await answer
-
-
-_OPAQUE_MASK: Final = 0x7FFF_FFFF
-
-
-class Pending(NamedTuple):
-    """One of them. ``timeout`` in seconds as the caller gave it; ``deadline`` on the clock."""
-
-    future: asyncio.Future[Command]
-    code: int
-    timeout: float
-    deadline: float
-
-
-class PendingRequests:
-    """The table of one connection."""
-
-    __slots__ = ("_opaque", "_table", "limit")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._opaque = 0
-        self._table: dict[int, Pending] = {}
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def next_opaque(self) -> int:
-        """A correlation id that no waiting request has; wraps within the positive int32."""
-        opaque = self._opaque
-        while opaque in self._table:
-            opaque = (opaque + 1) & _OPAQUE_MASK
-        self._opaque = (opaque + 1) & _OPAQUE_MASK
-        return opaque
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more may wait."""
-        return len(self._table) < self.limit
-
-    def add(self, opaque: int, pending: Pending) -> None:
-        """Wait for the answer to ``opaque``."""
-        self._table[opaque] = pending
-
-    def forget(self, opaque: int) -> None:
-        """Nobody waits for it any more."""
-        self._table.pop(opaque, None)
-
-    def resolve(self, response: Command) -> bool:
-        """Hand ``response`` to who waits for it. False: nobody does."""
-        pending = self._table.pop(response.opaque, None)
-        if pending is None or pending.future.done():
-            return False
-        pending.future.set_result(response)
-        return True
-
-    def expire(self, now: float, address: str) -> int:
-        """Fail what is overdue; returns how many were."""
-        overdue = 0
-        for opaque, pending in list(self._table.items()):
-            if pending.deadline <= now:
-                del self._table[opaque]
-                if pending.future.done():
-                    continue
-                overdue += 1
-                pending.future.set_exception(AnswerTimeout(address, pending.code, pending.timeout))
-        return overdue
-
-    def next_deadline(self) -> float:
-        """Forget what was cancelled; returns the earliest deadline, inf without one."""
-        earliest = inf
-        for opaque, pending in list(self._table.items()):
-            if pending.future.done():
-                del self._table[opaque]
-            elif pending.deadline < earliest:
-                earliest = pending.deadline
-        return earliest
-
-    def fail_all(self, address: str, reason: str) -> None:
-        """The connection is gone: nothing will be answered."""
-        table, self._table = self._table, {}
-        for pending in table.values():
-            if not pending.future.done():
-                pending.future.set_exception(ConnectionLost(address, reason))
