@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.groups import health as conflicts
-from broker.groups import health as queue_rails
+from broker.groups import health
 from broker.groups.consumers import ConsumerGroup
 from broker.groups.health import CONFLICTS, STATES, TITLES, QueueNow
 from broker.limits import MAX_QUEUES_WATCHED
@@ -119,15 +118,15 @@ class GroupMonitor:
             yield idle
         yield from self._unpulled(group, queues)
         state = self._state
-        yield from queue_rails.blocked(group, state.config.broker_name, state.offsets.query)
+        yield from health.blocked(group, state.config.broker_name, state.offsets.query)
 
     def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
         now_ms = self._state.clock.now_ms()
-        found = conflicts.within(group.name, group.profiles, now_ms)
+        found = health.within(group.name, group.profiles, now_ms)
         for client_id in group.contested:
             several = list(group.ids.get(client_id, {}).values())
             if len(several) > 1:
-                found.append(conflicts.same_id(group.name, several[0], several[1]))
+                found.append(health.same_id(group.name, several[0], several[1]))
                 break
         return found
 
@@ -142,7 +141,7 @@ class GroupMonitor:
                 name = seen.group.name
                 self.happened(
                     name,
-                    queue_rails.queues_changed(name, topic.topic_name, before, after),
+                    health.queues_changed(name, topic.topic_name, before, after),
                     before=before,
                     after=after,
                 )
@@ -192,19 +191,19 @@ class GroupMonitor:
     def _unpulled(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
         now = self._state.clock.monotonic()
         for queue in queues:
-            if queue.waiting > 0 and now - queue.alive >= queue_rails.UNPULLED_SECONDS:
-                finding = queue_rails.unpulled(group, queue, now, self._owner(group, queue))
+            if queue.waiting > 0 and now - queue.alive >= health.UNPULLED_SECONDS:
+                finding = health.unpulled(group, queue, now, self._owner(group, queue))
                 if finding is not None:
                     yield finding
 
     def _owner(self, group: ConsumerGroup, queue: QueueNow) -> str | None:
-        if queue_rails.strategy_of(group) != "AVG":
+        if health.strategy_of(group) != "AVG":
             return None
         queues = self._spread(queue.topic)
         if queues is None:
             return None
         wanted = self._queue(queue.topic, queue.queue_id)
-        return queue_rails.owner_by_average(wanted, sorted(queues), sorted(group.ids))
+        return health.owner_by_average(wanted, sorted(queues), sorted(group.ids))
 
     def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
         own = {
@@ -212,7 +211,7 @@ class GroupMonitor:
             for topic in self._topics(group)
             if topic.perm & names.PERM_READ
         }
-        if queue_rails.idle_members(group, own) is None:
+        if health.idle_members(group, own) is None:
             return None
         # There may be more of them at other brokers.
         everywhere: dict[str, int] = {}
@@ -223,7 +222,7 @@ class GroupMonitor:
             if queues is None:
                 return None
             everywhere[topic] = len(queues)
-        return queue_rails.idle_members(group, everywhere)
+        return health.idle_members(group, everywhere)
 
     def _spread(self, topic: str) -> list[MessageQueue] | None:
         state = self._state

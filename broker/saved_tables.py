@@ -40,7 +40,7 @@ from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.store.os_files import Files
 from broker.store.state_file import load_json, save_json
-from broker.topics import TopicRules, TopicTable
+from broker.topics import TopicTable
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.bodies.group import (
@@ -49,7 +49,6 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.topic import (
-    DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
@@ -72,18 +71,13 @@ class SavedTable:
         snapshot: copies the table, on the loop's thread; what it returns makes the file's text in
             a worker thread.
         write: puts the text on the disk, durably, in a worker thread. Raises ``OSError``.
+        version: of the table, as the disk has it.
         bytes_per_second: how fast it is written over a longer time.
     """
 
     __slots__ = (
-        "_bytes_per_second",
-        "_dirty",
-        "_name",
-        "_next",
-        "_rest",
-        "_snapshot",
-        "_write",
-        "_writing",
+        *("_bytes_per_second", "_dirty", "_name", "_next", "_rest", "_snapshot", "_write"),
+        *("_writing", "version"),
     )
 
     def __init__(
@@ -92,8 +86,10 @@ class SavedTable:
         snapshot: Callable[[], Callable[[], bytes]],
         write: Callable[[bytes], None],
         *,
+        version: int = 0,
         bytes_per_second: int = BYTES_PER_SECOND,
     ) -> None:
+        self.version = version
         self._name = name
         self._snapshot = snapshot
         self._write = write
@@ -116,9 +112,10 @@ class SavedTable:
             self._next = asyncio.get_running_loop().create_future()
         return self._next
 
-    def retry(self) -> None:
-        """Try again what could not be written."""
-        if self._dirty:
+    def update(self, version: int = 0) -> None:
+        """Write the table if its version is new, or if the last write failed."""
+        if self._dirty or version != self.version:
+            self.version = version
             self.changed()
 
     async def flush(self) -> bool:
@@ -218,12 +215,7 @@ class SavedTables:
         self.config = config
         is_renamed = self._saved_name not in ("", config.broker_name)
         self.named_before = self._saved_name if is_renamed else None
-        self.topics = TopicTable(
-            _topic_rules(config),
-            topics.topic_config_table,
-            topics.data_version,
-            client_limit=config.max_topics,
-        )
+        self.topics = TopicTable(config, topics.topic_config_table, topics.data_version)
         groups = self._load(GROUPS, SubscriptionGroupWrapper) or SubscriptionGroupWrapper()
         self.groups = SubscriptionGroups(
             groups.subscription_group_table,
@@ -247,15 +239,26 @@ class SavedTables:
         self._unsaved: dict[str, asyncio.Future[bool]] = {}
         self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}
         self._topic_file = SavedTable(TOPICS, self._copy_topics, self._writer(TOPICS))
-        self._group_file = SavedTable(GROUPS, self._copy_groups, self._writer(GROUPS))
-        self._offset_file = SavedTable(OFFSETS, self._copy_offsets, self._writer(OFFSETS))
-        self._lock_file = SavedTable(LOCKS, self._copy_locks, self._writer(LOCKS))
-        self._delay_file = SavedTable(
-            DELAY_OFFSETS, self._copy_delay_offsets, self._writer(DELAY_OFFSETS)
+        self._group_file = self._file(
+            GROUPS,
+            lambda: SubscriptionGroupWrapper(
+                dict(self.groups.table), data_version=self.groups.data_version
+            ),
         )
-        self._name_file = SavedTable(BROKER_NAME, self._copy_name, self._writer(BROKER_NAME))
-        self._offsets_written = -1 if self.lost_offsets else self.offsets.version
-        self._locks_written = self.locks.version
+        self._offset_file = self._file(
+            OFFSETS,
+            lambda: ConsumerOffsetSerializeWrapper(
+                {key: queues.copy() for key, queues in self.offsets.table.items()}
+            ),
+            version=-1 if self.lost_offsets else self.offsets.version,
+        )
+        self._lock_file = self._file(
+            LOCKS, lambda: self.locks.saved(at_stop=self._stopping), version=self.locks.version
+        )
+        self._delay_file = self._file(
+            DELAY_OFFSETS, lambda: DelayOffsetSerializeWrapper(self.delay_offsets or {})
+        )
+        self._name_file = self._file(BROKER_NAME, lambda: SavedName(self.config.broker_name))
 
     # what requests change
 
@@ -266,7 +269,14 @@ class SavedTables:
             self._unsaved.update(dict.fromkeys(names, saved))
             saved.add_done_callback(partial(self._topics_saved, names))
         registered = None if self.on_topics is None else self.on_topics(names, oneway)
-        return saved if oneway or registered is None else _first_after(saved, registered)
+        if oneway or registered is None:
+            return saved
+
+        async def both() -> bool:
+            await registered
+            return await saved
+
+        return both()
 
     def topic_pending(self, name: str) -> asyncio.Future[bool] | None:
         """See ``Changes``."""
@@ -290,20 +300,10 @@ class SavedTables:
 
     def save_changes(self) -> None:
         """Write the offsets if they changed, and try again what failed."""
-        self._topic_file.retry()
-        self._group_file.retry()
-        self._delay_file.retry()
-        self._name_file.retry()
-        if self.offsets.version != self._offsets_written:
-            self._offsets_written = self.offsets.version
-            self._offset_file.changed()
-        else:
-            self._offset_file.retry()
-        if self.locks.version != self._locks_written:
-            self._locks_written = self.locks.version
-            self._lock_file.changed()
-        else:
-            self._lock_file.retry()
+        for file in (self._topic_file, self._group_file, self._delay_file, self._name_file):
+            file.update()
+        self._offset_file.update(self.offsets.version)
+        self._lock_file.update(self.locks.version)
 
     def save_all(self) -> None:
         """Write everything: at the first start, so that a missing file means a lost one later."""
@@ -374,56 +374,30 @@ class SavedTables:
         host = name_of_this_host()
         return host if host in topics else config.name_of_new_store
 
+    def _file(self, name: str, copy: Callable[[], Body], *, version: int = 0) -> SavedTable:
+        """A file whose table is small enough to be encoded as a whole."""
+        return SavedTable(
+            name,
+            lambda: partial(encode, copy(), pretty=True),
+            self._writer(name),
+            version=version,
+        )
+
     def _writer(self, name: str) -> Callable[[bytes], None]:
         return partial(save_json, self._directory / name, files=self._files)
 
     def _copy_topics(self) -> Callable[[], bytes]:
-        return partial(self._topics_text, self.topics.table.copy(), self.topics.data_version)
-
-    def _topics_text(self, table: dict[str, TopicConfig], version: DataVersion) -> bytes:
-        """The file's text; made anew only of topics that changed. In the writing thread."""
+        table, version = self.topics.table.copy(), self.topics.data_version
         file = MapParts(TopicConfigSerializeWrapper({}, version), pretty=True)
-        texts, self._topic_texts = self._topic_texts, {}
-        for name, topic in table.items():
-            known = texts.get(name)
-            if known is None or known[0] is not topic:
-                known = topic, file.part(TopicConfigSerializeWrapper({name: topic}, version))
-            self._topic_texts[name] = known
-        return file.whole([text for _, text in self._topic_texts.values()])
 
-    def _copy_groups(self) -> Callable[[], bytes]:
-        body = SubscriptionGroupWrapper(
-            subscription_group_table=dict(self.groups.table), data_version=self.groups.data_version
-        )
-        return partial(encode, body, pretty=True)
+        def text() -> bytes:
+            # In the writing thread. Of thousands of topics only those that changed are encoded.
+            texts, self._topic_texts = self._topic_texts, {}
+            for name, topic in table.items():
+                cached = texts.get(name)
+                if cached is None or cached[0] is not topic:
+                    cached = topic, file.part(TopicConfigSerializeWrapper({name: topic}, version))
+                self._topic_texts[name] = cached
+            return file.whole([text for _, text in self._topic_texts.values()])
 
-    def _copy_offsets(self) -> Callable[[], bytes]:
-        table = {key: queues.copy() for key, queues in self.offsets.table.items()}
-        return partial(encode, ConsumerOffsetSerializeWrapper(offset_table=table), pretty=True)
-
-    def _copy_locks(self) -> Callable[[], bytes]:
-        return partial(encode, self.locks.saved(at_stop=self._stopping), pretty=True)
-
-    def _copy_name(self) -> Callable[[], bytes]:
-        return partial(encode, SavedName(broker_name=self.config.broker_name), pretty=True)
-
-    def _copy_delay_offsets(self) -> Callable[[], bytes]:
-        body = DelayOffsetSerializeWrapper(offset_table=self.delay_offsets or {})
-        return partial(encode, body, pretty=True)
-
-
-async def _first_after(first: Awaitable[bool], then: Awaitable[object]) -> bool:
-    await then
-    return await first
-
-
-def _topic_rules(config: BrokerConfig) -> TopicRules:
-    return TopicRules(
-        cluster_name=config.cluster_name,
-        broker_name=config.broker_name,
-        default_queue_nums=config.default_topic_queue_nums,
-        auto_create=config.auto_create_topic_enable,
-        cluster_topic=config.cluster_topic_enable,
-        broker_topic=config.broker_topic_enable,
-        trace_topic=config.msg_trace_topic_name if config.trace_topic_enable else None,
-    )
+        return text

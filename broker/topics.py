@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
 
+from broker.config import BrokerConfig
 from broker.errors import LimitReached
 from broker.limits import MAX_TOPICS
 from remoting.protocol import names
@@ -51,35 +51,24 @@ _MAX_LONG: Final = 2**63 - 1
 _FORMAT: Final = "write +name=value to set an attribute, -name to remove one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRules:
-    """The settings that decide which topics exist at boot and what a send may make."""
-
-    cluster_name: str
-    broker_name: str
-    default_queue_nums: int = 8
-    auto_create: bool = True
-    cluster_topic: bool = True
-    broker_topic: bool = True
-    trace_topic: str | None = None
-
-
-def system_topics(rules: TopicRules) -> list[TopicConfig]:
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     """The topics that every broker has from the start."""
     inherit = names.PERM_INHERIT
     rows = [
         (names.SELF_TEST_TOPIC, 1, READ_WRITE),
         (names.BENCHMARK_TOPIC, 1024, READ_WRITE),
-        (rules.cluster_name, 16, inherit | (READ_WRITE if rules.cluster_topic else 0)),
-        (rules.broker_name, 1, inherit | (READ_WRITE if rules.broker_topic else 0)),
+        (config.cluster_name, 16, inherit | (READ_WRITE if config.cluster_topic_enable else 0)),
+        (config.broker_name, 1, inherit | (READ_WRITE if config.broker_topic_enable else 0)),
         (names.OFFSET_MOVED_TOPIC, 1, READ_WRITE),
         (names.SCHEDULE_TOPIC, 18, READ_WRITE),
-        (rules.cluster_name + names.REPLY_TOPIC_SUFFIX, 1, READ_WRITE),
+        (config.cluster_name + names.REPLY_TOPIC_SUFFIX, 1, READ_WRITE),
     ]
-    if rules.auto_create:
-        rows.append((names.AUTO_CREATE_TOPIC, rules.default_queue_nums, inherit | READ_WRITE))
-    if rules.trace_topic is not None:
-        rows.append((rules.trace_topic, 1, READ_WRITE))
+    if config.auto_create_topic_enable:
+        rows.append(
+            (names.AUTO_CREATE_TOPIC, config.default_topic_queue_nums, inherit | READ_WRITE)
+        )
+    if config.trace_topic_enable:
+        rows.append((config.msg_trace_topic_name, 1, READ_WRITE))
     return [
         TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
         for name, queues, perm in rows
@@ -90,30 +79,26 @@ class TopicTable:
     """All topics of a broker.
 
     Args:
-        rules: what exists at boot, what sends may make.
+        config: which topics exist at boot, which sends create, and how many there may be.
         table: what was stored, by name.
         data_version: of what was stored.
-        client_limit: topics that may exist before clients can make no more; admins still can.
     """
 
-    __slots__ = ("_client_limit", "data_version", "rules", "system", "table")
+    __slots__ = ("_config", "data_version", "system", "table")
 
     def __init__(
         self,
-        rules: TopicRules,
+        config: BrokerConfig,
         table: Mapping[str, TopicConfig] | None = None,
         data_version: DataVersion | None = None,
-        *,
-        client_limit: int = MAX_TOPICS,
     ) -> None:
-        self.rules = rules
-        self.table = dict(table or {})
+        self._config = config
         self.data_version = data_version or DataVersion()
-        self._client_limit = client_limit
-        boot = system_topics(rules)
-        self.system = frozenset(config.topic_name for config in boot) | names.SYSTEM_TOPICS
-        for config in boot:
-            self.table.setdefault(config.topic_name, config)
+        boot = {topic.topic_name: topic for topic in system_topics(config)}
+        self.system = boot.keys() | names.SYSTEM_TOPICS
+        self.table = dict(table or {})
+        for name, topic in boot.items():
+            self.table.setdefault(name, topic)
 
     def __contains__(self, name: str) -> bool:
         return name in self.table
@@ -128,7 +113,7 @@ class TopicTable:
 
     def template(self, name: str) -> TopicConfig | None:
         """The topic that unknown topics may be made from; None if this one does not allow it."""
-        if name == names.AUTO_CREATE_TOPIC and not self.rules.auto_create:
+        if name == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             return None
         template = self.table.get(name)
         return template if template is not None and template.perm & names.PERM_INHERIT else None
@@ -161,7 +146,7 @@ class TopicTable:
             topic_filter_type=template.topic_filter_type,
             topic_sys_flag=UNIT_FLAG if unit else 0,
         )
-        self._insert(config, now_ms, self._client_limit)
+        self._insert(config, now_ms, self._config.max_topics)
         return config
 
     def create_fixed(
@@ -182,7 +167,7 @@ class TopicTable:
             perm=perm,
             topic_sys_flag=sys_flag,
         )
-        self._insert(config, now_ms, self._client_limit)
+        self._insert(config, now_ms, self._config.max_topics)
         return config, True
 
     def put(self, config: TopicConfig, now_ms: int) -> None:

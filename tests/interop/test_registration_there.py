@@ -12,7 +12,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
-from broker.topics import TopicRules, TopicTable
+from broker.topics import TopicTable
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicList
@@ -50,7 +50,7 @@ async def known(pool: ConnectionPool, nameserver: str) -> set[str]:
 
 
 async def test_topics_alone_and_in_portions_are_all_there(nameserver: str) -> None:
-    topics = TopicTable(TopicRules(cluster_name="c", broker_name="b"))
+    topics = TopicTable(BrokerConfig(cluster_name="c", broker_name="b"))
     for n in range(MANY):
         topics.put(TopicConfig(f"topic-{n}"), 1)
 

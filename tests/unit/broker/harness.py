@@ -15,7 +15,7 @@ from broker.processors.table import Processors, RequestDispatcher
 from broker.state import BrokerState
 from broker.store.message_store import MessageStore, StoreConfig
 from broker.store.os_files import Files
-from broker.topics import TopicRules, TopicTable
+from broker.topics import TopicTable
 from remoting.clock import ManualClock
 from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.bodies import encode
@@ -147,14 +147,7 @@ class Bench:
             clock=self.clock,
             random=Random(7),
             changes=self.changes,
-            topics=TopicTable(
-                TopicRules(
-                    cluster_name=self.config.cluster_name,
-                    broker_name="broker-a",
-                    auto_create=self.config.auto_create_topic_enable,
-                ),
-                client_limit=self.config.max_topics,
-            ),
+            topics=TopicTable(self.config),
             groups=SubscriptionGroups(
                 auto_create=self.config.auto_create_subscription_group,
                 client_limit=self.config.max_groups,

@@ -9,7 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
-from broker.topics import TopicRules, TopicTable
+from broker.topics import TopicTable
 from nameserver.routes import Queues, RouteInfoTable
 from nameserver.routes import Registration as Told
 from remoting.connection import Connection
@@ -57,7 +57,7 @@ class Making:
     """A broker's topics and their registration."""
 
     def __init__(self, names: NameServer, pace: float) -> None:
-        self.table = TopicTable(TopicRules(cluster_name="c", broker_name="b"))
+        self.table = TopicTable(BrokerConfig(cluster_name="c", broker_name="b"))
         self.registration = BrokerRegistration(
             [names.server.address],
             Announcement.of(BrokerConfig(broker_name="b"), 10911),

@@ -75,10 +75,10 @@ async def test_a_failed_write_is_told_and_tried_again():
     assert await disk.put("a") is False
     assert await disk.file.flush() is False
     disk.error = None
-    disk.file.retry()
+    disk.file.update()
     assert await disk.file.flush() is True
     assert disk.written == [b"{'a': 1}"]
-    disk.file.retry()
+    disk.file.update()
     assert disk.file.pending is None
 
 

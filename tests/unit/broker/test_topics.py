@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from broker.config import BrokerConfig
 from broker.errors import LimitReached
-from broker.topics import TopicRules, TopicTable
+from broker.topics import TopicTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 
-RULES = TopicRules(cluster_name="DefaultCluster", broker_name="broker-a")
+CONFIG = BrokerConfig(broker_name="broker-a")
 
 
 def table(**changes) -> TopicTable:
-    return TopicTable(replace(RULES, **changes))
+    return TopicTable(replace(CONFIG, **changes))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,11 @@ def test_system_topics_exist_at_boot(name, queues, perm):
 
 def test_switches_decide_about_some_system_topics():
     topics = table(
-        auto_create=False, cluster_topic=False, broker_topic=False, trace_topic="MY_TRACE"
+        auto_create_topic_enable=False,
+        cluster_topic_enable=False,
+        broker_topic_enable=False,
+        trace_topic_enable=True,
+        msg_trace_topic_name="MY_TRACE",
     )
     assert "TBW102" not in topics
     assert topics.get("DefaultCluster").perm == 1
@@ -48,12 +53,12 @@ def test_switches_decide_about_some_system_topics():
 
 @pytest.mark.parametrize("name", ["RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_anything", "TBW102"])
 def test_names_of_the_broker_are_system_topics_even_if_they_do_not_exist(name):
-    assert table(auto_create=False).is_system(name)
+    assert table(auto_create_topic_enable=False).is_system(name)
 
 
 def test_boot_is_no_change_and_stored_topics_win():
     stored = {"TBW102": TopicConfig(topic_name="TBW102", write_queue_nums=3, perm=7)}
-    topics = TopicTable(RULES, stored, DataVersion(5, 2))
+    topics = TopicTable(CONFIG, stored, DataVersion(5, 2))
     assert topics.data_version == DataVersion(5, 2)
     assert topics.get("TBW102").write_queue_nums == 3
 
@@ -82,13 +87,16 @@ def test_a_template_has_to_exist_and_to_allow_it(template):
 
 def test_the_standard_template_is_void_when_automatic_creation_is_off():
     stored = {"TBW102": TopicConfig(topic_name="TBW102", perm=7)}
-    rules = TopicRules(cluster_name="C", broker_name="b", auto_create=False)
-    topics = TopicTable(rules, stored)
+    config = BrokerConfig(broker_name="b", auto_create_topic_enable=False)
+    topics = TopicTable(config, stored)
     assert topics.create_by_send("T", "TBW102", 4, 7) is None
 
 
 def test_another_template_still_works_then():
-    assert table(auto_create=False).create_by_send("T", "broker-a", 4, 7).write_queue_nums == 1
+    assert (
+        table(auto_create_topic_enable=False).create_by_send("T", "broker-a", 4, 7).write_queue_nums
+        == 1
+    )
 
 
 def test_fixed_topics_are_made_once():
@@ -112,7 +120,7 @@ def test_topics_can_be_replaced_and_deleted():
 
 
 def test_clients_make_no_more_than_their_limit_but_administrators_do():
-    topics = TopicTable(RULES, client_limit=len(table().table))
+    topics = table(max_topics=len(table().table))
     with pytest.raises(LimitReached, match="pocketmqMaxTopics"):
         topics.create_by_send("T", "TBW102", 4, 7)
     with pytest.raises(LimitReached, match="%RETRY%g"):
