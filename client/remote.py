@@ -6,15 +6,19 @@ failure into ``Unavailable`` and any answer but success into a ``RemoteError``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final, TypeVar
 
 from client.errors import (
     BrokerUnreachable,
+    PocketMQError,
     RequestTimeout,
     Unavailable,
     remote_error,
 )
+from client.wire.backoff import Backoff
 from remoting.errors import (
     AnswerTimeout,
     ConnectFailed,
@@ -124,6 +128,21 @@ def read_header(
 ) -> H:
     """The typed header of an answer. Raises RemoteError when it can't be read."""
     return read_answer(answer, lambda answer: answer.read(kind), queue, broker)
+
+
+async def try_for(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Try again with growing pauses for so long, then raise the last PocketMQError."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+    while True:
+        try:
+            return await action()
+        except PocketMQError:
+            pause = backoff.next()
+            if loop.time() + pause > until:
+                raise
+            await asyncio.sleep(pause)
 
 
 def name_of(code: int) -> str:

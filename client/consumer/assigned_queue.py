@@ -131,14 +131,6 @@ class AssignedQueue(Generic[T]):
             self._fetcher.cancel()
             self.start(expression)
 
-    def _restart(self, offset: int) -> None:
-        """Go on at another offset; what was read ahead is dropped."""
-        self._fetcher.cancel()
-        self.process_queue.start(offset)
-        self.uncommitted.clear()
-        self._stored = None
-        self.start(self._fetcher.expression)
-
     def pause(self) -> None:
         """Pull nothing and hand out nothing."""
         self.process_queue.pause()
@@ -347,7 +339,11 @@ class AssignedQueue(Generic[T]):
             _log.info(
                 "queue was moved by another", queue=str(self.queue), here=point, stored=stored
             )
-            self._restart(stored)
+            self._fetcher.cancel()
+            self.process_queue.start(stored)
+            self.uncommitted.clear()
+            self._stored = None
+            self.start(self._fetcher.expression)
         self._locked = True
         self._refresh()
 
@@ -532,7 +528,9 @@ class AssignedQueues(Generic[T]):
                 return assigned
         return None
 
-    async def commit_all(self) -> None:
-        """Store how far all queues have come."""
-        await asyncio.gather(*(assigned.commit() for assigned in self))
-        await self.store.save()
+    async def commit_by_time(self) -> None:
+        """Store how far all queues have come, again and again."""
+        while True:
+            await asyncio.sleep(self.options.commit_period)
+            await asyncio.gather(*(assigned.commit() for assigned in self))
+            await self.store.save()

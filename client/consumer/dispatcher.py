@@ -161,19 +161,21 @@ class Dispatcher(ABC, Generic[T]):
         assigned = self._queues.find(queue)
         if assigned is None:
             return
+
+        def is_quiet() -> bool:
+            # Iteration has come to its end: only messages in a ``with`` block are waited for.
+            if self._handler is None and self._closing:
+                return not assigned.in_hand
+            return not assigned.handling
+
         assigned.drain()
-        finished = await assigned.until(lambda: self._is_quiet(assigned), deadline)
+        finished = await assigned.until(is_quiet, deadline)
         try:
             await assigned.commit_last()
         finally:
             assigned.revoke()
             if not finished:
                 await self._abandon(assigned)
-
-    def _is_quiet(self, assigned: AssignedQueue[T]) -> bool:
-        if self._handler is None and self._closing:
-            return not assigned.in_hand
-        return not assigned.handling
 
     async def _abandon(self, assigned: AssignedQueue[T]) -> None:
         """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""

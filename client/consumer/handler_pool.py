@@ -138,11 +138,7 @@ class HandlerPool(Generic[T]):
         self._alarm: asyncio.TimerHandle | None = None
         self._nonsense_told = False
         self._blocking_told = float("-inf")
-        self.breaker = Breaker(self._group, options.breaker, self._tripped)
-
-    def _tripped(self, why: ConsumptionPaused) -> None:
-        self._queues.suspend()
-        self._queues.tell(why)
+        self.breaker = Breaker(queues)
 
     # Workers
 
@@ -329,21 +325,17 @@ class Breaker:
     """Counts the failures of one consumer's handler.
 
     Args:
-        group: whose handler; for logs and the event.
-        limit: messages in a row; None: it never trips.
-        trip: called to pause consumption.
+        queues: to pause; their options have the limit.
 
     Attributes:
         paused: why consumption is paused by this; None: it isn't.
     """
 
-    def __init__(
-        self, group: str, limit: int | None, trip: Callable[[ConsumptionPaused], None]
-    ) -> None:
+    def __init__(self, queues: AssignedQueues[Any]) -> None:
         self.paused: ConsumptionPaused | None = None
-        self._group = group
-        self._limit = limit
-        self._trip = trip
+        self._queues = queues
+        self._group = queues.group
+        self._limit = queues.options.breaker
         self._origin: Origin | None = None
         self._failed: set[str] = set()
 
@@ -403,4 +395,5 @@ class Breaker:
             docs=ConsumptionPaused.docs,
             exc_info=error,
         )
-        self._trip(self.paused)
+        self._queues.suspend()
+        self._queues.tell(self.paused)

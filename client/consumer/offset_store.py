@@ -16,6 +16,7 @@ import json
 import os
 import random
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from client.errors import PocketMQError, UsageError
 from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
 from client.offsets import Offsets
 from client.rebalance.starts import OffsetStore
+from client.remote import try_for
 from client.wire.backoff import Backoff
 from remoting import durable_file
 from remoting.log import Log
@@ -36,16 +38,7 @@ async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> N
     Raises:
         PocketMQError: it was not committed within ``LAST_COMMIT_TIMEOUT``.
     """
-    loop, backoff = asyncio.get_running_loop(), Backoff(random.Random())  # noqa: S311 - spreads load
-    until = loop.time() + LAST_COMMIT_TIMEOUT
-    while True:
-        try:
-            return await store.commit(queue, offset)
-        except PocketMQError:
-            pause = backoff.next()
-            if loop.time() + pause > until:
-                raise
-            await asyncio.sleep(pause)
+    await try_for(LAST_COMMIT_TIMEOUT, partial(store.commit, queue, offset))
 
 
 class BrokerOffsets:
@@ -132,7 +125,11 @@ class LocalOffsets:
         except OSError as error:
             raise self._unusable(f"can't be used: {error}") from error
         try:
-            _exclusively(lock)
+            import fcntl  # noqa: PLC0415 - not everywhere
+        except ImportError:
+            return lock
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
             raise self._unusable("is used by another consumer") from None
@@ -163,15 +160,6 @@ class LocalOffsets:
                 "offsets file damaged, backup taken", file=str(self._file), error=problems[0]
             )
         return offsets
-
-
-def _exclusively(lock: int) -> None:
-    """Raises OSError when another has this file open so; nothing where there are no such locks."""
-    try:
-        import fcntl  # noqa: PLC0415 - not everywhere
-    except ImportError:
-        return
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _text(group: str, offsets: dict[MessageQueue, int]) -> bytes:

@@ -177,7 +177,7 @@ class PushConsumer(Generic[T]):
         except BaseException:
             await self.stop(0.0)
             raise
-        self._tasks.spawn(self._commit_by_time(), "commits")
+        self._tasks.spawn(self._queues.commit_by_time(), "commits")
         self._joined = True
         if self._life.failure is not None:
             await self.stop()
@@ -226,11 +226,6 @@ class PushConsumer(Generic[T]):
             return Unshared(self.group)
         return SendBack(self._context, self.group, max_retries, self._tell)
 
-    async def _commit_by_time(self) -> None:
-        while True:
-            await asyncio.sleep(self._options.commit_period)
-            await self._queues.commit_all()
-
     def _tell(self, event: Event) -> None:
         if self._options.on_event is None:
             return
@@ -254,14 +249,11 @@ class PushConsumer(Generic[T]):
                 group=self.group,
                 hint="give it one, or iterate: async for message in consumer",
             )
-        with on_stop_signal(self._ask_to_stop):
+        with on_stop_signal(self._ended.set):
             await self._ended.wait()
             await self.stop()
         if self._life.failure is not None:
             raise self._life.failure
-
-    def _ask_to_stop(self) -> None:
-        self._ended.set()
 
     async def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Stop fetching, let handlers finish, commit, give queues back, leave the group.

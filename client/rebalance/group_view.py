@@ -73,7 +73,10 @@ class GroupView:
         if not owners:
             return View(route.readable, members)
         brokers = sorted({queue.broker_name for queue in route.readable})
-        told = await asyncio.gather(*(self._owners_at(route, broker) for broker in brokers))
+        for broker in brokers:
+            if broker not in self._owners:
+                self._owners[broker] = asyncio.create_task(self._describe(route, broker))
+        told = await asyncio.gather(*(self._owners[broker] for broker in brokers))
         return View(
             route.readable,
             members,
@@ -131,13 +134,8 @@ class GroupView:
         except BodyError as error:
             raise self._unreadable(error, address) from error
 
-    async def _owners_at(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
-        """Who holds the queues of one broker; empty if it can't tell, None if it doesn't answer."""
-        if broker not in self._owners:
-            self._owners[broker] = asyncio.create_task(self._describe(route, broker))
-        return await self._owners[broker]
-
     async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
+        """Who holds the queues of one broker; empty if it can't tell, None if it doesn't answer."""
         address = route.master(broker)
         if address is None:
             return None

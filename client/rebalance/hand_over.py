@@ -95,7 +95,7 @@ class AssignmentManager:
         self._shared = options.shared
         self._handover_timeout = options.handover_timeout
         self._loop = asyncio.get_running_loop()
-        self._locks = LockKeeper(context, group, tasks, self._lock_changed, self._troubled)
+        self._locks = LockKeeper(context, group, tasks, self)
         self._wanted: frozenset[MessageQueue] = frozenset()
         self._taking: dict[MessageQueue, asyncio.Task[None]] = {}
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -124,8 +124,9 @@ class AssignmentManager:
     def change(self, wanted: Collection[MessageQueue]) -> None:
         """Come to own these queues, and no others."""
         self._wanted = frozenset(wanted)
+        drain_timeout = ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
         for queue in sorted(self.held - self._wanted):
-            self._give_up(queue, self._loop.time() + self._drain_timeout)
+            self._give_up(queue, self._loop.time() + drain_timeout)
         for queue in sorted(self._wanted - self.held):
             if queue not in self._giving_up:
                 self._take(queue)
@@ -195,7 +196,7 @@ class AssignmentManager:
                     await self._starts.store.commit(queue, start.offset)
                     del self._forced[queue]
             except PocketMQError as error:
-                self._troubled(queue, error)
+                self._report_waiting(queue, error)
                 await asyncio.sleep(backoff.next())
             else:
                 if queue in self._complained:
@@ -203,10 +204,6 @@ class AssignmentManager:
                 return start
 
     # Giving up
-
-    @property
-    def _drain_timeout(self) -> float:
-        return ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
 
     def _give_up(self, queue: MessageQueue, deadline: float) -> None:
         taking = self._taking.pop(queue, None)
@@ -256,9 +253,10 @@ class AssignmentManager:
             )
         return True
 
-    # What locks tell
+    # What the lock keeper reports (``LockListener``)
 
-    def _lock_changed(self, queue: MessageQueue, held: bool) -> None:
+    def lock_changed(self, queue: MessageQueue, held: bool) -> None:
+        """A queue's lock was taken or lost."""
         if queue not in self._owned:
             return
         if not held:
@@ -266,8 +264,11 @@ class AssignmentManager:
             self._listener.tell(LockLost(queue))
         self._listener.locked(queue, held)
 
-    def _troubled(self, queue: MessageQueue, error: PocketMQError) -> None:
-        """A queue waits because its broker can't be asked."""
+    def lock_delayed(self, queue: MessageQueue, error: PocketMQError) -> None:
+        """A queue's broker can't be asked for its lock."""
+        self._report_waiting(queue, error)
+
+    def _report_waiting(self, queue: MessageQueue, error: PocketMQError) -> None:
         now = self._loop.time()
         last = self._complained.get(queue)
         if queue not in self._taking or (last is not None and now - last < COMPLAINT_PERIOD):

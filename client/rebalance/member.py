@@ -158,7 +158,7 @@ class GroupMember:
             self._tasks,
             self._starts,
             options,
-            self._looked_again,
+            self.rebalance,
         )
         self._problems = GroupProblemReporter(
             self._context,
@@ -250,18 +250,16 @@ class GroupMember:
         elif command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
             return consumer_status(command, self._listener.running())
         elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
-            return command.reply(body=self._running_info())
+            body = running_info(
+                self.consumer_data(),
+                self._listener.running(),
+                self.owned,
+                ordered=self._listener.ordered,
+                name_servers=self._context.name_servers.addresses,
+                started_ms=self._made_ms,
+            )
+            return command.reply(body=body)
         return None if command.is_oneway else command.reply()
-
-    def _running_info(self) -> bytes:
-        return running_info(
-            self.consumer_data(),
-            self._listener.running(),
-            self.owned,
-            ordered=self._listener.ordered,
-            name_servers=self._context.name_servers.addresses,
-            started_ms=self._made_ms,
-        )
 
     def _reset(self, command: Command) -> None:
         try:
@@ -306,7 +304,8 @@ class GroupMember:
         """Look at the group again now."""
         self._wake.set()
 
-    async def _looked_again(self) -> None:
+    async def rebalance(self) -> None:
+        """Look at the group again, and wait until that is done."""
         self._wake.set()
         await self.settled()
 

@@ -13,9 +13,9 @@ broker has none, its locks stay as they are until they expire.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, remote_error
@@ -28,8 +28,7 @@ from client.limits import (
     LOCK_TIMEOUT,
     UNLOCK_TIMEOUT,
 )
-from client.remote import unavailable
-from client.wire.backoff import Backoff
+from client.remote import try_for, unavailable
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
@@ -173,13 +172,24 @@ class _Broker:
         self.answered.set()
 
 
+class LockListener(Protocol):
+    """Whose locks are kept."""
+
+    def lock_changed(self, queue: MessageQueue, held: bool) -> None:
+        """A queue's lock was taken or lost."""
+        ...
+
+    def lock_delayed(self, queue: MessageQueue, error: PocketMQError) -> None:
+        """A queue's broker can't be asked for its lock."""
+        ...
+
+
 class LockKeeper:
     """The locks of one member.
 
     Args:
         tasks: owns the tasks.
-        changed: called for a queue whose lock was taken or lost.
-        troubled: called for queues whose broker can't be asked, with the reason.
+        listener: is told of locks that are taken or lost, or can't be asked for.
     """
 
     def __init__(
@@ -187,14 +197,12 @@ class LockKeeper:
         context: ClientContext,
         group: str,
         tasks: Supervisor,
-        changed: Callable[[MessageQueue, bool], None],
-        troubled: Callable[[MessageQueue, PocketMQError], None],
+        listener: LockListener,
     ) -> None:
         self._context = context
         self._group = group
         self._tasks = tasks
-        self._changed = changed
-        self._troubled = troubled
+        self._listener = listener
         self._brokers: dict[str, _Broker] = {}
         self._waiting: dict[MessageQueue, asyncio.Future[None]] = {}
         self._loop = asyncio.get_running_loop()
@@ -311,7 +319,7 @@ class LockKeeper:
             broker.leases.failed(queues, self._loop.time())
             for queue in queues:
                 if not broker.leases.holds(queue, self._loop.time()):
-                    self._troubled(queue, error)
+                    self._listener.lock_delayed(queue, error)
             return
         finally:
             broker.asked = frozenset()
@@ -323,7 +331,7 @@ class LockKeeper:
         waiter = self._waiting.get(queue)
         if held and waiter is not None and not waiter.done():
             waiter.set_result(None)
-        self._changed(queue, held)
+        self._listener.lock_changed(queue, held)
 
     async def _lock(
         self, queues: list[MessageQueue], *, by_force: bool = False
@@ -361,25 +369,8 @@ class LockKeeper:
         body = LockBatchRequestBody(
             consumer_group=self._group, client_id=self._context.client_id, mq_set=queues
         )
-        until = self._loop.time() + UNLOCK_TIMEOUT
-        backoff = Backoff(random.Random())  # noqa: S311 - spreads load
-        while (error := await self._unlocked(queues, body)) is not None:
-            pause = backoff.next()
-            if self._loop.time() + pause < until:
-                await asyncio.sleep(pause)
-                continue
-            _log.warning(
-                "queue not unlocked, its next owner waits up to a minute",
-                group=self._group,
-                queues=", ".join(map(str, queues)),
-                error=str(error),
-            )
-            return
 
-    async def _unlocked(
-        self, queues: list[MessageQueue], body: LockBatchRequestBody
-    ) -> PocketMQError | None:
-        try:
+        async def unlock() -> None:
             await self._context.remote.call(
                 await self._master(queues),
                 RequestCode.UNLOCK_BATCH_MQ,
@@ -387,9 +378,16 @@ class LockKeeper:
                 timeout=LOCK_TIMEOUT,
                 group=self._group,
             )
+
+        try:
+            await try_for(UNLOCK_TIMEOUT, unlock)
         except PocketMQError as error:
-            return error
-        return None
+            _log.warning(
+                "queue not unlocked, its next owner waits up to a minute",
+                group=self._group,
+                queues=", ".join(map(str, queues)),
+                error=str(error),
+            )
 
     async def _master(self, queues: list[MessageQueue]) -> str:
         """The master of their broker, by the first of their topics that still has a route."""

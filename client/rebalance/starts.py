@@ -83,28 +83,21 @@ class StartOffsets:
             PocketMQError: it can't be found out now.
         """
         stored = await self.store.stored(queue)
-        if stored is not None and not await self._made_up(queue, stored):
+        if stored == 0 and self._shared and self._exact:
+            # 4.x brokers answer 0 for young queues of a group that has stored nothing.
+            stored = await self._offsets.in_table(queue, self._group)
+        if stored is not None:
             return Start(stored, "stored", f"stored {stored}")
         if queue.topic == retry_topic(self._group):
             return Start(0, "retry", "the retry topic's first message")
-        if self._shared and not self._exact and await self._begins_young(queue):
-            end = await self._offsets.maximum(queue)
-            return Start(0, "fallback", f"fallback 0: {end} messages")
-        return await self._by_rule(queue)
-
-    async def _made_up(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a 0 is no stored offset: 4.x brokers use their rule for young queues unasked."""
-        if stored or not self._shared or not self._exact:
-            return False
-        return await self._offsets.in_table(queue, self._group) is None
-
-    async def _begins_young(self, queue: MessageQueue) -> bool:
-        try:
-            return await self._offsets.by_broker(queue, self._group) == 0
-        except NotFound:
-            return False
-
-    async def _by_rule(self, queue: MessageQueue) -> Start:
+        if self._shared and not self._exact:
+            try:
+                is_young = await self._offsets.by_broker(queue, self._group) == 0
+            except NotFound:
+                is_young = False
+            if is_young:
+                end = await self._offsets.maximum(queue)
+                return Start(0, "fallback", f"fallback 0: {end} messages")
         place = self._start_from
         offset = await self._offsets.find(queue, place, self._group)
         if place is Place.BEGIN:
