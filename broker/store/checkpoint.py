@@ -15,7 +15,7 @@ stop      A clean stop is a safe point at the end of the log. This section has w
           which nobody can set back. The next start believes it only if all of that is unchanged and
           the last records of the log end at the safe point. A store that was copied, that another
           broker has had open, that lost, got or changed a file, or that crashed is recovered.
-index     How far the log is indexed; see ``index.builder``.
+index     How far the log is indexed; see ``index.message_index``.
 ========  ==========================================================================================
 
 The last two are valid only after a clean stop: they are removed before a store takes messages. A

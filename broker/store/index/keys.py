@@ -1,17 +1,29 @@
-"""Keys of messages on their way into an index file: taken from records one by one, or many at once.
+"""Keys of messages on their way into an index file.
 
 A batch has an entry for each key: its hash, and position and store time of its message. First comes
-the message's unique id, then each part of its KEYS (cf. IndexService.buildIndex). ``walk`` is the
-Python path; ``compiled`` gives identical results.
+the message's unique id, then each part of its KEYS (cf. IndexService.buildIndex). ``walk`` takes
+them from records one by one; ``compiled_walk``, by the compiled core, gives identical results.
 """
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from functools import lru_cache
+from mmap import mmap
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from remoting.protocol.disk.index_file import KEY_SEPARATOR, IndexTable, Links, key_hash
+from remoting.protocol.disk.index_file import (
+    HEADER,
+    KEY_SEPARATOR,
+    SLOT,
+    IndexHeader,
+    IndexTable,
+    Links,
+    header_after,
+    key_hash,
+)
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
@@ -23,6 +35,9 @@ from remoting.protocol.message.record import (
     locate,
 )
 
+with contextlib.suppress(ImportError):  # a build without the compiled core
+    from remoting.protocol.core import index_entries, record
+
 KEY_END: Final = b" "
 """Between the keys of KEYS (cf. MessageConst.KEY_SEPARATOR)."""
 
@@ -33,16 +48,73 @@ _KEYS: Final = properties.KEYS.encode()
 _FIELDS: Final = Struct(">I24xq20xq4xq")
 
 
-class Batch(Protocol):
-    """Entries in the order in which they go into files."""
+class CompiledLinks(NamedTuple):
+    """See ``index_file.Links``."""
+
+    entries: bytes
+    header: IndexHeader
+    buffer: bytearray | memoryview | mmap
+    slots: array[int]
+    numbers: array[int]
+
+    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
+        """See ``Links``."""
+        pages = {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.slots}
+        return {page for page in pages if marked[page]}
+
+    def set_slots(self) -> None:
+        """See ``Links``."""
+        index_entries.set_slots(self.buffer, self.slots, self.numbers)
+
+
+class KeyBatch:
+    """Entries in the order in which they go into files, as columns.
+
+    The compiled core makes arrays of 64-bit numbers, and links them itself.
+    """
+
+    __slots__ = ("hashes", "offsets", "times_ms")
+
+    def __init__(
+        self,
+        hashes: list[int] | array[int],
+        offsets: list[int] | array[int],
+        times_ms: list[int] | array[int],
+    ) -> None:
+        self.hashes = hashes
+        self.offsets = offsets
+        self.times_ms = times_ms
 
     def __len__(self) -> int:
         """How many there are."""
-        ...
+        return len(self.hashes)
 
     def link(self, table: IndexTable, start: int, stop: int) -> Links:
         """What it takes to have some of them in a file: see ``IndexTable.link``."""
-        ...
+        hashes, offsets = self.hashes[start:stop], self.offsets[start:stop]
+        times_ms, header = self.times_ms[start:stop], table.header
+        if not isinstance(hashes, array):
+            return table.link(hashes, offsets, times_ms)
+        assert isinstance(offsets, array)
+        assert isinstance(times_ms, array)
+        entries, slots, numbers, used = index_entries.link(
+            hashes,
+            offsets,
+            times_ms,
+            table.buffer,
+            table.slots,
+            table.entries,
+            header.next_entry,
+            header.begin_ms,
+        )
+        after = header_after(
+            header,
+            len(hashes),
+            first=(offsets[0], times_ms[0]),
+            last=(offsets[-1], times_ms[-1]),
+            used_slots=used,
+        )
+        return CompiledLinks(entries, after, table.buffer, slots, numbers)
 
 
 class Walked(NamedTuple):
@@ -53,48 +125,35 @@ class Walked(NamedTuple):
         used: bytes of the whole records at its beginning; 0 when none begins there.
     """
 
-    batch: Batch
+    batch: KeyBatch
     used: int
-
-
-class PlainBatch:
-    """Entries as lists."""
-
-    __slots__ = ("hashes", "offsets", "times_ms")
-
-    def __init__(self) -> None:
-        self.hashes: list[int] = []
-        self.offsets: list[int] = []
-        self.times_ms: list[int] = []
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.hashes)
-
-    def link(self, table: IndexTable, start: int, stop: int) -> Links:
-        """See ``Batch``."""
-        return table.link(
-            self.hashes[start:stop], self.offsets[start:stop], self.times_ms[start:stop]
-        )
 
 
 def walk(data: Buffer, base: int) -> Walked:
     """The keys of the records at the beginning of ``data``, which lies at ``base`` of the log."""
-    batch = PlainBatch()
+    hashes: list[int] = []
+    offsets: list[int] = []
+    times_ms: list[int] = []
     at, length = 0, len(data)
     while length - at >= FIXED_BYTES_V4:
         size, physical, behind_v4, behind_v6 = _FIELDS.unpack_from(data, at)
         if physical != base + at or not FIXED_BYTES_V4 <= size <= length - at:
             break
         try:
-            sys_flag, hashes = hashes_of(data, at, at + size)
+            sys_flag, found = hashes_of(data, at, at + size)
         except RecordError:
             break
-        batch.hashes += hashes
-        batch.offsets += [physical] * len(hashes)
-        batch.times_ms += [behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4] * len(hashes)
+        hashes += found
+        offsets += [physical] * len(found)
+        times_ms += [behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4] * len(found)
         at += size
-    return Walked(batch, at)
+    return Walked(KeyBatch(hashes, offsets, times_ms), at)
+
+
+def compiled_walk(data: memoryview, base: int) -> Walked:
+    """The same as ``walk``, by the compiled core."""
+    used, hashes, offsets, times_ms = record.walk_keys(data, base)
+    return Walked(KeyBatch(hashes, offsets, times_ms), used)
 
 
 def hashes_of(data: Buffer, position: int, limit: int) -> tuple[int, list[int]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
 
-from broker.store.index.file import Shape
+from broker.store.index.files import Shape
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.metadata_files import read_own

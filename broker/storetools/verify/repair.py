@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store.checkpoint import encode
-from broker.store.index.file import IndexFileSet, Shape
-from broker.store.index.keys import PlainBatch
+from broker.store.index.files import IndexFileSet, Shape
+from broker.store.index.keys import KeyBatch
 from broker.store.log_walk import QueueKey
 from broker.store.opening import LOCK_TEXT
 from broker.store.os_files import OsFiles
@@ -22,7 +22,7 @@ from broker.store.results import StoreError
 from broker.storetools.queue_writer import QueueWriter, sync_path
 from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Findings
-from broker.storetools.verify.index_match import IndexMatch, Key
+from broker.storetools.verify.index_match import IndexMatch
 from broker.storetools.verify.index_scan import (
     INDEX_BEGIN,
     NAME_DIGITS,
@@ -256,20 +256,13 @@ class IndexBuild(IndexMatch):
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Take columns."""
-        from broker.store.index.compiled import CompiledBatch  # noqa: PLC0415 - where the core runs
-
-        self.row.add(CompiledBatch(hashes, offsets, times_ms))
+        self.row.add(KeyBatch(hashes, offsets, times_ms))
         return True
 
     def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares
         """Take keys."""
-        batch = PlainBatch()
-        for key in keys:
-            assert isinstance(key, Key)
-            batch.hashes.append(key.hash)
-            batch.offsets.append(key.offset)
-            batch.times_ms.append(key.stored_ms)
-        self.row.add(batch)
+        hashes, offsets = [key.hash for key in keys], [key.offset for key in keys]
+        self.row.add(KeyBatch(hashes, offsets, [key.stored_ms for key in keys]))
 
     def finish(self) -> None:
         """A file of the log has ended."""

@@ -24,7 +24,7 @@ from tests.core import LACKING
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)
 
-from broker.store.index import compiled
+from broker.store.index.keys import compiled_walk
 
 HOST = host_bytes("10.9.8.7", 10911)
 HOST_V6 = host_bytes("fe80::1", 10911)
@@ -54,7 +54,7 @@ def unique(number: int) -> bytes:
 
 def check_alike(data: bytes) -> batch.Walked:
     plain = batch.walk(data, BASE)
-    fast = compiled.walk(memoryview(data), BASE)
+    fast = compiled_walk(memoryview(data), BASE)
     assert fast.used == plain.used
     assert fast.batch.hashes.tolist() == plain.batch.hashes
     assert fast.batch.offsets.tolist() == plain.batch.offsets
@@ -169,7 +169,7 @@ def test_whatever_is_damaged_or_cut_off_both_ways_stop_at_the_same_place(
         log[data.draw(st.integers(0, len(log) - 1))] ^= data.draw(st.integers(1, 255))
     cut = bytes(log[: data.draw(st.integers(0, len(log)))])
     plain = batch.walk(cut, BASE)
-    fast = compiled.walk(memoryview(cut), BASE)
+    fast = compiled_walk(memoryview(cut), BASE)
     assert fast.used == plain.used
     assert fast.batch.hashes.tolist() == plain.batch.hashes
     assert fast.batch.offsets.tolist() == plain.batch.offsets
@@ -183,7 +183,7 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
     tables = [
         IndexTable(bytearray(file_bytes(slots, 2000)), slots=slots, entries=2000) for _ in range(2)
     ]
-    for table, walk in zip(tables, (batch.walk, compiled.walk), strict=True):
+    for table, walk in zip(tables, (batch.walk, compiled_walk), strict=True):
         for _ in range(2):
             keys = walk(memoryview(data), BASE).batch
             for start in range(0, len(keys), 300):
@@ -193,7 +193,7 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
     assert fast.buffer == plain.buffer
     links = [
         walk(memoryview(data), BASE).batch.link(table, 0, 99)
-        for walk, table in zip((batch.walk, compiled.walk), tables, strict=True)
+        for walk, table in zip((batch.walk, compiled_walk), tables, strict=True)
     ]
     marked = bytearray(number % 3 > 0 for number in range(file_bytes(slots, 2000) // 64 + 1))
     assert links[0].pages(marked, 64) == links[1].pages(marked, 64)
@@ -204,4 +204,4 @@ def test_flags_that_a_flipped_bit_made_are_not_taken_for_a_rolled_back_message()
     second = int.from_bytes(log[:4], "big")
     log[second + SYS_FLAG_AT + 3] ^= TRANSACTION_ROLLBACK | BORN_HOST_V6
     assert batch.walk(bytes(log), BASE).used == second
-    assert compiled.walk(memoryview(bytes(log)), BASE).used == second
+    assert compiled_walk(memoryview(bytes(log)), BASE).used == second

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index import builder as builders
-from broker.store.index.keys import PlainBatch, Walked
+from broker.store.index.keys import KeyBatch, Walked
+from broker.store.index.message_index import IndexBuilder, slice_for
 from broker.store.limits import StoreLimits
 from broker.store.message_store import MessageStore
 from broker.store.results import StoreBusy, StoreError
@@ -149,7 +149,7 @@ async def test_an_index_that_cannot_be_read_says_so(
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(builders.IndexBuilder, "find", refuse)
+    monkeypatch.setattr(IndexBuilder, "find", refuse)
     with pytest.raises(StoreError, match="can't be read"):
         await find(store, "k1")
     store.close()
@@ -168,9 +168,8 @@ async def test_an_index_that_cannot_be_read_says_so(
 def test_a_slice_has_about_as_many_keys_as_are_worth_one(
     used: int, keys: int, expected: int
 ) -> None:
-    found = PlainBatch()
-    found.hashes = [1] * keys
-    assert builders.slice_for(Walked(found, used), LIMITS) == expected
+    found = KeyBatch([1] * keys, [], [])
+    assert slice_for(Walked(found, used), LIMITS) == expected
 
 
 def test_the_limits_fit_together() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index import builder as builders
+from broker.store.index.message_index import IndexBuilder
 from broker.store.limits import StoreLimits
 from broker.store.results import PutStatus
 from remoting.process_limits import memory_bytes
@@ -77,7 +77,7 @@ async def test_a_fault_of_ours_ends_the_index_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path / "store", limits=HASTY, **SMALL)
-    monkeypatch.setattr(builders.IndexBuilder, "step", lambda *_: 1 // 0)
+    monkeypatch.setattr(IndexBuilder, "step", lambda *_: 1 // 0)
     store.start(asyncio.get_running_loop())
     await until(lambda: store.index.trouble is not None)
     assert "report this" in str(store.index.trouble)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from broker.store.index.keys import Batch
+from broker.store.index.keys import KeyBatch
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import Files, Region
 from remoting.clock import Clock
@@ -95,7 +95,7 @@ class IndexFile:
             )
         )
 
-    def add(self, batch: Batch, start: int) -> int:
+    def add(self, batch: KeyBatch, start: int) -> int:
         """Add the entries of a batch from ``start`` on, as many as there is room for; how many.
 
         Raises:
@@ -221,7 +221,7 @@ class IndexFileSet:
         full = [file.header.end_ms for file in self._files if not file.room]
         self.full_ms = max(full, default=0)
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: KeyBatch) -> None:
         """Add entries. Raises ``OSError``; some of them may be added then."""
         start = 0
         while start < len(batch):
