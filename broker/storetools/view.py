@@ -25,8 +25,9 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from broker.store.checkpoint import SafePoint, decode
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.results import StoreError
 from broker.storetools.view_files import (
@@ -42,6 +43,7 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 
 __all__ = [
+    "OWN_CHECKPOINT",
     "PATH_SEPARATOR",
     "Damage",
     "LogChunk",
@@ -56,6 +58,9 @@ __all__ = [
     "ViewLimits",
     "ViewedRun",
 ]
+
+OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
+"""The file of ``broker.store.checkpoint``."""
 
 PATH_SEPARATOR: Final = ","
 """Between the directories of a commit log (cf. rocketmq.broker.multiPathSplitter)."""
@@ -310,6 +315,30 @@ class StoreView:
             return Checkpoint.decode((self.root / "checkpoint").read_bytes())
         except (OSError, RecordError):
             return Checkpoint()
+
+    def own_checkpoint(self) -> dict[str, Any]:
+        """The sections of a PocketMQ broker's checkpoint; nothing when there is none.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        try:
+            return decode((self.root / OWN_CHECKPOINT).read_bytes())
+        except OSError:
+            return {}
+
+    def safe_point(self) -> SafePoint | None:
+        """The safe point of a PocketMQ broker; None when there is none that is of this log."""
+        try:
+            point = SafePoint.of(self.own_checkpoint()["safe"])
+            found = memoryview(bytearray(len(point.head) // 2))
+            if found and point.tail >= self.log.start:
+                self.log.read_into(point.tail, found)
+        except (ValueError, KeyError, TypeError, AttributeError, StoreError):
+            return None
+        # Retention may have taken the record at the tail.
+        is_known = point.tail < self.log.start or found.hex() == point.head
+        return point if is_known and point.tail <= point.end else None
 
 
 def _directories(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import click
 
@@ -18,17 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 TOPIC = "pocketmq-bench"
 
 
-class CommonOptions(TypedDict):
-    """What each kind of load takes."""
-
-    topic: str
-    duration: float
-    nameserver: str
-    as_json: bool
-
-
 def common_options(function: F) -> F:
-    """The options of ``CommonOptions``."""
+    """The options of every kind of load; their names, and those below, are ``Load``'s."""
     options = [
         click.option(
             "--topic",
@@ -93,26 +84,9 @@ def bench() -> None:
 @queues_option
 @warm_up_option
 @common_options
-def produce_(
-    concurrency: int,
-    rate: float | None,
-    size: int,
-    queues: int,
-    warm_up: float,
-    **common: Unpack[CommonOptions],
-) -> None:
+def produce_(as_json: bool, **load: Any) -> None:
     """Send messages. With --rate a latency begins when the message was due."""
-    load = Load(
-        nameserver=common["nameserver"],
-        topic=common["topic"],
-        queues=queues,
-        size=size,
-        concurrency=concurrency,
-        duration=common["duration"],
-        warm_up=warm_up,
-        rate=rate,
-    )
-    _measure(produce, load, as_json=common["as_json"])
+    _measure(produce, Load(**load), as_json=as_json)
 
 
 @bench.command(name="consume", epilog="Example: pocketmq bench consume --concurrency 4")
@@ -124,16 +98,9 @@ def produce_(
     help="Consumers, which share the queues.",
 )
 @common_options
-def consume_(concurrency: int, **common: Unpack[CommonOptions]) -> None:
+def consume_(as_json: bool, **load: Any) -> None:
     """Read what the topic holds, from its first message on; no offset is committed."""
-    load = Load(
-        nameserver=common["nameserver"],
-        topic=common["topic"],
-        concurrency=concurrency,
-        duration=common["duration"],
-        warm_up=0.0,
-    )
-    _measure(consume, load, as_json=common["as_json"])
+    _measure(consume, Load(warm_up=0.0, **load), as_json=as_json)
 
 
 @bench.command(name="latency", epilog="Example: pocketmq bench latency --rate 1000 --size 128")
@@ -148,20 +115,9 @@ def consume_(concurrency: int, **common: Unpack[CommonOptions]) -> None:
 @queues_option
 @warm_up_option
 @common_options
-def latency_(
-    rate: float, size: int, queues: int, warm_up: float, **common: Unpack[CommonOptions]
-) -> None:
+def latency_(as_json: bool, **load: Any) -> None:
     """Send at a rate, and say how soon messages are acknowledged and delivered."""
-    load = Load(
-        nameserver=common["nameserver"],
-        topic=common["topic"],
-        queues=queues,
-        size=size,
-        duration=common["duration"],
-        warm_up=warm_up,
-        rate=rate,
-    )
-    _measure(latency, load, as_json=common["as_json"])
+    _measure(latency, Load(**load), as_json=as_json)
 
 
 def _measure(

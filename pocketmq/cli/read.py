@@ -142,7 +142,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
         start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
         if start is not None:
             await asyncio.gather(*(consumer.seek(queue, start) for queue in queues))
-        return await _Reading(consumer, wanted, ends, write).until(stop)
+        return await _write_all(consumer, wanted, ends, write, stop)
 
 
 def _tell(event: client.Event) -> None:
@@ -169,40 +169,28 @@ async def has_read(
     return True
 
 
-class _Reading:
-    """Takes messages and writes them until there is a reason to end."""
-
-    def __init__(
-        self,
-        consumer: client.PullConsumer[bytes],
-        wanted: ReadSelection,
-        ends: dict[client.MessageQueue, int] | None,
-        write: Writer,
-    ) -> None:
-        self._consumer = consumer
-        self._wanted = wanted
-        self._ends = ends
-        self._write = write
-        self._count = 0
-
-    async def until(self, stop: asyncio.Event) -> int:
-        """Read until the end, the limit, or the signal; how many messages were written."""
-        limit = self._wanted.limit
-        # Beside messages on the same terminal a bar would only be in the way.
-        shown = self._wanted.bar and not self._wanted.follow and limit != 1
-        with output.progress(f"reading {self._wanted.topic}", limit, shown=shown) as bar:
-            while not stop.is_set() and (limit is None or self._count < limit):
-                if self._ends is not None and await has_read(self._consumer, self._ends):
-                    break
-                most = PORTION if limit is None else min(PORTION, limit - self._count)
-                messages = await self._consumer.get_many(most, timeout=LOOK_SECONDS)
-                fresh = [
-                    m for m in messages if self._ends is None or m.offset < self._ends[m.queue]
-                ]
-                if fresh:
-                    self._write(fresh)
-                    self._count += len(fresh)
-                    bar.advance(len(fresh))
-                    if self._wanted.commit:
-                        await self._consumer.commit({m.queue: m.offset + 1 for m in fresh})
-        return self._count
+async def _write_all(
+    consumer: client.PullConsumer[bytes],
+    wanted: ReadSelection,
+    ends: Mapping[client.MessageQueue, int] | None,
+    write: Writer,
+    stop: asyncio.Event,
+) -> int:
+    """Write until the ends, the limit, or the signal; how many messages were written."""
+    count, limit = 0, wanted.limit
+    # Beside messages on the same terminal a bar would only be in the way.
+    shown = wanted.bar and not wanted.follow and limit != 1
+    with output.progress(f"reading {wanted.topic}", limit, shown=shown) as bar:
+        while not stop.is_set() and (limit is None or count < limit):
+            if ends is not None and await has_read(consumer, ends):
+                break
+            most = PORTION if limit is None else min(PORTION, limit - count)
+            messages = await consumer.get_many(most, timeout=LOOK_SECONDS)
+            fresh = [m for m in messages if ends is None or m.offset < ends[m.queue]]
+            if fresh:
+                write(fresh)
+                count += len(fresh)
+                bar.advance(len(fresh))
+                if wanted.commit:
+                    await consumer.commit({m.queue: m.offset + 1 for m in fresh})
+    return count

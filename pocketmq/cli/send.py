@@ -7,7 +7,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
@@ -28,43 +27,6 @@ ERRORS_SHOWN: Final = 5
 
 PACE_STEP: Final = 0.02
 """With ``--rate`` messages leave in portions of so many seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
-    """What every message of a run gets, unless its line says otherwise."""
-
-    topic: str
-    tag: str | None
-    keys: tuple[str, ...]
-    sharding_key: str | None
-    properties: dict[str, str]
-    queue: client.MessageQueue | None
-
-    def message(self, entry: InputEntry) -> client.Message[bytes]:
-        """The message for an entry of the input."""
-        return client.Message(
-            self.topic,
-            entry.body,
-            tag=entry.tag or self.tag,
-            keys=entry.keys or self.keys,
-            properties=self.properties,
-            sharding_key=entry.sharding_key or self.sharding_key,
-            queue=self.queue,
-        )
-
-
-@dataclass(slots=True)
-class Tally:
-    """What became of the messages."""
-
-    sent: int = 0
-    failed: int = 0
-    size: int = 0
-    in_flight: int = 0
-    errors: list[str] = field(default_factory=list)
-    last: client.Receipt | None = None
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def _split_property(
@@ -140,17 +102,23 @@ def send(
         raise click.UsageError("fields are chosen from --format jsonl or csv")
     if text is not None and (path is not None or form != "text"):
         raise click.UsageError("give either TEXT or a file to read")
-    attributes = Attributes(
-        topic=topic,
-        tag=tag,
-        keys=keys,
-        sharding_key=sharding_key,
-        properties=properties,
-        queue=_queue(topic, queue),
-    )
+    only_queue = _queue(topic, queue)
+
+    def message_of(entry: InputEntry) -> client.Message[bytes]:
+        return client.Message(
+            topic,
+            entry.body,
+            tag=entry.tag or tag,
+            keys=entry.keys or keys,
+            properties=properties,
+            sharding_key=entry.sharding_key or sharding_key,
+            queue=only_queue,
+        )
+
     with _input(text, path, form, fields) as items:
+        messages = map(message_of, items)
         one = text is not None
-        complete = run(_send(nameserver, attributes, items, rate, one=one, as_json=as_json))
+        complete = run(_send(nameserver, topic, messages, rate, one=one, as_json=as_json))
     sys.exit(0 if complete else 1)
 
 
@@ -195,8 +163,8 @@ def _stdin() -> IO[bytes]:
 
 async def _send(
     nameserver: str,
-    attributes: Attributes,
-    items: Iterator[InputEntry],
+    topic: str,
+    messages: Iterator[client.Message[bytes]],
     rate: float | None,
     *,
     one: bool,
@@ -204,40 +172,45 @@ async def _send(
 ) -> bool:
     """Send all; whether each one was acknowledged and the input was read to its end."""
     stop = stop_signal()
-    tally = Tally()
     started = time.monotonic()
     problem: SourceError | None = None
     async with client.Producer(nameserver, group="pocketmq-send") as producer:
-        with output.progress(f"sending to {attributes.topic}", None, shown=not one) as bar:
-            sending = _Sending(producer, attributes, tally, bar)
+        with output.progress(f"sending to {topic}", None, shown=not one) as bar:
+            sending = _Sending(producer, bar)
             try:
-                await sending.all(BackgroundReader(items), stop, rate)
+                await sending.send_all(BackgroundReader(messages), stop, rate)
             except SourceError as error:
                 problem = error
-            await sending.settled()
-    _report(tally, time.monotonic() - started, attributes.topic, as_json=as_json)
+            await sending.wait_for_room(1)
+    _report(sending, time.monotonic() - started, topic, as_json=as_json)
     if problem is not None:
         raise problem
-    return tally.failed == 0 and not stop.is_set()
+    return sending.failed == 0 and not stop.is_set()
 
 
 class _Sending:
-    """Sends what is read, with a window of messages in flight."""
+    """Sends what is read, with a window of messages in flight.
 
-    def __init__(
-        self,
-        producer: client.Producer[bytes],
-        attributes: Attributes,
-        tally: Tally,
-        bar: output.Progress,
-    ) -> None:
+    Attributes:
+        sent, failed, size: acknowledged messages, others, and bytes of the former.
+        errors: why the first of the others failed.
+        last: of the last acknowledged message.
+    """
+
+    def __init__(self, producer: client.Producer[bytes], bar: output.Progress) -> None:
         self._producer = producer
-        self._attributes = attributes
-        self._tally = tally
         self._bar = bar
+        self._in_flight = 0
+        self._moved = asyncio.Event()
+        self.sent = self.failed = self.size = 0
+        self.errors: list[str] = []
+        self.last: client.Receipt | None = None
 
-    async def all(
-        self, reader: BackgroundReader[InputEntry], stop: asyncio.Event, rate: float | None
+    async def send_all(
+        self,
+        reader: BackgroundReader[client.Message[bytes]],
+        stop: asyncio.Event,
+        rate: float | None,
     ) -> None:
         """Send until the input ends or a signal says stop."""
         pace = _Pace(rate, stop)
@@ -255,53 +228,48 @@ class _Sending:
                     await pace.wait()
                     if stop.is_set():
                         return
-                    await self._one(self._attributes.message(item))
+                    await self._send(item)
         finally:
             stopped.cancel()
 
-    async def settled(self) -> None:
-        """Wait for the acknowledgements that are still to come."""
-        await self._room(1)
-
-    async def _one(self, message: client.Message[bytes]) -> None:
-        await self._room(WINDOW)
+    async def _send(self, message: client.Message[bytes]) -> None:
+        await self.wait_for_room(WINDOW)
         while True:
             try:
                 future = self._producer.send_nowait(message)
             except client.BufferFull:
-                await self._room(self._tally.in_flight)
+                await self.wait_for_room(self._in_flight)
                 continue
             except client.UsageError as error:
-                self._failed(error)
+                self._count_failure(error)
                 return
             break
-        self._tally.in_flight += 1
+        self._in_flight += 1
         size = len(message.body)
         future.add_done_callback(lambda done: self._acknowledged(done, size))
 
-    async def _room(self, limit: int) -> None:
-        tally = self._tally
-        while tally.in_flight >= max(limit, 1):
-            tally.moved.clear()
-            await tally.moved.wait()
+    async def wait_for_room(self, limit: int) -> None:
+        """Wait until fewer than ``limit`` messages wait for their acknowledgement."""
+        while self._in_flight >= max(limit, 1):
+            self._moved.clear()
+            await self._moved.wait()
 
     def _acknowledged(self, future: asyncio.Future[client.Receipt], size: int) -> None:
-        tally = self._tally
-        tally.in_flight -= 1
-        tally.moved.set()
+        self._in_flight -= 1
+        self._moved.set()
         error = None if future.cancelled() else future.exception()
         if error is not None or future.cancelled():
-            self._failed(error)
+            self._count_failure(error)
             return
-        tally.sent += 1
-        tally.size += size
-        tally.last = future.result()
+        self.sent += 1
+        self.size += size
+        self.last = future.result()
         self._bar.advance(1)
 
-    def _failed(self, error: BaseException | None) -> None:
-        self._tally.failed += 1
-        if len(self._tally.errors) < ERRORS_SHOWN:
-            self._tally.errors.append(str(error or "cancelled"))
+    def _count_failure(self, error: BaseException | None) -> None:
+        self.failed += 1
+        if len(self.errors) < ERRORS_SHOWN:
+            self.errors.append(str(error or "cancelled"))
 
 
 class _Pace:
@@ -324,7 +292,7 @@ class _Pace:
                 await asyncio.wait_for(self._stop.wait(), ahead)
 
 
-def _report(tally: Tally, seconds: float, topic: str, *, as_json: bool) -> None:
+def _report(tally: _Sending, seconds: float, topic: str, *, as_json: bool) -> None:
     for text in tally.errors:
         click.echo(f"not sent: {text}", err=True)
     facts: dict[str, object] = {

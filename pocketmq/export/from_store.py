@@ -1,20 +1,20 @@
 """Messages of a topic from a store's directory, without a broker.
 
-Queue after queue, entries lead to the records. Records that lie near each other are read together;
-each has to be the one that its entry says, with a right CRC. What is not is damage, and is told.
+Queue after queue, entries lead to records. A record has to be the one that its entry describes, and
+its CRC has to match; otherwise its message is left out, and reported.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import client
 from broker.store.consume_queue import FILLER_SIZE
-from broker.storetools.view import LogView, QueueView, StoreView, ViewedRun
+from broker.storetools.view import QueueView, StoreView, ViewedRun
 from broker.storetools.view_files import ViewFile
 from client.serde import raw
 from pocketmq.export.writers import (
@@ -31,61 +31,11 @@ from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import FIXED_BYTES_V4
 from remoting.protocol.names import SCHEDULE_TOPIC
 
-MAX_GAP_BYTES: Final = 4096
-"""Bytes of others between two messages that are read along: about what one more call costs."""
-
-READ_BYTES: Final = 4 * 1024 * 1024
-"""Read at once, unless a single message is larger."""
+PORTION_BYTES: Final = 4 * 1024 * 1024
+"""Records of a portion, unless a single one is larger."""
 
 MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
 """An entry that says more is not believed: its message would have to be held in memory."""
-
-
-class _Entry(NamedTuple):
-    offset: int
-    position: int
-    size: int
-
-
-class _Gathered:
-    """Entries whose records lie in one file of the log, to be read into one buffer.
-
-    Attributes:
-        entries: each with the place of its record in the buffer.
-        path: the file's; None when there are no entries.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[_Entry, int]] = []
-        self.path: str | None = None
-        self._file: ViewFile | None = None
-        # Begin and end in the log, and place in the buffer.
-        self._spans: list[tuple[int, int, int]] = []
-        self._size = 0
-
-    def takes(self, entry: _Entry, file: ViewFile) -> bool:
-        """Whether there is room for one more."""
-        return not self.entries or (file is self._file and self._size + entry.size <= READ_BYTES)
-
-    def add(self, entry: _Entry, file: ViewFile) -> None:
-        """Have it read too."""
-        begin, end, place = self._spans[-1] if self._spans else (0, -1, 0)
-        behind = entry.position + entry.size
-        if 0 <= entry.position - end <= MAX_GAP_BYTES and end >= 0:
-            self._spans[-1] = begin, behind, place
-        else:
-            begin, place = entry.position, self._size
-            self._spans.append((begin, behind, place))
-        self._size = place + behind - begin
-        self.entries.append((entry, place + entry.position - begin))
-        self._file, self.path = file, file.path
-
-    def read(self, log: LogView) -> bytes:
-        """The buffer. Raises ``StoreError``."""
-        data = memoryview(bytearray(self._size))
-        for begin, end, place in self._spans:
-            log.read_into(begin, data[place : place + end - begin])
-        return bytes(data)
 
 
 class _Range(NamedTuple):
@@ -161,61 +111,57 @@ class StoreSource:
     # --- reading
 
     def _run(self, queue: QueueView, run: ViewedRun) -> Iterator[Portion]:
-        files = self._view.log.files
-        gathered, damage, passed = _Gathered(), [], 0
-        for number, (position, size, code) in enumerate(ENTRY.iter_unpack(run.entries)):
-            entry = _Entry(run.offset + number, position, size)
+        where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
+        messages: list[Message] = []
+        damage: list[str] = []
+        path, size_so_far, passed = None, 0, 0
+        for offset, (position, size, code) in enumerate(ENTRY.iter_unpack(run.entries), run.offset):
             if not self._skips_by_hash or code in self._selection.tags.codes:
-                file = _file_of(files, entry)
-                if file is None:
-                    reason = "there is no record of it in the log"
-                    damage.append(self._lost(queue, entry.offset, reason))
-                elif gathered.takes(entry, file):
-                    gathered.add(entry, file)
-                else:
-                    yield self._read(queue, gathered, passed, damage)
-                    gathered, damage, passed = _Gathered(), [], 0
-                    gathered.add(entry, file)
+                file = self._file_of(position, size)
+                here = path if file is None else file.path
+                # A portion is of one file of the log, whose name some formats have.
+                if size_so_far and (here != path or size_so_far + size > PORTION_BYTES):
+                    yield Portion(messages, passed, damage, path)
+                    messages, damage, size_so_far, passed = [], [], 0, 0
+                if file is not None:
+                    path, size_so_far = file.path, size_so_far + size
+                found = self._message(where, offset, position, size, file)
+                if isinstance(found, str):
+                    damage.append(found)
+                elif self._selection.wants(found):
+                    messages.append(found)
             passed += 1
-        yield self._read(queue, gathered, passed, damage)
+        yield Portion(messages, passed, damage, path)
 
-    def _read(
-        self, queue: QueueView, gathered: _Gathered, passed: int, damage: list[str]
-    ) -> Portion:
-        where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
-        buffer = gathered.read(self._view.log)
-        messages = []
-        for entry, place in gathered.entries:
-            try:
-                message = Message(buffer, place, where, raw)
-            except RecordError as error:
-                damage.append(self._lost(queue, entry.offset, str(error)))
-                continue
-            if not _is_it(message, entry):
-                reason = "the record that its queue points at is not it"
-                damage.append(self._lost(queue, entry.offset, reason))
-            elif fault := fault_of(message):
-                damage.append(fault)
-            elif self._selection.wants(message):
-                messages.append(message)
-        return Portion(messages, passed, damage, gathered.path)
+    def _message(
+        self,
+        where: client.MessageQueue,
+        offset: int,
+        position: int,
+        size: int,
+        file: ViewFile | None,
+    ) -> Message | str:
+        """The message that an entry leads to, or why it is left out."""
+        left_out = f"message {offset} of {where} is left out:"
+        if file is None:
+            return f"{left_out} there is no record of it in the log"
+        record = memoryview(bytearray(size))
+        self._view.log.read_into(position, record)
+        try:
+            message = Message(bytes(record), 0, where, raw)
+        except RecordError as error:
+            return f"{left_out} {error}"
+        told = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+        if (*told, message.size) != (where.topic, where.queue_id, offset, position, size):
+            return f"{left_out} the record that its queue points at is not it"
+        return fault_of(message) or message
 
-    def _lost(self, queue: QueueView, offset: int, reason: str) -> str:
-        where = client.MessageQueue(queue.topic, self._name, queue.queue_id)
-        return f"message {offset} of {where} is left out: {reason}"
-
-
-def _is_it(message: Message, entry: _Entry) -> bool:
-    told = (message.queue_offset, message.physical_offset, message.size)
-    queue = message.queue
-    return told == entry and (message.topic, message.queue_id) == (queue.topic, queue.queue_id)
-
-
-def _file_of(files: Sequence[ViewFile], entry: _Entry) -> ViewFile | None:
-    """The log file that an entry points into; None for an entry that points nowhere."""
-    if not FIXED_BYTES_V4 <= entry.size <= MAX_SIZE_BYTES or entry.size == FILLER_SIZE:
-        return None
-    index = bisect_right(files, entry.position, key=lambda file: file.start) - 1
-    if index < 0 or entry.position + entry.size > files[index].end:
-        return None
-    return files[index]
+    def _file_of(self, position: int, size: int) -> ViewFile | None:
+        """The log file that an entry points into; None for an entry that points nowhere."""
+        if not FIXED_BYTES_V4 <= size <= MAX_SIZE_BYTES or size == FILLER_SIZE:
+            return None
+        files = self._view.log.files
+        index = bisect_right(files, position, key=lambda file: file.start) - 1
+        if index < 0 or position + size > files[index].end:
+            return None
+        return files[index]

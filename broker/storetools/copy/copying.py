@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
-from broker.store.config import StorePaths
+from broker.store.config import StoreConfig, StorePaths
 from broker.store.os_files import OsFiles
 from broker.store.results import StoreError
 from broker.storetools.copy import rest
@@ -48,7 +48,6 @@ from broker.storetools.copy.target import (
     DEFAULT_QUEUE_FILE_BYTES,
     CopyPoint,
     Target,
-    config_of,
     moment_of,
     until_unchanged,
 )
@@ -193,7 +192,11 @@ def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
     log.view.read_into(log.last, head)
     point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
     queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
-    config = config_of(target.part, log.file_bytes, queue_bytes)
+    config = StoreConfig(
+        root=target.part,
+        mapped_file_size_commit_log=log.file_bytes,
+        mapped_file_size_consume_queue=queue_bytes,
+    )
     StoreCheckpoint(OsFiles(), StorePaths.of(config), config).write(point)
 
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
-from broker.store.config import StoreConfig, StorePaths
-from broker.store.os_files import OsFiles
+from broker.store.checkpoint import Numbers
 from broker.store.results import StoreError
 from broker.storetools.queue_writer import sync_path
 from broker.storetools.view import StoreView
@@ -82,7 +80,10 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
     log_end = view.log_end().position
     end = log_end if until is None else _place(view, until, log_end)
     checkpoint = view.checkpoint()
-    point = _safe_point(view) if view.log.files else None
+    point = view.safe_point()
+    if point is not None and point.tail < view.log.start:
+        # Nothing shows that it is of this log.
+        point = None
     settled = _settled(view, checkpoint) if point is None else point.end
     numbers = point.numbers if point is not None and point.end <= end else {}
     settled = min(max(settled, view.log.start), end)
@@ -92,15 +93,6 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
 def is_clean(root: Path) -> bool:
     """Whether no broker has the store open, and the last one closed it properly."""
     return not (root / "abort").exists()
-
-
-def config_of(root: Path, log_file_bytes: int, queue_file_bytes: int) -> StoreConfig:
-    """Settings under which a store of such files opens."""
-    return StoreConfig(
-        root=root,
-        mapped_file_size_commit_log=log_file_bytes,
-        mapped_file_size_consume_queue=queue_file_bytes,
-    )
 
 
 def _place(view: StoreView, until: int, log_end: int) -> int:
@@ -122,34 +114,6 @@ def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
         if record is not None and 0 < record.store_timestamp_ms <= checkpoint.recover_from_ms:
             return file.start
     return view.log.start
-
-
-def _safe_point(view: StoreView) -> SafePoint | None:
-    """What our broker left or leaves, if it is about this log (cf. ``Recovery``)."""
-    queue_bytes = next(
-        (
-            path.stat().st_size
-            for path in (view.root / "consumequeue").glob("*/*/*")
-            if path.is_file()
-        ),
-        DEFAULT_QUEUE_FILE_BYTES,
-    )
-    config = config_of(view.root, view.log.files[0].size, queue_bytes)
-    try:
-        checkpoint = StoreCheckpoint(OsFiles(), StorePaths.of(config), config)
-        checkpoint.read()
-    except OSError:
-        return None
-    point = checkpoint.safe
-    if point is None or not view.log.start <= point.tail <= point.end:
-        return None
-    head = memoryview(bytearray(len(point.head) // 2))
-    try:
-        if point.head:
-            view.log.read_into(point.tail, head)
-    except StoreError:
-        return None
-    return point if head.hex() == point.head else None
 
 
 class Target:

@@ -19,9 +19,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.store.checkpoint import SafePoint
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.log_walk import QueueKey
-from broker.storetools.verify import metadata_files as side_files
+from broker.storetools.verify import metadata_files
 from broker.storetools.verify.findings import MAX_FINDINGS, Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import (
     IndexFiles,
@@ -149,14 +150,17 @@ class Check:
                 None,
                 "the broker did not stop cleanly, or runs elsewhere: its next start recovers",
             )
-        tables = side_files.read_tables(root, findings)
-        checkpoint = side_files.read_checkpoint(root)
+        tables = metadata_files.read_tables(root, findings)
+        checkpoint = metadata_files.read_checkpoint(root)
         # First the index, then which files the log has: the other way it might be ahead of them.
         index = load_index(root / "index", findings)
         view = StoreView(root, commit_log=self._options.commit_log)
         end = view.log_end()
-        told = side_files.read_told(root, view, end.position, findings)
-        lost_until = self._lost_until(view, end, told, clean=clean)
+        own = metadata_files.read_own(view, findings)
+        safe = view.safe_point()
+        if safe is not None and safe.end > end.position:
+            safe = None
+        lost_until = self._lost_until(view, end, safe, clean=clean)
         files = self._used(view, end.position)
         index.check_headers(view, max(end.position, lost_until), findings)
         scan = IndexScan(
@@ -168,27 +172,25 @@ class Check:
         queues, results = self._walk(view, files, end.position, lost_until, index, scan.places)
         unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
         keys = sum(result.keys for result in results)
-        index.judge(root, keys, unindexed, findings, clean=clean)
+        index.judge(own, keys, unindexed, findings, clean=clean)
         # Of what retention took meanwhile the queues need not know any more.
         now = StoreView(root, commit_log=self._options.commit_log) if running else view
-        situation = Evidence(
+        evidence = Evidence(
             log_start=now.log.start,
             log_end=end.position,
-            settled=end.position if clean or running else (told.end if told is not None else 0),
             running=running,
             clean=clean,
             topics=_all_topics(tables, queues),
-            numbers=None if told is None else told.numbers,
-            told_end=0 if told is None else told.end,
+            safe=safe,
         )
-        judge = QueueChecker(
-            view, root / "consumequeue", situation, self._damaged, findings, _pause
+        checker = QueueChecker(
+            view, root / "consumequeue", evidence, self._damaged, findings, _pause
         )
-        judge.run(queues.states)
+        checker.run(queues.states)
         last_ms = max((result.last_ms for result in results), default=0)
         if not lost_until:
-            side_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
-        side_files.check_offsets(root, view, tables, findings)
+            metadata_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
+        metadata_files.check_offsets(root, view, tables, findings)
         if last_ms and not tables.has_offsets:
             findings.note(
                 "no-offsets",
@@ -201,13 +203,13 @@ class Check:
             view.log.start,
             end.position,
             sum(result.records for result in results),
-            judge.queues,
+            checker.queues,
             sum(result.entries for result in results),
             keys,
             scan.entries,
             running,
             clean,
-            frozenset(judge.bad),
+            frozenset(checker.bad),
             last_ms,
             time.monotonic() - begun,
         )
@@ -215,7 +217,7 @@ class Check:
     # --- the log
 
     def _lost_until(
-        self, view: StoreView, end: LogEnd, told: side_files.Told | None, *, clean: bool
+        self, view: StoreView, end: LogEnd, safe: SafePoint | None, *, clean: bool
     ) -> int:
         """Up to where messages are known to have been behind the log's end; 0 for none."""
         files = view.log.files
@@ -232,7 +234,7 @@ class Check:
         if end.torn is not None:
             self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
         torn, last = _last_known(view)
-        known = max(told.synced if told is not None else 0, last + 1 if torn > 1 else 0)
+        known = max(safe.synced if safe is not None else 0, last + 1 if torn > 1 else 0)
         if known <= end.position:
             return behind if end.torn is not None else 0
         if end.torn is None:
@@ -340,10 +342,10 @@ def walk_part(plan: PartPlan) -> PartResult:
     return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
 
 
-def _all_topics(tables: side_files.Tables, queues: QueueWalk) -> frozenset[str] | None:
+def _all_topics(tables: metadata_files.Tables, queues: QueueWalk) -> frozenset[str] | None:
     if tables.topics is None:
         return None
-    seen = {topic for topic, _ in queues.states if side_files.is_known(topic, tables.topics)}
+    seen = {topic for topic, _ in queues.states if metadata_files.is_known(topic, tables.topics)}
     return tables.topics | seen
 
 

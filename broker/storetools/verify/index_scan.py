@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from broker.store.index.files import Shape
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
-from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.view import StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
 from remoting.protocol import core
@@ -345,7 +344,8 @@ class IndexFiles:
         paths: of all files.
     """
 
-    def __init__(self, parts: list[IndexPart], paths: list[str]) -> None:
+    def __init__(self, directory: Path, parts: list[IndexPart], paths: list[str]) -> None:
+        self._directory = directory
         shapes = Counter(part.shape for part in parts).most_common(1)
         self.parts = parts
         self.paths = paths
@@ -393,7 +393,7 @@ class IndexFiles:
 
     def judge(
         self,
-        root: Path,
+        own: dict[str, Any],
         keys: int,
         unindexed: tuple[int, int],
         findings: Findings,
@@ -403,14 +403,14 @@ class IndexFiles:
         """What the index does not claim to know.
 
         Args:
-            root: the store's directory.
+            own: the sections of our checkpoint.
             keys: that the log has.
             unindexed: how many of them lie before and behind what the index knows.
             findings: what is found.
             clean: the store was closed properly.
         """
-        told = check_index_note(root, self.parts, findings)
-        path = str(root / "index")
+        is_noted = self._check_note(own, findings)
+        path = str(self._directory)
         earlier, later = unindexed
         if not self.parts:
             if keys:
@@ -421,10 +421,23 @@ class IndexFiles:
             begin = self.claims.begin
             sentence = f"the index lacks {earlier} keys of messages before {begin} of the log"
             findings.derived("index-missing", path, None, sentence)
-        if later and clean and not told:
+        if later and clean and not is_noted:
             end = self.claims.end
             sentence = f"the index lacks {later} keys of messages behind {end} of the log"
             findings.derived("index-missing", path, None, sentence)
+
+    def _check_note(self, own: dict[str, Any], findings: Findings) -> bool:
+        """Whether our broker noted, when it stopped, that it had indexed just these files."""
+        try:
+            last = list(own["index"]["last"])
+        except (KeyError, TypeError):
+            return False
+        newest = self.parts[-1] if self.parts else None
+        actual = [] if newest is None else [Path(newest.path).name, newest.header.next_entry]
+        if last and last[0] > (actual[0] if actual else ""):
+            missing = self._directory / str(last[0])
+            findings.derived("index-file", str(missing), None, "the newest index file is missing")
+        return last == actual and bool(own["index"].get("indexed"))
 
 
 def load_index(directory: Path, findings: Findings) -> IndexFiles:
@@ -443,7 +456,7 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
             continue
         found.append(IndexPart(path, shape, header, before_ms))
         before_ms = header.end_ms
-    return IndexFiles(_of_one_shape(found, findings), paths)
+    return IndexFiles(directory, _of_one_shape(found, findings), paths)
 
 
 def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:
@@ -457,19 +470,3 @@ def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]
             )
             findings.note("index-other", part.path, None, sentence)
     return kept
-
-
-def check_index_note(root: Path, parts: list[IndexPart], findings: Findings) -> int:
-    """How far our note says that the index is, 0 if it says nothing of these files."""
-    try:
-        section = read_own(root, Findings())["index"]
-        indexed, last = int(section["indexed"]), list(section["last"])
-    except (ValueError, KeyError, TypeError):
-        return 0
-    actual = [Path(parts[-1].path).name, parts[-1].header.next_entry] if parts else []
-    if last == actual:
-        return indexed
-    if last and last[0] > (actual[0] if actual else ""):
-        missing = root / "index" / str(last[0])
-        findings.derived("index-file", str(missing), None, "the newest index file is missing")
-    return 0

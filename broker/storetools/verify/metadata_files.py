@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store import state_file
-from broker.store.checkpoint import SafePoint, decode
-from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
-from broker.storetools.view import StoreView
+from broker.storetools.view import OWN_CHECKPOINT, StoreView
 from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
 
-OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
 _BATCH_QUEUES: Final = "BatchCQ"
-
-
-class Told(NamedTuple):
-    """What our safe point tells.
-
-    Attributes:
-        end, synced: physical offsets up to which log and queues, and the log, were on the disk.
-        numbers: of each queue the number of its next message.
-    """
-
-    end: int
-    synced: int
-    numbers: Mapping[QueueKey, int]
 
 
 class Tables(NamedTuple):
@@ -199,38 +182,11 @@ def check_checkpoint(
             findings.derived("checkpoint", path, place * 8, sentence)
 
 
-def read_told(root: Path, view: StoreView, log_end: int, findings: Findings) -> Told | None:
-    """Our safe point, if there is one that is of this log."""
-    content = read_own(root, findings)
+def read_own(view: StoreView, findings: Findings) -> dict[str, Any]:
+    """The sections of our checkpoint; nothing when there is none, or one that is damaged."""
     try:
-        point = SafePoint.of(content["safe"])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    head = bytes.fromhex(point.head)
-    found = memoryview(bytearray(len(head)))
-    try:
-        if point.tail >= view.log.start:
-            view.log.read_into(point.tail, found)
-    except StoreError:
-        return None
-    if (point.tail >= view.log.start and found != head) or point.end > log_end:
-        return None
-    numbers = {
-        (topic, queue_id): number
-        for topic, rows in point.numbers.items()
-        for queue_id, number in rows.items()
-    }
-    return Told(point.end, point.synced, numbers)
-
-
-def read_own(root: Path, findings: Findings) -> dict[str, Any]:
-    """What our file has, by section; nothing when there is none, or one that is damaged."""
-    path = root / OWN_CHECKPOINT
-    try:
-        return decode(path.read_bytes())
-    except OSError:
-        return {}
+        return view.own_checkpoint()
     except ValueError:
         sentence = "it is damaged, and will not be believed: the next start takes longer"
-        findings.derived("side-file", str(path), None, sentence)
+        findings.derived("side-file", str(view.root / OWN_CHECKPOINT), None, sentence)
         return {}

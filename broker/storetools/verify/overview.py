@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.storetools.verify import metadata_files as side_files
+from broker.storetools.verify import metadata_files
 from broker.storetools.verify.findings import Findings, is_open
 from broker.storetools.verify.index_scan import load_index
 from broker.storetools.view import StoreView
@@ -80,7 +80,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
     view = StoreView(root, commit_log=commit_log)
     # The end first: what is read after it can only be ahead of it.
     end = view.log_end()
-    tables = side_files.read_tables(root, Findings())
+    tables = metadata_files.read_tables(root, Findings())
     found = load_index(root / "index", Findings())
     topics, ends, last_ms = [], {}, None
     for topic in view.topics():
@@ -136,7 +136,7 @@ def _topic(view: StoreView, topic: str) -> tuple[TopicRow, dict[tuple[str, int],
     return TopicRow(topic, len(queues), low, high, messages, last_ms), ends
 
 
-def _groups(tables: side_files.Tables, ends: dict[tuple[str, int], int]) -> list[GroupRow]:
+def _groups(tables: metadata_files.Tables, ends: dict[tuple[str, int], int]) -> list[GroupRow]:
     rows: dict[tuple[str, str], list[int]] = {}
     for (topic, group, queue_id), offset in tables.offsets.items():
         rows.setdefault((group, topic), []).append(max(ends.get((topic, queue_id), 0) - offset, 0))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from broker.store.checkpoint import SafePoint
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import QueueKey
 from broker.store.results import StoreError
@@ -43,24 +44,34 @@ class Evidence(NamedTuple):
     """What has to be known of the store to judge its queues.
 
     Attributes:
-        log_start: physical offset at which the log begins now.
+        log_start: physical offset at which the log begins evidence.
         log_end: at which it ended when the check began.
-        settled: physical offset up to which every message must have its entry.
         running: a broker has the store open.
         clean: it was closed properly.
         topics: that exist; None when that is not known.
-        numbers: by our own side file, the next message's number of queues; None without one.
-        told_end: physical offset up to which ``numbers`` tells.
+        safe: our broker's safe point; None without one.
     """
 
     log_start: int
     log_end: int
-    settled: int
     running: bool
     clean: bool
     topics: frozenset[str] | None
-    numbers: Mapping[QueueKey, int] | None
-    told_end: int
+    safe: SafePoint | None
+
+    @property
+    def settled(self) -> int:
+        """Physical offset up to which every message must have its entry."""
+        return self.log_end if self.clean or self.running else self.safe_end
+
+    @property
+    def safe_end(self) -> int:
+        """Physical offset of the safe point; 0 without one."""
+        return 0 if self.safe is None else self.safe.end
+
+    def number_of(self, key: QueueKey) -> int | None:
+        """The next message's number of a queue at the safe point; None when it is not known."""
+        return None if self.safe is None else self.safe.numbers.get(key[0], {}).get(key[1])
 
 
 class QueueChecker:
@@ -75,7 +86,7 @@ class QueueChecker:
         self,
         view: StoreView,
         directory: Path,
-        situation: Evidence,
+        evidence: Evidence,
         damaged: Ranges,
         findings: Findings,
         wait: Callable[[], None],
@@ -84,7 +95,7 @@ class QueueChecker:
         self._view = view
         self._directory = directory
         self._reader = StoredQueues(directory)
-        self._now = situation
+        self._evidence = evidence
         self._damaged = damaged
         self._findings = findings
         self._wait = wait
@@ -109,18 +120,19 @@ class QueueChecker:
 
     def _absent(self, key: QueueKey, state: WalkedQueue) -> None:
         topic, queue_id = key
-        now = self._now
-        if state.last_position < now.log_start:
+        evidence = self._evidence
+        if state.last_position < evidence.log_start:
             return
-        if now.topics is not None and topic not in now.topics:
+        if evidence.topics is not None and topic not in evidence.topics:
             # Its topic was deleted; the messages stay in the log until retention takes them.
             return
-        told = now.numbers is not None and key not in now.numbers
-        if told and state.last_position < now.told_end:
+        known = evidence.safe is None or evidence.number_of(key) is not None
+        if not known and state.last_position < evidence.safe_end:
+            # The queue had been deleted by then.
             return
         if state.messages == 1 and state.first_position in self._misfiled:
             return
-        if state.first_position >= now.settled:
+        if state.first_position >= evidence.settled:
             self._late(key, state.messages, state.first_position)
             return
         self.bad.add(key)
@@ -179,11 +191,11 @@ class QueueChecker:
         last = state.wrong[-1] if state.wrong else None
         if last is None or last.kind is not Kind.MISSING or last.end != state.end:
             return None
-        if last.begin < written and not self._now.running:
+        if last.begin < written and not self._evidence.running:
             return None
-        if self._now.running and self._comes(key, state, last):
+        if self._evidence.running and self._comes(key, state, last):
             return last
-        if last.position < self._now.settled or self._now.running:
+        if last.position < self._evidence.settled or self._evidence.running:
             return None
         self._late(key, last.end - last.begin, last.position)
         return last
@@ -209,23 +221,25 @@ class QueueChecker:
         )
 
     def _numbers(self, key: QueueKey, written: int) -> None:
-        """Our side file tells what a queue had: numbers are never given twice."""
-        numbers = self._now.numbers
-        if numbers is None or numbers.get(key, 0) <= written or key in self.bad:
+        """Whether a queue ends before the number that it had at the safe point.
+
+        A number is never given twice.
+        """
+        number = self._evidence.number_of(key)
+        if number is None or number <= written or key in self.bad:
             return
         self.bad.add(key)
         self._findings.derived(
             "queue-short",
             str(self._directory / key[0] / str(key[1])),
             None,
-            f"queue {key[1]} of topic {key[0]} ends before message {written}, but had"
-            f" {numbers[key]}",
+            f"queue {key[1]} of topic {key[0]} ends before message {written}, but had {number}",
         )
 
     def _entry(self, key: QueueKey, wrong: Wrong) -> None:
         topic, queue = key
         # Retention took the message while the check ran.
-        if self._now.running and wrong.position < self._now.log_start:
+        if self._evidence.running and wrong.position < self._evidence.log_start:
             return
         if wrong.kind in {Kind.TWICE, Kind.NUMBER}:
             self._findings.damage(
@@ -260,7 +274,7 @@ class QueueChecker:
 
     def _strangers(self, key: QueueKey, begin: int, end: int) -> None:
         """Entries of numbers that no message of the log has."""
-        now = self._now
+        evidence = self._evidence
         if key[0].startswith(LIGHT_PREFIX):
             return
         run: tuple[int, int, int] | None = None
@@ -268,9 +282,13 @@ class QueueChecker:
             count = min(end - begin, _AT_ONCE)
             entries = self._reader.read(key, begin, count)
             for number, (position, size, _) in enumerate(ENTRY.iter_unpack(entries), begin):
-                if size == FILLER_SIZE or (position < now.log_start and (size or now.log_start)):
+                if size == FILLER_SIZE or (
+                    position < evidence.log_start and (size or evidence.log_start)
+                ):
                     continue
-                if position in self._damaged or (position >= now.log_end and not now.clean):
+                if position in self._damaged or (
+                    position >= evidence.log_end and not evidence.clean
+                ):
                     continue
                 if self._is_misfiled(key, number, position):
                     continue
@@ -297,7 +315,7 @@ class QueueChecker:
 
     def _is_misfiled(self, key: QueueKey, number: int, position: int) -> bool:
         """Whether a record has this number, but says that it is of another queue."""
-        if not self._now.log_start <= position < self._now.log_end:
+        if not self._evidence.log_start <= position < self._evidence.log_end:
             return False
         try:
             record = self._view.log.record_at(position)

@@ -30,9 +30,9 @@ from broker.storetools.verify.index_scan import (
     load_index,
 )
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
-from broker.storetools.verify.metadata_files import OWN_CHECKPOINT, read_own, read_told
+from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.verify.queue_walk import QueueBuild, StoredQueues, complete
-from broker.storetools.view import StoreView
+from broker.storetools.view import OWN_CHECKPOINT, StoreView
 from remoting.clock import SystemClock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -160,12 +160,12 @@ class _Work:
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
         # The safe point knows numbers whose messages are gone: a queue must not give them again.
-        told = read_told(root, view, report.log_end, Findings())
+        safe = view.safe_point()
         for key in sorted(new):
             found = view.queue_range(*key)
             number = found.max_offset + (found.torn if report.clean else 0)
-            if told is not None:
-                number = max(number, told.numbers.get(key, 0))
+            if safe is not None and safe.end <= report.log_end:
+                number = max(number, safe.numbers.get(key[0], {}).get(key[1], 0))
             complete(
                 new[key],
                 old,
@@ -221,7 +221,8 @@ class _Work:
 
     def _forget(self, section: str) -> None:
         """Remove a section of our checkpoint that is not true any more."""
-        content = read_own(self._root, Findings())
+        view = StoreView(self._root, commit_log=self._options.commit_log)
+        content = read_own(view, Findings())
         if content.pop(section, None) is not None:
             self._files.replace(self._root / OWN_CHECKPOINT, encode(content), backup=False)
 
