@@ -24,6 +24,7 @@ from client.heartbeat import (
     group_of,
 )
 from client.lifecycle import Lifecycle, LifecycleState
+from client.limits import HEARTBEAT_TIMEOUT
 from client.name_servers import NameServers, RouteKeeper, RouteSubscription
 from client.remote import Remote
 from client.routes import FaultTable, Route, RouteTable
@@ -69,12 +70,20 @@ class ClientContext:
         name_servers, routes, faults, heartbeats: see their modules.
     """
 
-    def __init__(self, nameservers: Addresses | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        nameservers: Addresses | None,
+        options: Mapping[str, Any],
+        *,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+    ) -> None:
         """Raises UsageError: an option is wrong, or no name server is given.
 
         Args:
             options: of these it takes those of ``ClientOptions``.
+            heartbeat_timeout: seconds for one heartbeat.
         """
+        self._heartbeat_timeout = heartbeat_timeout
         names = ClientArguments.__annotations__
         own = {name: value for name, value in options.items() if name in names}
         self._options = ClientOptions.gather(own)
@@ -136,6 +145,7 @@ class ClientContext:
             self.faults,
             self._tasks,
             options.heartbeat_period,
+            self._heartbeat_timeout,
         )
         self.life.state = LifecycleState.OPEN
         self._tasks.spawn(self.routes.run(), "routes")

@@ -236,6 +236,7 @@ class Heartbeats:
     Args:
         faults: is told of brokers that answer.
         period: seconds between rounds.
+        timeout: seconds for one.
     """
 
     def __init__(
@@ -247,6 +248,7 @@ class Heartbeats:
         faults: FaultTable,
         tasks: Supervisor,
         period: float,
+        timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
         self._client_id = client_id
         self._members = members
@@ -255,6 +257,7 @@ class Heartbeats:
         self._faults = faults
         self._tasks = tasks
         self.period = period
+        self._timeout = timeout
         self._wake = asyncio.Event()
         self._doubted: set[str] = set()
         self._repeated: set[str] = set()
@@ -361,7 +364,7 @@ class Heartbeats:
     async def _beat_one(self, broker: str, address: str) -> None:
         connection: Connection | None = None
         try:
-            connection = await self.connect(address, HEARTBEAT_TIMEOUT)
+            connection = await self.connect(address, self._timeout)
             for answer in await asyncio.gather(*self._send_all(connection, address)):
                 if _is_busy(answer):
                     self._repeat(address)
@@ -380,7 +383,7 @@ class Heartbeats:
         Raises:
             RemotingError: there is none.
         """
-        connection = await self.connect(address, HEARTBEAT_TIMEOUT)
+        connection = await self.connect(address, self._timeout)
         heartbeat = about(self._client_id, member, member.on_conflict)
         return await self._send(connection, address, heartbeat)
 
@@ -394,7 +397,7 @@ class Heartbeats:
     ) -> asyncio.Future[Command]:
         request = self._remote.request(RequestCode.HEART_BEAT, body=heartbeat.body)
         request.pairs = heartbeat.fields or None
-        future = connection.request_nowait(request, timeout=HEARTBEAT_TIMEOUT)
+        future = connection.request_nowait(request, timeout=self._timeout)
         under_way = self._under_way.setdefault(address, set())
         under_way.add(future)
         future.add_done_callback(partial(_ended, under_way))

@@ -11,7 +11,11 @@ import pytest
 from msgspec import structs
 
 import client
+from client.admin import shared_admin
+from client.context import ClientContext
+from client.remote import Remote
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
 
 
 @pytest.fixture
@@ -124,22 +128,31 @@ async def test_a_group_that_exists_changes_only_in_what_is_given(admin: client.A
     assert changed == structs.replace(before, retry_max_times=0)
 
 
-async def test_what_an_older_broker_cannot_be_asked_is_found_in_its_lists(
-    cluster: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
-):
-    await admin.create_group("g")
-    call = admin._remote.call
+class OlderRemote(Remote):
+    """Requests to brokers of 4.9, which don't serve some."""
 
-    async def older(address: str, code: int, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, address: str, code: int, *args: Any, **kwargs: Any) -> Command:
         if code in {RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG}:
             raise client.NotSupported("as 4.9 does")
-        return await call(address, code, *args, **kwargs)
+        return await super().call(address, code, *args, **kwargs)
 
-    monkeypatch.setattr(admin._remote, "call", older)
+
+class OlderContext(ClientContext):
+    async def start(self) -> None:
+        await super().start()
+        self.remote = OlderRemote(self.remote.pool, self.remote.serialize, self.remote.timeout)
+
+
+async def test_what_an_older_broker_cannot_be_asked_is_found_in_its_lists(cluster: Any):
+    context = OlderContext(cluster.nameserver, {})
+    await context.start()
+    admin = shared_admin(context)
+    await admin.create_group("g")
     assert (await admin.topic_config("T"))["broker-a"].read_queue_nums == 4
     assert (await admin.group_config("g"))["broker-a"].group_name == "g"
     with pytest.raises(client.GroupNotFound):
         await admin.group_config("nobody")
+    await context.close()
 
 
 async def test_brokers_and_their_state(admin: client.Admin):

@@ -13,7 +13,9 @@ import client
 from client import blocking
 from client.admin.resets import Reset
 from pocketmq import testing
+from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import properties
 from remoting.protocol.message.compression import compress
@@ -155,7 +157,9 @@ async def bury(
         reconsume_times=3,
     )
     [broker] = await admin.brokers()
-    await admin._remote.call(broker.address, RequestCode.SEND_MESSAGE_V2, header, body=body)
+    async with ConnectionPool() as pool:
+        command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body=body)
+        await pool.request(broker.address, command, timeout=5.0)
 
 
 def letter(number: int, **more: str) -> dict[str, str]:

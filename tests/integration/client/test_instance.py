@@ -10,11 +10,13 @@ import pytest
 
 import client
 from client import blocking
+from client.context import ClientContext
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
+from tests.integration.client.contexts import producing
 
 
 def heartbeats(fake: Any) -> list[HeartbeatData]:
@@ -105,12 +107,11 @@ async def test_the_environment_names_the_name_server(fake: Any, monkeypatch: Any
 
 
 async def test_msgpack_is_agreed_on_and_used(cluster: Any):
-    async with client.Instance(cluster.nameserver, codec="msgpack") as mq:
-        producer = mq.producer(group="p")
+    context = ClientContext(cluster.nameserver, {"codec": "msgpack"})
+    async with producing(context) as producer:
         for _ in range(5):
             await producer.send("T", b"x")
         address = next(iter(cluster.brokers.values())).address
-        context = mq._context
         connection = context.connected(address)
         assert connection is not None
         answer = await connection.request(
@@ -128,32 +129,32 @@ async def test_a_peer_without_msgpack_is_spoken_to_in_json(fake: Any):
 
 
 async def test_a_changed_route_is_heard_of_without_waiting_for_the_period(cluster: Any, until: Any):
-    async with (
-        client.Admin(cluster.nameserver) as admin,
-        client.Producer(cluster.nameserver) as producer,
-    ):
+    context = ClientContext(cluster.nameserver, {})
+    async with client.Admin(cluster.nameserver) as admin, producing(context) as producer:
         await producer.send("T", b"x")
-        routes = producer._context.routes.table
+        routes = context.routes.table
         assert len(routes.get("T").writable) == 4
         await admin.update_topic("T", queues=9)
         await until(lambda: len(routes.get("T").writable) == 9)
 
 
 async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any, until: Any):
-    async with client.Producer(cluster.nameserver, default_queues=4) as producer:
+    context = ClientContext(cluster.nameserver, {})
+    async with producing(context, default_queues=4) as producer:
         await producer.send("Fresh", b"x")
-        routes = producer._context.routes.table
+        routes = context.routes.table
         await until(lambda: not routes.get("Fresh").fallback)
         assert len(routes.get("Fresh").readable) == 4
 
 
 async def test_a_broker_that_fails_makes_its_routes_be_asked_for_again(fakes: Any, until: Any):
     one, two = await fakes(2)
-    async with client.Producer(one.address) as producer:
+    context = ClientContext(one.address, {})
+    async with producing(context) as producer:
         for _ in range(8):
             await producer.send("T", b"x")
         asked = one.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-        producer._context.routes.table.asked("T", -1e9)
+        context.routes.table.asked("T", -1e9)
         await two.server.stop(drain_timeout=0.1)
         for _ in range(8):
             await producer.send("T", b"x")

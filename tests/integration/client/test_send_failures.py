@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import client
+from client.context import ClientContext
+from remoting.connection import Connection
 from remoting.protocol.codes import RequestCode, ResponseCode
+from tests.integration.client.contexts import FaultyConnection, producing
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -322,20 +325,22 @@ async def test_closing_gives_up_what_is_being_tried_again(fake: Any, refuse: Any
         await send
 
 
-async def test_a_fault_while_trying_again_settles_the_message(
-    fake: Any, refuse: Any, monkeypatch: pytest.MonkeyPatch
-):
-    def faulty(batch: Any, queue: Any) -> Any:
-        raise ZeroDivisionError("of a test")
+class FaultyLater(ClientContext):
+    """A context whose connections fail, by a fault of ours, from the second one on."""
 
-    async with client.Producer(fake.address) as producer:
-        sender = producer._buffer.sender
+    made = 0
 
-        def refusing(command: Any, connection: Any) -> Any:
-            monkeypatch.setattr(sender, "command", faulty)
-            return refuse(14, 1, fake.store)(command, connection)
+    async def connect(self, address: str, timeout: float) -> Connection:
+        connection = await super().connect(address, timeout)
+        self.made += 1
+        if self.made == 1:
+            return connection
+        return cast(Connection, FaultyConnection(connection, b"x"))
 
-        fake.on_send(refusing)
+
+async def test_a_fault_while_trying_again_settles_the_message(fake: Any, refuse: Any):
+    async with producing(FaultyLater(fake.address, {})) as producer:
+        fake.on_send(refuse(14, 1, fake.store))
         with pytest.raises(client.SendError) as caught:
             await producer.send("T", b"x")
     assert caught.value.outcome is client.Outcome.UNKNOWN
@@ -392,12 +397,9 @@ async def test_the_second_name_server_is_asked_when_the_first_is_dead(cluster: A
             await producer.send("T", b"x")
 
 
-async def test_a_silent_connection_is_found_out_and_replaced(
-    fake: Any, monkeypatch: Any, until: Any
-):
-    async with client.Producer(fake.address) as producer:
+async def test_a_silent_connection_is_found_out_and_replaced(fake: Any, until: Any):
+    async with producing(ClientContext(fake.address, {}, heartbeat_timeout=0.1)) as producer:
         await producer.send("T", b"1")
-        monkeypatch.setattr("client.heartbeat.HEARTBEAT_TIMEOUT", 0.1)
         silent = fake.seen[-1]
         first = next(iter(fake.server.connections))
         fake.on_send(lambda command, connection: None)
@@ -405,7 +407,6 @@ async def test_a_silent_connection_is_found_out_and_replaced(
         with pytest.raises(client.SendError):
             await producer.send("T", b"2", timeout=0.2)
         await until(lambda: first.closed)
-        monkeypatch.undo()
         fake.on_send(fake.store)
         fake.on(RequestCode.HEART_BEAT, answer=lambda command, connection: command.reply())
         await producer.send("T", b"3")
