@@ -19,7 +19,7 @@ from benchmarks import startup
 from benchmarks.growth import QUEUES_OF_A_TOPIC, frames_for
 from benchmarks.pump import send_each
 from benchmarks.tools import BenchmarkError
-from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
 from pocketmq.process import private_bytes
 from tests.ports import free_ports
 

@@ -25,7 +25,7 @@ from tests.ports import free_ports
 WRITER = """
 import asyncio, sys, time
 from pathlib import Path
-from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, StoreConfig
 
 async def main(root, size, body):
     store = MessageStore(StoreConfig(root=Path(root)))

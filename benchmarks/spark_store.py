@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from benchmarks import machine
 from benchmarks.figures import Spread, spread
-from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, StoreConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code

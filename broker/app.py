@@ -28,8 +28,8 @@ from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.stats import SAMPLE_SECONDS
+from broker.store.engine import MessageStore
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
-from broker.store.message_store import MessageStore
 from broker.store.os_files import Files, OsFiles
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread

@@ -29,7 +29,7 @@ from remoting.protocol.message import properties
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.store.message_store import MessageStore, PendingMessage
+    from broker.store.engine import MessageStore, PendingMessage
     from broker.topic_spread import TopicSpread
     from remoting.connection import Connection
 

@@ -15,7 +15,7 @@ import structlog
 
 from broker.config import BrokerConfig
 from broker.errors import StartError
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.clock import Clock

@@ -32,7 +32,7 @@ from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from broker.store.message_store import MessageStore
+    from broker.store.engine import MessageStore
 
 
 _log = structlog.get_logger("broker")

@@ -47,7 +47,7 @@ from remoting.protocol.accelerated import crc32
 from remoting.protocol.message import properties
 
 if TYPE_CHECKING:
-    from broker.store.message_store import MessageStore
+    from broker.store.engine import MessageStore
 
 
 DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

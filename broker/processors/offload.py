@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from broker.errors import RequestRefused
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.store.queries import NotInMemory
 from broker.store.results import StoreBusy
 from remoting.errors import ConnectionLost

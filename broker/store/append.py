@@ -14,16 +14,18 @@ the reason. Between ``reserve`` and the last ``publish`` nothing else may append
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import StoreContext
-from broker.store.dispatch import EntryDispatcher, Waiting, takes_queue_offset
 from broker.store.queue_table import QueueTable
+from broker.store.redispatch import takes_queue_offset
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -39,6 +41,86 @@ from remoting.protocol.message.record import (
     host_bytes,
     record_size,
 )
+from remoting.protocol.names import SCHEDULE_TOPIC
+
+OnArrival = Callable[[str, int, int, int], None]
+"""Topic, queue id, new maximum offset, tags code."""
+
+
+class Waiting(NamedTuple):
+    """Entries of a queue that become visible when the log is on the disk up to ``end_offset``."""
+
+    end_offset: int
+    queue: ConsumeQueue
+    entries: bytes
+
+
+class EntryDispatcher:
+    """Makes stored messages visible. Only the loop's thread uses it."""
+
+    def __init__(self) -> None:
+        self._on_arrival: OnArrival | None = None
+        self._watched: Container[tuple[str, int]] | None = None
+        self._waiting: deque[Waiting] = deque()
+
+    def listen(self, on_arrival: OnArrival | None) -> None:
+        """Call ``on_arrival`` for messages that become visible.
+
+        Of a run of messages with equal tags code it is called for the last.
+        """
+        self._on_arrival = on_arrival
+
+    def watch(self, queues: Container[tuple[str, int]]) -> None:
+        """Call it for these queues (topic and id) and the schedule topic's only."""
+        self._watched = queues
+
+    def __len__(self) -> int:
+        """Runs of messages that wait for the disk."""
+        return len(self._waiting)
+
+    def first_waiting(self) -> int:
+        """Physical offset of the first message that waits; beyond all others when none does."""
+        return int(ENTRY.unpack_from(self._waiting[0].entries)[0]) if self._waiting else sys.maxsize
+
+    def publish(self, queue: ConsumeQueue, entries: bytes) -> None:
+        """Make a queue's next messages visible: all of them, or ``OSError``."""
+        queue.append_packed(entries)
+        self.arrived(queue, entries)
+
+    def arrived(self, queue: ConsumeQueue, entries: bytes) -> None:
+        """The last messages of a queue have become visible; these are their entries."""
+        if self._on_arrival is None:
+            return
+        # Before anything is made of the entries: few queues have somebody who waits.
+        watched = self._watched
+        if watched is not None and queue.key not in watched and queue.topic != SCHEDULE_TOPIC:
+            return
+        first = queue.max_offset - len(entries) // ENTRY.size + 1
+        tags_codes = [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
+        arrivals = {code: first + number for number, code in enumerate(tags_codes)}
+        for tags_code, max_offset in arrivals.items():
+            self._on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
+
+    def hold(self, waiting: Waiting) -> None:
+        """Make messages visible when the disk has them."""
+        self._waiting.append(waiting)
+
+    def release(self, durable_end: int) -> None:
+        """The log is on the disk up to here. Raises ``OSError``; then the rest goes on waiting."""
+        waiting = self._waiting
+        while waiting and waiting[0].end_offset <= durable_end:
+            _, queue, entries = waiting[0]
+            queue.append_packed(entries)
+            waiting.popleft()
+            self.arrived(queue, entries)
+
+    def forget(self, topic: str) -> None:
+        """Drop the messages of a topic that wait for the disk."""
+        self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)
+
+    def clear(self) -> None:
+        """Drop all messages that wait for the disk."""
+        self._waiting.clear()
 
 
 class Appender:

@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile
-from broker.store.progress import OpeningProgress
-from broker.store.results import StoreError
+from broker.store.results import OpeningProgress, StoreError
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (

@@ -392,8 +392,11 @@ class Files(Protocol):
         ...
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        """Write a small file atomically."""
-        durable_file.replace(path, data, backup=backup)
+        """Write a small file atomically: temporary file, sync, rename, sync of the directory.
+
+        With ``backup`` the old content stays as ``<name>.bak``. Raises ``OSError``.
+        """
+        ...
 
     def remove(self, path: Path) -> None:
         """Remove a file; it may be gone already. Raises ``OSError``."""
@@ -534,16 +537,7 @@ class OsFiles:
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
         """Write a small file atomically."""
-        temporary = path.with_name(path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if backup and (old := self.read(path)):
-            # A copy, not a rename: there is never a moment without the main file.
-            self.replace(path.with_name(path.name + ".bak"), old, backup=False)
-        temporary.replace(path)
-        self.sync_directory(path.parent)
+        durable_file.replace(path, data, backup=backup)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""

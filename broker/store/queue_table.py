@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueSpace
-from broker.store.progress import OpeningProgress
-from broker.store.results import StoreError
+from broker.store.results import OpeningProgress, StoreError
 from remoting.protocol.names import validate_topic
 
 _MAX_QUEUE_ID = 2**31 - 1

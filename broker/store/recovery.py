@@ -20,23 +20,26 @@ log has grown to where it stood.
 
 from __future__ import annotations
 
+import errno
 import functools
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import NoReturn
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
-from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.config import StoreConfig, StorePaths
+from broker.store.consume_queue import ConsumeQueue, QueueSpace
+from broker.store.limits import open_maps
 from broker.store.log_walk import LogRecord, LogWalk, LookTogether, Stretch, begins_by
-from broker.store.mapped_file import MappedFile
-from broker.store.progress import OpeningProgress
+from broker.store.mapped_file import MappedFile, MappedFiles
+from broker.store.os_files import Files, Lock
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import find_stretch
-from broker.store.replay import QueueLacksEntries, Replay
-from broker.store.results import RecoveryReport
+from broker.store.redispatch import QueueLacksEntries, Replay, find_stretch
+from broker.store.results import OpeningProgress, RecoveryReport, StoreError
+from remoting.clock import Clock
 from remoting.protocol import core
 
 
@@ -341,3 +344,93 @@ class Recovery:
         report.end_offset = walk.end
         report.queues = len(self._queues)
         return report
+
+
+LOCK_TEXT = b"lock"
+_FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
+
+
+@dataclass(slots=True)
+class RecoveredStore:
+    """The parts of an open store."""
+
+    lock: Lock
+    log: CommitLog
+    queues: QueueTable
+    checkpoint: StoreCheckpoint
+    last_store_ms: int
+    synced: int
+    report: RecoveryReport
+
+
+def open_store(
+    config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: OpeningProgress
+) -> RecoveredStore:
+    """Lock and recover a store, and mark it as open.
+
+    Raises:
+        StoreError: it can't be opened; the text says why and what to do.
+        OpeningGivenUp: ``progress`` says so; the next opening does all of it.
+    """
+    begun = clock.monotonic()
+    try:
+        for directory in (paths.root, paths.commit_log, paths.consume_queues):
+            files.make_directory(directory, durable=True)
+        lock = files.lock(paths.lock, LOCK_TEXT)
+    except OSError as error:
+        raise _cannot_open(paths, error) from error
+    if lock is None:
+        raise StoreError(
+            f"another broker has the store {paths.root} open: stop that one, or give this one"
+            " another storePathRootDir"
+        )
+    try:
+        opened = _recover(config, paths, files, lock, progress)
+        opened.report.seconds = clock.monotonic() - begun
+    except OSError as error:
+        lock.release()
+        raise _cannot_open(paths, error) from error
+    except BaseException:
+        lock.release()
+        raise
+    return opened
+
+
+def _recover(
+    config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: OpeningProgress
+) -> RecoveredStore:
+    maps = MappedFiles(open_maps(config.max_open_files))
+    space = QueueSpace(files, maps, config.queue_file_bytes, config.limits)
+    queues = QueueTable(space, paths.consume_queues)
+    log = CommitLog(
+        files,
+        maps,
+        paths.commit_log,
+        config.mapped_file_size_commit_log,
+        config.limits,
+        writes_all=config.flush_disk_type == "SYNC_FLUSH",
+    )
+    mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
+    checkpoint = StoreCheckpoint(files, paths, config)
+    checkpoint.read()
+    recovery = Recovery(log, mapped, queues, checkpoint, config, progress)
+    report = recovery.run(clean=files.size(paths.abort) is None)
+    # Only now: a start that was refused leaves the store as it was. Before the ``abort`` file, so
+    # that nothing of a clean stop is left once messages may come.
+    checkpoint.begin(log, synced=recovery.synced, believed=recovery.believes_safe_point)
+    files.sync_directory(paths.commit_log)
+    files.write(paths.abort, b"")
+    files.sync_directory(paths.root)
+    return RecoveredStore(
+        lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, report
+    )
+
+
+def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
+    where = error.filename or paths.root
+    hint = "check the owner and the free space of its directory"
+    if error.errno in _FILE_IN_THE_WAY:
+        hint = "a file stands where a directory should be: move it away, or give another path"
+    return StoreError(
+        f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): {hint}"
+    )

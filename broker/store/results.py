@@ -5,6 +5,7 @@ A refused message is a ``PutResult``, never an exception; a ``StoreError`` conce
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -217,3 +218,39 @@ class StoreStats:
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_buckets[bisect_left(SYNC_BUCKETS_SECONDS, seconds)] += 1
+
+
+class OpeningGivenUp(StoreError):
+    """The store is not open because somebody did not want to wait for it any longer."""
+
+
+class OpeningProgress:
+    """Of one opening, in the thread that opens; others look at it and may give it up.
+
+    Attributes:
+        position: physical offset that the walk over the log has come to.
+        end: where the log's files end.
+    """
+
+    __slots__ = ("_given_up", "end", "position")
+
+    def __init__(self) -> None:
+        self._given_up = threading.Event()
+        self.position = 0
+        self.end = 0
+
+    def give_up(self) -> None:
+        """Have the opening end soon."""
+        self._given_up.set()
+
+    def look(self) -> None:
+        """Called between two steps, after each of which a kill would do no harm either.
+
+        Raises:
+            OpeningGivenUp: the opening was given up.
+        """
+        if self._given_up.is_set():
+            raise OpeningGivenUp(
+                "the store was not opened because the broker was told to stop meanwhile: the next"
+                " start begins anew"
+            )

@@ -25,11 +25,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
+from broker.store.append import EntryDispatcher
 from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import StoreContext, StoreThread
-from broker.store.dispatch import EntryDispatcher
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import is_no_space
 from broker.store.queue_table import QueueTable

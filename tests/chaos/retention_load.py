@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

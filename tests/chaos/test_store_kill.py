@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, StoreConfig
+from broker.store.engine import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.message.view import iter_records
 from tests.sizes import size
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import asyncio, os, sys
 from pathlib import Path
-from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
 
 async def main(root, mode):
     store = MessageStore(StoreConfig(root=Path(root), flush_disk_type=mode,

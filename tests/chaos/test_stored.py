@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore, PendingMessage
+from broker.store.engine import MessageStore, PendingMessage
 from tests.chaos.flood import Place, body_of, copies_of
 from tests.chaos.stored import Stored
 from tests.unit.broker.store.stores import small_config

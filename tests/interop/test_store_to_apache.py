@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import client
-from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
 from pocketmq import testing
 from remoting.protocol.message.record import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from tests.interop import carried

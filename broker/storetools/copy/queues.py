@@ -18,8 +18,8 @@ from pathlib import Path
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.dispatch import QueueEntry, entry_of
 from broker.store.log_walk import LogRecord
+from broker.store.redispatch import QueueEntry, entry_of
 from broker.storetools.copy.files import LogCopy, copy_beginning
 from broker.storetools.copy.target import (
     DEFAULT_QUEUE_FILE_BYTES,

@@ -16,8 +16,8 @@ from broker.store.checkpoint import encode
 from broker.store.index.files import IndexFileSet, Shape
 from broker.store.index.keys import KeyBatch
 from broker.store.log_walk import QueueKey
-from broker.store.opening import LOCK_TEXT
 from broker.store.os_files import OsFiles
+from broker.store.recovery import LOCK_TEXT
 from broker.store.results import StoreError
 from broker.storetools.queue_writer import QueueWriter, sync_path
 from broker.storetools.verify.check import CheckOptions, Report, check

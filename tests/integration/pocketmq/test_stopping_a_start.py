@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore, PendingMessage, PutStatus, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
 from tests.unit.broker.store.stores import bodies
 
 MESSAGES = 2500

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import client
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import StoreView
 from pocketmq import testing
 from pocketmq.cli import root as commands

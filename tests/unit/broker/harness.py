@@ -13,7 +13,7 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.table import Processors, RequestDispatcher
 from broker.state import BrokerState
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.topics import TopicTable
 from remoting.clock import ManualClock

@@ -15,8 +15,8 @@ from broker.delivery.deliverer import Delays
 from broker.delivery.redelivery import postpone
 from broker.delivery.schedule import FILE_NAME
 from broker.stats import BrokerCounters
+from broker.store.engine import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.message_store import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.checkpoint import decode, encode
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, small_config
 

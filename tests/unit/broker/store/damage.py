@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from remoting.protocol.message.record import HEAD_BYTES_V4
 from tests.unit.broker.store.stores import LOG_FILE, message
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from broker.store.config import StorePaths
 from broker.store.disk_state import DiskState, StoreContext
+from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreConfig
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
 from broker.store.os_files import OsFiles, Region
 from broker.store.results import StoreStats
 from remoting.clock import Clock, SystemClock

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.checkpoint import decode, encode
-from broker.store.message_store import MessageStore, RecoveryReport, StoreError
+from broker.store.engine import MessageStore, RecoveryReport, StoreError
 from broker.store.os_files import OsFiles, Region, Stamp
 from tests.unit.broker.store.crashes import crash, forget, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from broker.store import cold_reads
+from broker.store.engine import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.os_files import OsFiles, Region
 from broker.store.results import FileRange, StoreBusy
 from remoting.clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.store.results import StoreError
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import message, opened

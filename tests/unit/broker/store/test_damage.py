@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore
+from broker.store.engine import GetStatus, MessageStore
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.crashes import (

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from broker.store import cold_reads
+from broker.store.engine import GetStatus, MessageStore, StoreError
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore, StoreError
 from broker.store.restore import Search, find_entries
 from broker.store.results import StoreBusy
 from broker.storetools.view_log import LogView

@@ -11,8 +11,8 @@ import pytest
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.engine import MessageStore, PutStatus
 from broker.store.mapped_file import MappedFile
-from broker.store.message_store import MessageStore, PutStatus
 from remoting.clock import ManualClock
 from tests.unit.broker.store.stores import QUEUE_FILE, bodies, message, opened
 

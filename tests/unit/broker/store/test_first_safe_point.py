@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.checkpoint import SafePoint, decode
+from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
-from broker.store.message_store import MessageStore
 from broker.store.os_files import OsFiles
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import LIMITS, bodies, message, opened, small_config

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.message_store import GetStatus, MessageStore
+from broker.store.engine import GetStatus, MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import HEAD_BYTES_V4

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.message_store import MessageStore, PutStatus
+from broker.store.engine import MessageStore, PutStatus
 from tests.unit.broker.store.crashes import crash, log_files
 from tests.unit.broker.store.stores import LOG_FILE, FailingFiles, message, opened
 

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store.disk_state import DiskState
-from broker.store.message_store import MessageStore, PutStatus, StoreError
+from broker.store.engine import MessageStore, PutStatus, StoreError
 from broker.store.os_files import OsFiles
 from remoting.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
 from remoting.process_limits import memory_bytes
 from remoting.protocol.message.tags import tags_code

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from broker import store_start
-from broker.store.message_store import MessageStore, RecoveryReport, StoreConfig
-from broker.store.progress import OpeningGivenUp, OpeningProgress
-from broker.store.results import StoreError
+from broker.store.engine import MessageStore, RecoveryReport, StoreConfig
+from broker.store.results import OpeningGivenUp, OpeningProgress, StoreError
 from broker.store_start import open_store
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config

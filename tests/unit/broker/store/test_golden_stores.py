@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, StoreConfig
+from broker.store.engine import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.archives import unpack as unpack_archive

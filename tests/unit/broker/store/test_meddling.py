@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from broker.store.engine import GetStatus, MessageStore, PutStatus
 from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint

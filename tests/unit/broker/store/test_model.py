@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from broker.store.engine import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import iter_records

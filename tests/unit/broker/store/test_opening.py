@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, PutStatus, StoreError
+from broker.store.engine import GetStatus, MessageStore, PutStatus, StoreError
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     QUEUE_FILE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.engine import GetStatus, MessageStore, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, host_bytes

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from broker.store.message_store import MessageStore, PutStatus
+from broker.store.engine import MessageStore, PutStatus
 from tests.unit.broker.store.crashes import (
     crash,
     log_bytes,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig
+from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreConfig
 from remoting.clock import ManualClock
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.store.queries import NotInMemory
 from tests.unit.broker.store.damage import COUNT, PARTS, all_but, fill, flip, flip_in
 from tests.unit.broker.store.stores import NOTHING_HOT, bodies, message, opened

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store import record_validator as soundness
+from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import MAGIC_V2, encode_record

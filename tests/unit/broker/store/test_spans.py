@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.commit_log import CommitLog
+from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import MAX_PULL_BYTES, StoreLimits
-from broker.store.message_store import GetStatus, MessageStore
 from broker.store.reader import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
 from tests.unit.broker.store.stores import EVERY_CODE, LIMITS, LOG_FILE, message, opened

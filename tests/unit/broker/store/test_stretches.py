@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from broker.store.dispatch import entry_of
+from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
 from broker.store.log_walk import LogRecord, LogWalk, Stretch
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.message_store import MessageStore
 from broker.store.os_files import OsFiles
+from broker.store.redispatch import entry_of
 from remoting.protocol import core
 from remoting.protocol.disk.files import ENTRY, name_of
 from remoting.protocol.message.record import (

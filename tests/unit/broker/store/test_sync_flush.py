@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.engine import MessageStore, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.message_store import MessageStore, PutStatus
 from broker.store.results import StoreStats
 from broker.store.sync import GroupCommit
 from remoting.clock import ManualClock

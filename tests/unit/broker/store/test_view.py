@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.storetools.view import Damage, LogEnd, QueueRange, StoreError, StoreView, ViewLimits
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.storetools.view import Damage, StoreView
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError

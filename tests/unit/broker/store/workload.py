@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.engine import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.message_store import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.results import RecoveryReport
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from pocketmq.cli import root as commands
 from pocketmq.export import writers
 from pocketmq.export.from_store import StoreSource

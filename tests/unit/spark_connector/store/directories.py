@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import LogChunk, StoreView
 from spark_connector.schema import STORE_COLUMNS
 from spark_connector.store.options import Bounds, store_options

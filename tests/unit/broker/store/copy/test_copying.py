@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.copy.copies import check, copied

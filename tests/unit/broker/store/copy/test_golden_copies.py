@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import StoreView
 from tests.archives import unpack
 from tests.unit.broker.store.copy.copies import check, copied

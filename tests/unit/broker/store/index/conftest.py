@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol import core
 from tests.core import LACKING

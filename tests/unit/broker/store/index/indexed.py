@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.store.message_store import MessageStore, PendingMessage
+from broker.store.engine import MessageStore, PendingMessage
 from broker.store.results import PutStatus
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.crashes import forget

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.message_store import MessageStore, StoreConfig
+from broker.store.engine import MessageStore, StoreConfig
 from remoting.protocol.message.view import RecordView
 from tests.archives import unpack
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.checkpoint import decode, encode
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER

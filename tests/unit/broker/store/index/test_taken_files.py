@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from tests.unit.broker.store.stores import message, opened
 
 ENTRIES = 100

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
-from broker.store.message_store import MessageStore
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import Disk, kept
 from tests.unit.broker.store.stores import opened

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.message_store import MessageStore, PutStatus
+from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import DiskUse, OsFiles
 from broker.store.retention_policy import RetentionConfig
 from tests.unit.broker.store.stores import QUEUE_FILE, message, read_all

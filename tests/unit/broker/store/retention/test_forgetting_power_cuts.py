@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, PendingMessage
+from broker.store.engine import GetStatus, MessageStore, PendingMessage
 from broker.store.os_files import DiskUse
 from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.message.view import RecordView, iter_records

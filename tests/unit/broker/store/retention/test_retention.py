@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import GetStatus, MessageStore, PutStatus
+from broker.store.engine import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.retention.forgetful import (

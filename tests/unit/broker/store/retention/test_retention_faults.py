@@ -6,7 +6,7 @@ import pytest
 
 from broker.store import retention as module
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.message_store import GetStatus, MessageStore
+from broker.store.engine import GetStatus, MessageStore
 from broker.store.os_files import Region
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, log_names, numbers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.message_store import MessageStore, PutStatus
+from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.disk_state import DiskState
-from broker.store.message_store import GetStatus, MessageStore
+from broker.store.engine import GetStatus, MessageStore
 from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, numbers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.message_store import MessageStore
+from broker.store.engine import MessageStore
 from broker.store.results import StoreError
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import is_open
@@ -245,7 +245,7 @@ MOST_CHECKS = 500
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from broker.store.message_store import MessageStore, PendingMessage, StoreConfig
+from broker.store.engine import MessageStore, PendingMessage, StoreConfig
 from broker.store.retention_policy import RetentionConfig
 
 KEEP = {"": RetentionConfig(), "short": RetentionConfig(reserved_ms=1, first_delay_ms=1,

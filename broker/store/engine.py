@@ -12,30 +12,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Container, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
-from broker.store.append import Appender
+from broker.store.append import Appender, EntryDispatcher, MessageWriter, OnArrival
+from broker.store.checkpoint import StoreCheckpoint
+from broker.store.cold_reads import ColdReads
+from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.disk_state import DiskState, StoreContext
-from broker.store.dispatch import EntryDispatcher, OnArrival
 from broker.store.index.message_index import MessageIndex
 from broker.store.limits import (
     MAX_PULL_BYTES,
 )
-from broker.store.opening import Engine, build_engine, open_store
-from broker.store.os_files import DiskUse, Files, OsFiles
-from broker.store.progress import OpeningProgress
+from broker.store.os_files import DiskUse, Files, Lock, OsFiles
+from broker.store.page_cache import PageCacheTracker
+from broker.store.preallocate import Preallocator
+from broker.store.queries import Queries
 from broker.store.queue_table import QueueTable
-from broker.store.reader import StoreReader
-from broker.store.record_validator import TagsCodes
+from broker.store.reader import EntryWindow, StoreReader
+from broker.store.record_validator import RecordValidator, TagsCodes
+from broker.store.recovery import RecoveredStore, open_store
+from broker.store.restore import Restorer
 from broker.store.results import (
     BatchPutResult,
     FileRange,
     GetResult,
     GetStatus,
+    OpeningProgress,
     PendingMessage,
     PutResult,
     PutStatus,
@@ -44,7 +51,7 @@ from broker.store.results import (
     StoreStats,
 )
 from broker.store.retention import Retention
-from broker.store.sync import Callback
+from broker.store.sync import Callback, LogSync, QueueSync, Syncer
 from remoting.clock import Clock, SystemClock
 
 __all__ = [
@@ -63,6 +70,86 @@ __all__ = [
 _log = structlog.get_logger("store")
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Engine:
+    """What an open store is made of."""
+
+    lock: Lock
+    log: CommitLog
+    queues: QueueTable
+    checkpoint: StoreCheckpoint
+    writer: MessageWriter
+    appender: Appender
+    reader: StoreReader
+    queries: Queries
+    cold_reads: ColdReads
+    syncer: Syncer
+    preallocator: Preallocator
+    index: MessageIndex
+    retention: Retention
+
+
+def build_engine(
+    opened: RecoveredStore, context: StoreContext, dispatcher: EntryDispatcher
+) -> Engine:
+    """Join what opening a store found with what works on it."""
+    log, queues, checkpoint = opened.log, opened.queues, opened.checkpoint
+    config, paths, files, clock = context.config, context.paths, context.files, context.clock
+    disk, stats = context.disk, context.stats
+    waits = config.flush_disk_type == "SYNC_FLUSH"
+    writer = MessageWriter(context, log, queues, dispatcher, last_store_ms=opened.last_store_ms)
+    log_sync = LogSync(context, log, synced=opened.synced, store_ms=lambda: writer.last_store_ms)
+    clean = opened.report.clean
+    index = MessageIndex(
+        context,
+        log,
+        note=checkpoint.index_note() if clean else None,
+        safe_ms=None if clean else checkpoint.times.index_ms,
+        # Readers must not see what a crash could take back.
+        visible_end=lambda: log_sync.flushed if waits else log.end,
+    )
+    queue_sync = QueueSync(
+        context,
+        queues,
+        log_sync,
+        dispatcher,
+        checkpoint,
+        store_ms=lambda: writer.last_store_ms,
+        index_ms=index.safe_until_ms,
+    )
+    retention = Retention(
+        log,
+        queues,
+        disk,
+        files,
+        config,
+        clock,
+        directories=(paths.commit_log, paths.consume_queues),
+        safe_end=lambda: checkpoint.safe_end,
+    )
+    retention.follow(index.drop_before)
+    page_cache = PageCacheTracker(log, config.limits, clock.monotonic)
+    validator = RecordValidator(log, page_cache, stats, config.limits)
+    reader = StoreReader(log, queues, page_cache, validator, config.limits, stats)
+    queries = Queries(log, queues, page_cache, validator, config.limits)
+    restorer = Restorer(log, queues, validator, stats, config)
+    return Engine(
+        lock=opened.lock,
+        log=log,
+        queues=queues,
+        checkpoint=checkpoint,
+        writer=writer,
+        appender=Appender(context, log, dispatcher, writer.next_store_ms),
+        reader=reader,
+        queries=queries,
+        cold_reads=ColdReads(reader, queries, restorer, page_cache, stats, config.limits),
+        syncer=Syncer(context, log_sync, queue_sync, dispatcher),
+        preallocator=Preallocator(context, log),
+        index=index,
+        retention=retention,
+    )
 
 
 class MessageStore:
@@ -254,11 +341,6 @@ class MessageStore:
 
     # --- messages out
 
-    @property
-    def reader(self) -> StoreReader:
-        """Gets messages, also by windows. Raises ``StoreError`` as ``queues``."""
-        return self._opened().reader
-
     def get(
         self,
         topic: str,
@@ -294,6 +376,18 @@ class MessageStore:
             if not (wait and result.broken):
                 return result
             parts.cold_reads.restore_now(topic, queue_id, result.broken)
+
+    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
+        """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
+        return self._opened().reader.window(topic, queue_id, offset, max_count)
+
+    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
+        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
+        return self._opened().reader.may_take(window, scanned, begin, end)
+
+    def took(self, gets: int, messages: int, size: int) -> None:
+        """So many messages have been taken from windows; for the counters."""
+        self._opened().reader.took(gets, messages, size)
 
     async def get_async(
         self,
