@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def opening_and_index(broker: Broker) -> Iterator[Metric]:
     """What the last start found, and what the index lacks."""
-    found, index = broker.store.recovery, broker.store.index
+    found, index = broker.store.recovery, broker.store.engine.index
     for name, text, value in (
         ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
         ("recovery_records", "Records looked at for that.", found.scanned_records),
@@ -301,7 +301,7 @@ def _store(broker: Broker) -> Iterator[Metric]:
 
 
 def _retention(broker: Broker) -> Iterator[Metric]:
-    retention = broker.store.retention
+    retention = broker.store.engine.retention
     deleted = retention.stats
     used = GaugeMetricFamily(
         "pocketmq_disk_used_ratio", "How full the disk of a directory is.", labels=["path"]

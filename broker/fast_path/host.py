@@ -69,12 +69,12 @@ class Host:
         """For a broker whose store is open; ``processors`` are the general path's."""
         self._state = state
         self._store = state.store
-        self._queues = state.store.queues
-        self._reader = state.store.reader
+        self._queues = state.store.engine.queues
+        self._reader = state.store.engine.reader
         self._processors = processors
         self._answers = SendAnswers(state.packed_host, answer_fields(state.config))
         self._versions = self._look()
-        self.appender = state.store.appender
+        self.appender = state.store.engine.appender
         self.packed_host = state.packed_host
         self.cluster = CLUSTER.encode() + NAME_END + state.config.cluster_name.encode()
         self.max_body = state.store.config.max_message_size

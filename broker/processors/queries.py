@@ -69,7 +69,7 @@ class QueryProcessor:
         most = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
             most = FOUND_BY_UNIQUE_KEY
-        found = await self._state.store.index.find(
+        found = await self._state.store.engine.index.find(
             header.topic,
             header.key,
             max_count=MAX_KEY_CANDIDATES,

@@ -260,11 +260,11 @@ def _disk(state: BrokerState) -> dict[str, str]:
 def _retention(state: BrokerState) -> dict[str, str]:
     """What RocketMQ does not tell, for our doctor."""
     store = state.store
-    deleted = store.retention.stats
+    deleted = store.engine.retention.stats
     told = {
         "pocketmqLogFilesDeleted": str(deleted.log_files),
         "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
-        "pocketmqFilesNotDeleted": str(store.retention.failures),
+        "pocketmqFilesNotDeleted": str(store.engine.retention.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
         "pocketmqRestoredEntries": str(store.stats.restored_entries),
         "pocketmqStorePath": str(store.paths.root),
@@ -276,7 +276,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
 
 def _store_files(state: BrokerState) -> dict[str, str]:
     """The same for the start and the index."""
-    found, index = state.store.recovery, state.store.index
+    found, index = state.store.recovery, state.store.engine.index
     told = {
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
         "pocketmqRecoverySeconds": f"{found.seconds:.3f}",

@@ -123,12 +123,12 @@ class TopicProcessor:
 
     def delete_old(self, command: Command, _: Connection) -> Command:
         """DELETE_EXPIRED_COMMITLOG: what is past its time goes now, whatever the hour is."""
-        self._state.store.retention.ask()
+        self._state.store.engine.retention.ask()
         return command.reply()
 
     def clean_queues(self, command: Command, _: Connection) -> Command:
         """CLEAN_EXPIRED_CONSUMEQUEUE: files of queues all of whose messages are gone."""
-        self._state.store.retention.ask()
+        self._state.store.engine.retention.ask()
         return command.reply()
 
     def clean_topics(self, command: Command, _: Connection) -> Command:

@@ -33,7 +33,7 @@ from broker.store.page_cache import PageCacheTracker
 from broker.store.preallocate import Preallocator
 from broker.store.queries import Queries
 from broker.store.queue_table import QueueTable
-from broker.store.reader import EntryWindow, StoreReader
+from broker.store.reader import StoreReader
 from broker.store.record_validator import RecordValidator, TagsCodes
 from broker.store.recovery import RecoveredStore, open_store
 from broker.store.restore import Restorer
@@ -213,7 +213,7 @@ class MessageStore:
         Raises:
             StoreError: the store is not open.
         """
-        parts = self._opened()
+        parts = self.engine
         parts.syncer.start(loop)
         parts.preallocator.start()
         parts.index.start()
@@ -260,7 +260,9 @@ class MessageStore:
             parts.queues.close()
             parts.lock.release()
 
-    def _opened(self) -> Engine:
+    @property
+    def engine(self) -> Engine:
+        """The parts of the open store. Raises ``StoreError`` when it is not open."""
         if self._parts is None:
             raise StoreError(self._not_open)
         return self._parts
@@ -291,29 +293,9 @@ class MessageStore:
         self._parts.syncer.ask()
         return result
 
-    @property
-    def queues(self) -> QueueTable:
-        """The consume queues. Raises ``StoreError`` when the store is not open."""
-        return self._opened().queues
-
-    @property
-    def retention(self) -> Retention:
-        """Deletes old messages. Raises ``StoreError`` when the store is not open."""
-        return self._opened().retention
-
     def disk_use(self, path: Path) -> DiskUse:
         """How full the disk of a directory is. Raises ``OSError``."""
         return self._files.disk_use(path)
-
-    @property
-    def appender(self) -> Appender:
-        """Appends the messages of one read together. Raises ``StoreError`` as ``queues``."""
-        return self._opened().appender
-
-    @property
-    def index(self) -> MessageIndex:
-        """Finds messages by their keys. Raises ``StoreError`` as ``queues``."""
-        return self._opened().index
 
     def ask_sync(self) -> None:
         """In SYNC mode, have what the appender stored synced soon."""
@@ -337,7 +319,7 @@ class MessageStore:
         Raises:
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
-        return self._opened().syncer.flush()
+        return self.engine.syncer.flush()
 
     # --- messages out
 
@@ -368,7 +350,7 @@ class MessageStore:
             StoreBusy: damaged entries can't be restored now.
             StoreError: the store is not open.
         """
-        parts = self._opened()
+        parts = self.engine
         while True:
             result = parts.reader.get(
                 topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes, wait=wait
@@ -376,18 +358,6 @@ class MessageStore:
             if not (wait and result.broken):
                 return result
             parts.cold_reads.restore_now(topic, queue_id, result.broken)
-
-    def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
-        """Where the messages lie that ``get`` would give; see ``Reader.window``, and ``took``."""
-        return self._opened().reader.window(topic, queue_id, offset, max_count)
-
-    def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
-        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
-        return self._opened().reader.may_take(window, scanned, begin, end)
-
-    def took(self, gets: int, messages: int, size: int) -> None:
-        """So many messages have been taken from windows; for the counters."""
-        self._opened().reader.took(gets, messages, size)
 
     async def get_async(
         self,
@@ -409,7 +379,7 @@ class MessageStore:
             StoreBusy: too many wait already.
             StoreError: the store is not open, or the disk can't be read.
         """
-        return await self._opened().cold_reads.get(
+        return await self.engine.cold_reads.get(
             owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes
         )
 
@@ -420,7 +390,7 @@ class MessageStore:
 
         See ``entries``.
         """
-        parts = self._opened()
+        parts = self.engine
         queue = parts.queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -447,7 +417,7 @@ class MessageStore:
             StoreBusy: too many wait already.
             StoreError: the store is not open, or the disk can't be read.
         """
-        parts = self._opened()
+        parts = self.engine
         queue = parts.queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -459,68 +429,68 @@ class MessageStore:
         Raises:
             NotInMemory: it would have to; ``fetch`` what that names and ask again.
         """
-        return self._opened().queries.from_memory(ask)
+        return self.engine.queries.from_memory(ask)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
         """Have ranges in memory, read in a thread. Raises as ``get_async``."""
-        await self._opened().cold_reads.fetch(owner, ranges)
+        await self.engine.cold_reads.fetch(owner, ranges)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The record that begins at a place of the log; None when none does."""
-        return self._opened().queries.record_at(physical_offset)
+        return self.engine.queries.record_at(physical_offset)
 
     async def record_async(self, owner: Hashable, physical_offset: int) -> memoryview | None:
         """The same, with what is not in memory read in a thread. Raises as ``get_async``."""
-        return await self._opened().cold_reads.record_at(owner, physical_offset)
+        return await self.engine.cold_reads.record_at(owner, physical_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Behind the last visible message; 0 for a queue that has none."""
-        return self._opened().queries.max_offset(topic, queue_id)
+        return self.engine.queries.max_offset(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message that is still there; 0 for a queue that never had one."""
-        return self._opened().queries.min_offset(topic, queue_id)
+        return self.engine.queries.min_offset(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The message stored nearest to a time; the last one's number beyond it, 0 for none."""
-        return self._opened().queries.offset_by_time(topic, queue_id, timestamp_ms)
+        return self.engine.queries.offset_by_time(topic, queue_id, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """When a message was stored, ms; -1 when it can't be read."""
-        return self._opened().queries.store_time_at(topic, queue_id, offset)
+        return self.engine.queries.store_time_at(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """When the queue's first message was stored, ms; -1 when there is none."""
-        return self._opened().queries.earliest_store_time(topic, queue_id)
+        return self.engine.queries.earliest_store_time(topic, queue_id)
 
     def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is taken to be in the page cache; also when there is no such one."""
-        return self._opened().queries.is_offset_in_memory(topic, queue_id, offset)
+        return self.engine.queries.is_offset_in_memory(topic, queue_id, offset)
 
     # --- where things begin and end
 
     def topics_on_disk(self) -> list[str]:
         """Sorted names of the topics that have a queue."""
-        return self._opened().queues.topics()
+        return self.engine.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Sorted ids of the queues that a topic has in this store."""
-        return self._opened().queues.queue_ids(topic)
+        return self.engine.queues.queue_ids(topic)
 
     @property
     def start_offset(self) -> int:
         """Physical offset of the first byte of the log that is still there."""
-        return self._opened().log.start
+        return self.engine.log.start
 
     @property
     def end_offset(self) -> int:
         """Physical offset behind the last record."""
-        return self._opened().log.end
+        return self.engine.log.end
 
     @property
     def durable_offset(self) -> int:
         """Physical offset up to which the log is on the disk."""
-        return self._opened().syncer.log.flushed
+        return self.engine.syncer.log.flushed
 
     @property
     def on_arrival(self) -> OnArrival | None:
@@ -544,7 +514,7 @@ class MessageStore:
         Raises:
             StoreError: they can't be removed.
         """
-        parts = self._opened()
+        parts = self.engine
         self._dispatcher.forget(topic)
         try:
             parts.syncer.queues.forget(topic)

@@ -56,7 +56,7 @@ async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
         await pool.request(broker.address, send(0, 0), timeout=10)
         load = Load(broker.address, pool, broker.store)
         held = await run(load, SECONDS, tmp_path)
-        retention = broker.store.retention
+        retention = broker.store.engine.retention
         stats = retention.stats
         await settle(lambda: not deleted_files(tmp_path) and not retention.held_bytes)
         logs = list((tmp_path / "commitlog").iterdir())

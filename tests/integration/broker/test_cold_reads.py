@@ -61,7 +61,7 @@ def drop_from_page_cache(broker: Broker) -> None:
     broker.store.flush()
     # What is mapped, if only by a broker that was stopped, stays in memory.
     gc.collect()
-    for file in broker.store._opened().log.files[:-1]:
+    for file in broker.store.engine.log.files[:-1]:
         file.unmap()
         descriptor = os.open(file.path, os.O_RDWR)
         try:

@@ -73,7 +73,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 def place_of(broker: Broker, queue_id: int, number: int, topic: str = "T") -> int:
-    queue = broker.store.queues.get((topic, queue_id))
+    queue = broker.store.engine.queues.get((topic, queue_id))
     assert queue is not None
     entry = queue.entry(number)
     assert entry is not None
@@ -175,7 +175,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
 
 def drop_all(broker: Broker) -> None:
     """Have the disk alone hold the log."""
-    log = broker.store._opened().log
+    log = broker.store.engine.log
     files = log._all
     # The helper spares the last file.
     log._all = [*files, files[-1]]

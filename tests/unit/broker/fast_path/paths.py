@@ -145,7 +145,7 @@ class Side:
         queues = {}
         for topic in store.topics_on_disk():
             for queue_id in store.queue_ids(topic):
-                queue = store.queues.get((topic, queue_id))
+                queue = store.engine.queues.get((topic, queue_id))
                 assert queue is not None
                 entries = [queue.entry(n) for n in range(queue.min_offset, queue.max_offset)]
                 queues[topic, queue_id] = (queue.next_offset, entries)

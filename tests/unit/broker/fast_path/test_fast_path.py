@@ -166,8 +166,8 @@ def test_files_may_go_in_the_middle_of_a_pass(side: Side) -> None:
     side.bench.clock.advance(100 * 3600)
 
     def delete_old_files() -> bool:
-        store.retention.ask()
-        store.retention.step()
+        store.engine.retention.ask()
+        store.engine.retention.step()
         return True
 
     side.feed(b"".join(sends), delete_old_files)

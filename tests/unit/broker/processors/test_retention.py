@@ -31,7 +31,7 @@ def runtime(bench: Bench) -> dict[str, str]:
 def test_old_messages_go_when_it_is_asked_for(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-    bench.store.retention.step()
+    bench.store.engine.retention.step()
     low = bench.store.min_offset("T", 0)
     assert low > 0
     answer = bench.must(pull_command("T", queue_offset=0))
@@ -45,7 +45,7 @@ def test_old_messages_go_when_it_is_asked_for(bench: Bench) -> None:
 def test_queues_are_looked_at_when_it_is_asked_for(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-    bench.store.retention.step()
+    bench.store.engine.retention.step()
     assert bench.store.min_offset("T", 0) > 0
 
 

@@ -59,7 +59,7 @@ def put_raw(
     body: bytes = b"raw",
 ) -> None:
     """A record in the log that no queue has heard of."""
-    log = store._opened().log
+    log = store.engine.log
     at = log.end
     record = encode_record(
         topic=topic,

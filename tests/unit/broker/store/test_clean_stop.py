@@ -141,7 +141,7 @@ def test_store_times_go_on_from_the_last_message(store: MessageStore) -> None:
     stored = store.store_time_at("TopicTest", 0, last)
     store.close()
     reopen(store)
-    assert store._opened().writer.last_store_ms == stored
+    assert store.engine.writer.last_store_ms == stored
     store.close()
 
 
@@ -312,7 +312,7 @@ def test_another_file_size_is_refused_as_ever(store: MessageStore) -> None:
 
 def test_a_stop_leaves_nothing_while_an_entry_is_missing(store: MessageStore) -> None:
     reopen(store)
-    queue = store._opened().queues.get_or_create("TopicTest", 0)
+    queue = store.engine.queues.get_or_create("TopicTest", 0)
     queue.next_offset += 1
     store.close()
     assert "stop" not in decode(store.paths.own_checkpoint.read_bytes())

@@ -404,7 +404,7 @@ def test_a_log_that_can_not_be_read_now_is_searched_later(
 def test_what_retention_has_deleted_is_not_called_damaged(store: MessageStore) -> None:
     for number in range(60):
         store.put(message(BODY % number + b"x" * 900))
-    log = store._opened().log
+    log = store.engine.log
     # The log has lost its first file, and the queue does not know yet.
     for file in log.drop_before(2 * log.file_size):
         file.remove()

@@ -30,7 +30,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def queue_of(store: MessageStore) -> ConsumeQueue:
-    queue = store.queues.get(("TopicTest", 0))
+    queue = store.engine.queues.get(("TopicTest", 0))
     assert queue is not None
     return queue
 

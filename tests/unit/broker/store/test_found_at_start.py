@@ -49,7 +49,7 @@ def test_in_other_modes_it_is_written_again_and_synced_by_the_first_flush(
     assert not set(log_files(again)) & set(files.syncs)
     written: list[Path] = []
     files.on_write = written.append
-    flusher = again._opened().syncer.log
+    flusher = again.engine.syncer.log
     assert flusher.flushed == 0
     assert flusher.sync()
     assert flusher.flushed == end
@@ -80,7 +80,7 @@ def test_a_disk_too_full_to_write_what_a_start_found_again_is_asked_again(
     files = FailingFiles()
     again = restarted(store, files)
     files.full = True
-    flusher = again._opened().syncer.log
+    flusher = again.engine.syncer.log
     assert not flusher.sync()
     result = again.put(message())
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
@@ -98,7 +98,7 @@ def test_a_log_that_is_shortened_before_it_was_written_again_ends_the_writing(
     store.put(message())
     again = restarted(store, FailingFiles())
     os.truncate(log_files(again)[0], LOG_FILE // 2)
-    assert not again._opened().syncer.log.sync()
+    assert not again.engine.syncer.log.sync()
     result = again.put(message())
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "failed to sync" in result.message

@@ -93,7 +93,7 @@ def test_it_heals_when_there_is_space_but_asks_only_once_a_second(
 
 def test_it_heals_without_anybody_putting(tmp_path: Path, files: FailingFiles) -> None:
     store = opened(tmp_path, files=files)
-    parts = store._opened()
+    parts = store.engine
     files.full = True
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_a_run_ahead_that_finds_the_disk_full_leaves_it_to_the_appender(
     store = opened(tmp_path, files=files)
     store.put(message())
     files.full = True
-    assert store._opened().preallocator.try_step() is False
+    assert store.engine.preallocator.try_step() is False
     assert store.writable
     assert store.put(message()).status is PutStatus.OK
     fill(store)
@@ -173,7 +173,7 @@ def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
     disk.full = True
     while store.put(message(b"x" * 3000)).status is PutStatus.OK:
         count += 1
-    assert store._opened().syncer.log.sync()
+    assert store.engine.syncer.log.sync()
     if not known:
         disk.remove(store.paths.own_checkpoint)
     killed = disk.cut()
@@ -200,7 +200,7 @@ def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence(
     disk.kept = 1.0
     store = opened(ROOT, files=disk, flush_disk_type="SYNC_FLUSH")
     store.put(message())
-    assert store._opened().syncer.log.sync()
+    assert store.engine.syncer.log.sync()
 
     def fail(path: Path, data: bytes, *, backup: bool) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
@@ -320,7 +320,7 @@ def test_nothing_is_allocated_ahead_of_a_store_that_has_failed(tmp_path: Path) -
     store = opened(tmp_path)
     disk = store._disk
     disk.sync_failed(tmp_path, OSError(errno.EIO, "Input/output error"))
-    assert store._opened().preallocator.try_step() is False
+    assert store.engine.preallocator.try_step() is False
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     store.close()
     assert store.paths.abort.exists()

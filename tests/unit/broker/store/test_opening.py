@@ -228,7 +228,7 @@ def test_a_closed_store_gives_its_descriptors_back(tmp_path: Path) -> None:
         store = opened(tmp_path)
         for number in range(100):
             store.put(message(b"x" * 1000, queue_id=number % 5))
-        store._opened().log.prepare_next()
+        store.engine.log.prepare_next()
         store.close()
         assert count() == before
 

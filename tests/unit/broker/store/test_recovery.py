@@ -78,7 +78,7 @@ def test_delayed_messages_get_their_time_of_delivery_back(store: MessageStore) -
     found = crash(store)
     shutil.rmtree(found.paths.consume_queues)
     found.open()
-    queue = found.queues.get(("SCHEDULE_TOPIC_XXXX", 0))
+    queue = found.engine.queues.get(("SCHEDULE_TOPIC_XXXX", 0))
     assert queue is not None
     assert [queue.entry(number)[2] for number in range(queue.max_offset)] == [
         0 if delay is None else stamp + delay

@@ -206,7 +206,7 @@ def test_damage_beyond_what_is_named_is_counted(store: MessageStore) -> None:
 def test_records_of_any_layout_are_told_from_damaged_ones(
     store: MessageStore, magic: int | None, host: bytes
 ) -> None:
-    log = store._opened().log
+    log = store.engine.log
     more: dict[str, Any] = {} if magic is None else {"magic": magic}
     for number in range(10):
         record = encode_record(
@@ -238,7 +238,7 @@ def test_records_of_any_layout_are_told_from_damaged_ones(
 def test_light_queues_may_point_to_messages_of_other_topics(store: MessageStore) -> None:
     places = fill(store, COUNT)
     size = places[1] - places[0]
-    queue = store.queues.get_or_create("%LMQ%mine", 0)
+    queue = store.engine.queues.get_or_create("%LMQ%mine", 0)
     for number in (3, 4, 9):
         queue.prepare(1)
         queue.append_packed(ENTRY.pack(places[number], size, 0))

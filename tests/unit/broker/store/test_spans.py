@@ -51,7 +51,7 @@ def store(tmp_path: Path, limits: StoreLimits) -> Iterator[MessageStore]:
 
 
 def log_of(store: MessageStore) -> CommitLog:
-    return store._opened().log
+    return store.engine.log
 
 
 def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
@@ -78,7 +78,7 @@ def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
 @pytest.mark.parametrize("limits", [5 * RECORD_BYTES], indirect=True)
 def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(store: MessageStore) -> None:
     # Rounds 2 and 3 gave this queue three messages and four, with six of others between them.
-    queue = store._opened().queues.get((TOPIC, 0))
+    queue = store.engine.queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
     assert max(sizes) == RECORD_BYTES
@@ -87,7 +87,7 @@ def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(store: Messa
 
 
 def test_behind_a_damaged_record_the_next_span_is_served(store: MessageStore) -> None:
-    queue = store._opened().queues.get((TOPIC, 0))
+    queue = store.engine.queues.get((TOPIC, 0))
     entry = queue.entry(20) if queue is not None else None
     assert entry is not None
     flip(store, entry[0] + PARTS["magic"])

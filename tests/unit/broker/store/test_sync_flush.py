@@ -303,7 +303,7 @@ async def test_in_async_mode_the_thread_syncs_by_interval(tmp_path: Path, files:
 def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
     clock = ManualClock()
     store = opened(tmp_path, clock=clock)
-    flusher = store._opened().syncer.log
+    flusher = store.engine.syncer.log
     assert not flusher.is_due()
     store.put(message())
     assert not flusher.is_due()
@@ -369,7 +369,7 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
     """Its queue's file lost its map, and no more files can be opened just now."""
     files.gate.clear()
     end = store.put(message()).end_offset
-    for queue in store._opened().queues.all():
+    for queue in store.engine.queues.all():
         for file in queue._all:
             file.unmap()
     seen = asyncio.Event()
@@ -388,7 +388,7 @@ async def test_a_thread_that_dies_is_heard_of(
     tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
-    flusher = store._opened().syncer.log
+    flusher = store.engine.syncer.log
 
     def die() -> bool:
         raise RuntimeError("a fault of ours")
@@ -433,6 +433,6 @@ async def test_the_loop_may_be_closed_before_the_store(tmp_path: Path) -> None:
         return asyncio.run(use())
 
     store = await asyncio.to_thread(run)
-    store._opened().syncer.request()
+    store.engine.syncer.request()
     store.close()
     assert thread_names() == []

@@ -132,12 +132,12 @@ class Day:
 
     def put_together(self) -> None:
         """As the fast path does: the messages of one read, to several queues."""
-        appender = self.store.appender
+        appender = self.store.engine.appender
         messages = [
             self._message(self.random.choice(QUEUES[:2]))
             for _ in range(self.random.randrange(1, 8))
         ]
-        runs = [Run(self.store.queues.get_or_create(*queue)) for queue in QUEUES[:2]]
+        runs = [Run(self.store.engine.queues.get_or_create(*queue)) for queue in QUEUES[:2]]
         sizes = sum(len(self._record(message, 0, 0, 0)) for message in messages)
         try:
             if not appender.takes(sizes):
@@ -185,7 +185,7 @@ class Day:
 
     def flush_log(self) -> None:
         """A turn of the thread that syncs the log."""
-        syncer = self.store._opened().syncer
+        syncer = self.store.engine.syncer
         if syncer.turn_log():
             self.durable = max(self.durable, syncer.log.flushed)
         if self.sync:
@@ -200,15 +200,15 @@ class Day:
         """A turn of the thread that syncs the queues."""
         if self.random.random() < 0.5:
             self.clock.advance(70.0)
-        self.store._opened().syncer.turn_queues()
+        self.store.engine.syncer.turn_queues()
 
     def run_ahead(self) -> None:
         """A turn of the thread that allocates."""
-        self.store._opened().preallocator.try_step()
+        self.store.engine.preallocator.try_step()
 
     def close(self) -> None:
         """Stop cleanly."""
-        flusher = self.store._opened().syncer.log
+        flusher = self.store.engine.syncer.log
         self.store.close()
         self.durable = max(self.durable, flusher.flushed)
 
@@ -234,7 +234,7 @@ class Day:
             in_order = sum(one.end_offset <= kept for one in sent)
             assert len(self.sent[queue]) == in_order, f"{queue} lost what others kept"
         assert self.store.end_offset >= kept
-        flushed = self.store._opened().syncer.log.flushed
+        flushed = self.store.engine.syncer.log.flushed
         assert flushed >= kept or not self.sync
         self.durable = max(min(self.durable, kept), min(flushed, kept))
         if flushed >= kept:

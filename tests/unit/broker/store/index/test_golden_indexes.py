@@ -45,7 +45,7 @@ def manifest_of(golden: Path, name: str) -> dict[str, Any]:
 
 async def offsets_of(store: MessageStore, topic: str, key: str) -> list[int]:
     """Where the messages with a key are; other keys' messages left out."""
-    found = await store.index.find(topic, key, max_count=1000, begin_ms=0, end_ms=FOREVER)
+    found = await store.engine.index.find(topic, key, max_count=1000, begin_ms=0, end_ms=FOREVER)
     offsets = []
     for offset in found.offsets:
         raw = store.record_at(offset)

@@ -58,7 +58,7 @@ def numbers(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) ->
 def log_names(store: MessageStore) -> list[int]:
     """Where the files of the log begin that are on the disk and in use."""
     names = sorted(int(path.name) for path in store.paths.commit_log.iterdir())
-    assert names[: len(store._opened().log.files)] == [f.start for f in store._opened().log.files]
+    assert names[: len(store.engine.log.files)] == [f.start for f in store.engine.log.files]
     return names
 
 
@@ -71,6 +71,6 @@ def queue_names(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0
 
 
 def queue_of(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> ConsumeQueue:
-    queue = store.queues.get((topic, queue_id))
+    queue = store.engine.queues.get((topic, queue_id))
     assert queue is not None
     return queue

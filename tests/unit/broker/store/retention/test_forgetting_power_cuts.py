@@ -58,7 +58,7 @@ class ForgetfulDay(Day):
     def act(self) -> None:
         if self.random.random() < 0.15:
             self.clock.advance(self.random.choice([60.0, 1200.0, RESERVED_SECONDS]))
-            self.store.retention.step()
+            self.store.engine.retention.step()
         else:
             super().act()
 

@@ -31,10 +31,10 @@ def test_old_files_go_with_the_queues_files_and_the_first_offset_is_right(
     clock.advance(73 * HOUR)
     fill(store, 300, first=300)
     before = log_names(store)
-    store.retention.step()
+    store.engine.retention.step()
     start, low = store.start_offset, store.min_offset("TopicTest", 0)
     # The file with the 300th message holds young ones too, so it stays, with a few old ones.
-    assert start == store._opened().log.files[0].start > 0
+    assert start == store.engine.log.files[0].start > 0
     assert set(log_names(store)) < set(before)
     assert 0 < 300 - low < 100
     assert numbers(store) == list(range(low, 600))
@@ -51,7 +51,7 @@ def test_readers_below_the_beginning_are_told_where_it_is(
     fill(store, 300)
     clock.advance(73 * HOUR)
     fill(store, 300, first=300)
-    store.retention.step()
+    store.engine.retention.step()
     low = store.min_offset("TopicTest", 0)
     result = store.get("TopicTest", 0, low - 1, 10)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, low)
@@ -67,7 +67,7 @@ def test_a_queue_whose_messages_are_all_gone_goes_on_counting(
     fill(store, 200)
     clock.advance(100 * HOUR)
     fill(store, 200, first=200)
-    store.retention.step()
+    store.engine.retention.step()
     assert (store.min_offset("Old", 0), store.max_offset("Old", 0)) == (60, 60)
     result = store.get("Old", 0, 0, 10)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_TOO_SMALL, 60)
@@ -85,7 +85,7 @@ def test_what_a_crash_left_of_queues_is_removed_after_the_next_start(
     fill(store, 300, first=300)
     before = queue_names(store)
     copies = {name: (queue_directory(store) / f"{name:020d}").read_bytes() for name in before}
-    store.retention.step()
+    store.engine.retention.step()
     low, after = store.min_offset("TopicTest", 0), queue_names(store)
     for name in set(before) - set(after):
         (queue_directory(store) / f"{name:020d}").write_bytes(copies[name])
@@ -94,7 +94,7 @@ def test_what_a_crash_left_of_queues_is_removed_after_the_next_start(
     again.open()
     assert queue_names(again) == before
     assert again.min_offset("TopicTest", 0) == low
-    again.retention.step()
+    again.engine.retention.step()
     assert queue_names(again) == after
     assert numbers(again) == list(range(low, 600))
     again.close()
@@ -108,7 +108,7 @@ def test_a_store_that_has_forgotten_is_opened_again_as_it_was(
     fill(store, 300)
     clock.advance(73 * HOUR)
     fill(store, 300, first=300)
-    store.retention.step()
+    store.engine.retention.step()
     low, start = store.min_offset("TopicTest", 0), store.start_offset
     again = crash(store)
     if clean:
@@ -128,7 +128,7 @@ def test_the_last_file_stays_however_old_it_is(store: MessageStore, clock: Manua
     fill(store, 300)
     clock.advance(1000 * HOUR)
     for _ in range(5):
-        store.retention.step()
+        store.engine.retention.step()
     # Nobody knows when its successor's first message will come.
     assert len(log_names(store)) >= 1
     assert store.end_offset - store.start_offset <= LOG_FILE
@@ -145,10 +145,10 @@ def test_nothing_goes_before_it_is_on_the_disk_and_visible(
         assert store.put(message(b"%-64d" % number)).status is PutStatus.OK
     clock.advance(73 * HOUR)
     assert store.put(message(b"300")).status is PutStatus.OK
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset == 0
     store.flush()
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset > 0
     assert numbers(store)[0] == store.min_offset("TopicTest", 0) > 0
     store.close()
@@ -161,29 +161,29 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
     fill(store, 300)
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset == 0
-    store.retention.ask()
-    store.retention.step()
+    store.engine.retention.ask()
+    store.engine.retention.step()
     assert store.start_offset > 0
     # What is not safe yet goes as soon as it is.
     for number in range(400, 600):
         store.put(message(b"%-64d" % number))
     clock.advance(73 * HOUR)
     store.put(message(b"%-64d" % 600))
-    safe_end = store._opened().checkpoint.safe_end
+    safe_end = store.engine.checkpoint.safe_end
     for _ in range(3):
-        store.retention.step()
+        store.engine.retention.step()
     assert store.start_offset <= safe_end
     store.flush()
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset > safe_end
     # It is over once nothing more is to be done.
-    store.retention.step()
+    store.engine.retention.step()
     clock.advance(73 * HOUR)
     fill(store, 300, first=601)
     start = store.start_offset
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset == start
     store.close()
 
@@ -194,12 +194,12 @@ def test_followers_are_told_where_the_log_begins(store: MessageStore, clock: Man
     def fails(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    store.retention.follow(fails)
-    store.retention.follow(told.append)
+    store.engine.retention.follow(fails)
+    store.engine.retention.follow(told.append)
     fill(store, 300)
-    store.retention.step()
+    store.engine.retention.step()
     assert told == []
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
-    store.retention.step()
+    store.engine.retention.step()
     assert told == [store.start_offset]

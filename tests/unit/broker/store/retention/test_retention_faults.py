@@ -21,16 +21,16 @@ def test_what_can_not_be_removed_is_tried_again_and_holds_up_what_is_younger(
     fill(store, 200, first=300)
     before = log_names(store)
     disk.remove_error = PermissionError(1, "Operation not permitted")
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset > 0
     assert sorted(int(path.name) for path in store.paths.commit_log.iterdir()) == before
     # One of the log and one of the queue; the others wait behind them.
-    assert store.retention.failures == 2
+    assert store.engine.retention.failures == 2
     disk.remove_error = None
-    store.retention.step()
+    store.engine.retention.step()
     assert len(list(store.paths.commit_log.iterdir())) == len(before)
     clock.advance(121)
-    store.retention.step()
+    store.engine.retention.step()
     assert log_names(store)[0] == store.start_offset
 
 
@@ -45,7 +45,7 @@ def test_a_queue_that_can_not_be_read_keeps_its_beginning_and_serves_what_is_the
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(module, "first_alive", fails)
-    store.retention.step()
+    store.engine.retention.step()
     assert store.start_offset > 0
     assert store.min_offset("TopicTest", 0) == 0
     assert store.get("TopicTest", 0, 0, 10).status is GetStatus.MESSAGE_WAS_REMOVING
@@ -59,10 +59,10 @@ def test_a_damaged_first_record_leaves_the_age_to_the_next_file(
     fill(store, 200)
     clock.advance(73 * HOUR)
     fill(store, 200, first=200)
-    second = store._opened().log.files[1]
+    second = store.engine.log.files[1]
     second.view[4:8] = b"\xff" * 4
-    store.retention.step()
+    store.engine.retention.step()
     # What is behind the first file can't be told by its first record, only by later ones.
     assert store.start_offset > second.start
-    region: Region = store._opened().log.files[0].hold()
+    region: Region = store.engine.log.files[0].hold()
     assert len(region.view) == LOG_FILE

@@ -19,25 +19,25 @@ def test_a_full_disk_takes_young_files_and_only_as_many_as_make_room(
     store: MessageStore, disk: Disk
 ) -> None:
     fill(store, 600)
-    files = len(store._opened().log.files)
+    files = len(store.engine.log.files)
     # Of 100 files' room 88 are taken: three have to go.
     disk.use = DiskUse(88 * LOG_FILE, 12 * LOG_FILE)
-    assert store.retention.step() == store.config.limits.pressed_seconds
-    assert len(store._opened().log.files) == files - 3
-    assert store.retention.stats.young_files == 3
+    assert store.engine.retention.step() == store.config.limits.pressed_seconds
+    assert len(store.engine.log.files) == files - 3
+    assert store.engine.retention.stats.young_files == 3
     assert store.writable
     low = store.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 600))
     disk.use = DiskUse(85 * LOG_FILE, 15 * LOG_FILE)
-    assert store.retention.step() == 10.0
-    assert len(store._opened().log.files) == files - 3
+    assert store.engine.retention.step() == 10.0
+    assert len(store.engine.log.files) == files - 3
 
 
 def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself(
     store: MessageStore, disk: Disk, clock: ManualClock
 ) -> None:
     disk.use = DiskUse(91, 9)
-    store.retention.step()
+    store.engine.retention.step()
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert refused.message == store.why_not_writable
@@ -45,10 +45,10 @@ def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself
     assert "the 90 % of diskSpaceWarningLevelRatio" in refused.message
     # Nothing else heals it: neither time nor an allocation that succeeds.
     clock.advance(5)
-    assert store._opened().preallocator.try_step() is False
+    assert store.engine.preallocator.try_step() is False
     assert not store.writable
     disk.use = DiskUse(90, 10)
-    store.retention.step()
+    store.engine.retention.step()
     assert store.writable
     assert store.put(message()).status is PutStatus.OK
 
@@ -57,7 +57,7 @@ def test_a_disk_that_has_refused_stays_refused_when_it_is_measured(
     store: MessageStore, disk: Disk
 ) -> None:
     trouble = store._disk.refused(store.paths.root, OSError(28, "No space left on device"))
-    store.retention.step()
+    store.engine.retention.step()
     assert store.why_not_writable == trouble
     store._disk.healed()
     assert store.writable
@@ -69,21 +69,21 @@ def test_a_reader_keeps_its_slices_and_their_room_is_waited_for(
     fill(store, 600)
     slices = store.get("TopicTest", 0, 0, 32).records
     bodies = [bytes(record.body) for run in slices for record in iter_records(run)]
-    files = len(store._opened().log.files)
+    files = len(store.engine.log.files)
     disk.use = DiskUse(86 * LOG_FILE, 14 * LOG_FILE)
-    store.retention.step()
-    assert len(store._opened().log.files) == files - 1
-    assert store.retention.held_bytes == LOG_FILE
+    store.engine.retention.step()
+    assert len(store.engine.log.files) == files - 1
+    assert store.engine.retention.held_bytes == LOG_FILE
     # The reader's file is gone from the directory, and still counts as taken.
-    store.retention.step()
-    assert len(store._opened().log.files) == files - 1
+    store.engine.retention.step()
+    assert len(store.engine.log.files) == files - 1
     assert [bytes(record.body) for run in slices for record in iter_records(run)] == bodies
     clock.advance(121)
-    store.retention.step()
-    assert len(store._opened().log.files) == files - 2
+    store.engine.retention.step()
+    assert len(store.engine.log.files) == files - 2
     del slices
     gc.collect()
-    assert store.retention.held_bytes == 0
+    assert store.engine.retention.held_bytes == 0
 
 
 def test_a_disk_that_can_not_be_asked_is_not_too_full(
@@ -93,6 +93,6 @@ def test_a_disk_that_can_not_be_asked_is_not_too_full(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(disk, "disk_use", fails)
-    store.retention.step()
+    store.engine.retention.step()
     assert store.writable
-    assert store.retention.stats.places == ()
+    assert store.engine.retention.stats.places == ()

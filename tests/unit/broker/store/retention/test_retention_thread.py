@@ -23,15 +23,15 @@ async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning
     store.open()
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
-    store._opened().queues.close()
-    reader = store._opened().reader
+    store.engine.queues.close()
+    reader = store.engine.reader
     monkeypatch.setattr(reader._page_cache, "are_resident", lambda ranges: False)
     cold = store.get("TopicTest", 0, 0, 10, wait=False)
     assert cold.status is GetStatus.COLD
     reading = asyncio.ensure_future(store.get_async("me", "TopicTest", 0, 0, 10))
     codes = asyncio.ensure_future(store.tags_codes("me", "TopicTest", 0, 0, 10))
     await asyncio.sleep(0)
-    store.retention.step()
+    store.engine.retention.step()
     result = await asyncio.wait_for(reading, 10)
     assert result.status is GetStatus.OFFSET_TOO_SMALL
     assert result.next_offset == store.min_offset("TopicTest", 0) > 0
@@ -52,7 +52,7 @@ async def test_the_thread_deletes_and_ends_with_the_store(
     fill(store, 100, first=300)
     deleted = asyncio.Event()
     loop = asyncio.get_running_loop()
-    store.retention.follow(lambda _: loop.call_soon_threadsafe(deleted.set))
+    store.engine.retention.follow(lambda _: loop.call_soon_threadsafe(deleted.set))
     store.start(loop)
     await asyncio.wait_for(deleted.wait(), 20)
     assert store.start_offset > 0
