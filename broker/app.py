@@ -220,13 +220,13 @@ class Broker:
             host=self.config.bind_host,
             port=port,
             limits=ServerLimits(
+                room=self._room,
                 max_connections=self.config.max_connections,
                 idle_timeout=self.config.server_channel_max_idle_time_s,
             ),
             on_close=self._connection_closed,
             counters=self.counters,
             clock=self._clock,
-            room=self._room,
             name="broker",
         )
 

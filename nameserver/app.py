@@ -52,13 +52,13 @@ class NameServer:
             host=self.config.bind_host,
             port=self.config.listen_port,
             limits=ServerLimits(
+                room=room or ConnectionRoom(),
                 max_connections=self.config.max_connections,
                 idle_timeout=float(self.config.server_channel_max_idle_time_s),
             ),
             on_close=self._closed,
             counters=self.counters,
             clock=self._clock,
-            room=room or ConnectionRoom(),
             name="nameserver",
         )
 

@@ -19,12 +19,11 @@ from remoting.addresses import parse_address
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.limits import CONNECT_TIMEOUT, MAX_PENDING_REQUESTS, RECEIVE_BUFFER_BYTES
 from remoting.protocol.codes import SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode, needed
 from remoting.protocol.limits import MAX_FRAME_BYTES
 
-_OPAQUE_MASK: Final = 0x7FFF_FFFF
 _SHORTEST_WAIT: Final = 0.001
 
 _READ_BEFORE_PLACING: Final = 64 * 1024
@@ -103,6 +102,10 @@ class BlockingConnection:
     Args:
         address: ``host:port``.
         timeout: seconds for each call that does not say otherwise.
+        connect_timeout: seconds to connect.
+        max_frame_bytes: of an answer; a larger one ends the connection.
+        max_in_flight: requests without an answer.
+        buffer_bytes: first size of the receive buffer; it grows to the largest frame met.
 
     Raises:
         ConnectFailed: it can't be made.
@@ -115,14 +118,17 @@ class BlockingConnection:
         timeout: float = CONNECT_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
         max_frame_bytes: int = MAX_FRAME_BYTES,
+        max_in_flight: int = MAX_PENDING_REQUESTS,
+        buffer_bytes: int = RECEIVE_BUFFER_BYTES,
     ) -> None:
         self.address = address
+        self._max_in_flight = max_in_flight
         self._timeout = timeout
         self._next_opaque = 0
         self._codes: dict[int, int] = {}
         self._ready: deque[Command] = deque()
         self._close_reason = ""
-        self._buffer = _ReceiveBuffer(RECEIVE_BUFFER_BYTES, max_frame_bytes)
+        self._buffer = _ReceiveBuffer(buffer_bytes, max_frame_bytes)
         try:
             self._socket = socket.create_connection(parse_address(address), connect_timeout)
         except TimeoutError as failure:
@@ -131,6 +137,10 @@ class BlockingConnection:
         except OSError as failure:
             raise ConnectFailed(address, failure.strerror or str(failure)) from failure
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, to wait for answers with ``select``."""
+        return self._socket.fileno()
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +164,7 @@ class BlockingConnection:
         if self._close_reason or self.in_flight:
             return False
         waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
+        waiting.register(self, select.POLLIN)
         return not waiting.poll(0)
 
     def close(self) -> None:
@@ -193,8 +203,8 @@ class BlockingConnection:
             ConnectionLost: the connection is gone.
             TooManyRequests: as many are in flight as may be; nothing was sent.
         """
-        if self.in_flight >= MAX_PENDING_REQUESTS:
-            raise TooManyRequests(self.address, "requests", MAX_PENDING_REQUESTS)
+        if self.in_flight >= self._max_in_flight:
+            raise TooManyRequests(self.address, "requests", self._max_in_flight)
         self.send_oneway(command, timeout=timeout)
         self._codes[command.opaque] = command.code
         return command.opaque
@@ -203,11 +213,8 @@ class BlockingConnection:
         """Send a request that nobody answers. Raises as ``submit`` does."""
         self._check_open()
         timeout = self._timeout if timeout is None else timeout
-        opaque = self._next_opaque
-        while opaque in self._codes:
-            opaque = (opaque + 1) & _OPAQUE_MASK
-        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
-        command.opaque = opaque
+        command.opaque = free_opaque(self._next_opaque, self._codes)
+        self._next_opaque = command.opaque + 1
         try:
             self._socket.settimeout(max(timeout, _SHORTEST_WAIT))
             self._socket.sendall(encode(command))

@@ -18,7 +18,7 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from remoting.addresses import address_text
 from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
@@ -33,7 +33,7 @@ from remoting.limits import (
 )
 from remoting.log import Log
 from remoting.protocol.codes import SerializeType
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import (
     PREFIX_BYTES,
@@ -616,7 +616,6 @@ class Connection(asyncio.Protocol):
             endpoint.room.taken += 1
         if endpoint.feed_factory is not None:
             self._feed = endpoint.feed_factory(self)
-        endpoint.notify(endpoint.on_connect, self)
 
     def _expire(self, now: float) -> float:
         deadline = self._pending.next_deadline()
@@ -659,9 +658,6 @@ class Connection(asyncio.Protocol):
         return bool(len(self._pending) or self._in_flight.requests)
 
 
-_OPAQUE_MASK: Final = 0x7FFF_FFFF
-
-
 class Pending(NamedTuple):
     """One request that waits; ``timeout`` as the caller gave it, ``deadline`` on the clock."""
 
@@ -678,22 +674,20 @@ class PendingRequests:
     when the earliest deadline comes.
     """
 
-    __slots__ = ("_opaque", "_table", "limit")
+    __slots__ = ("_next", "_table", "limit")
 
-    def __init__(self, limit: int, *, first_opaque: int = 0) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._opaque = first_opaque
+        self._next = 0
         self._table: dict[int, Pending] = {}
 
     def __len__(self) -> int:
         return len(self._table)
 
     def next_opaque(self) -> int:
-        """A correlation id that no waiting request has; wraps within the positive int32."""
-        opaque = self._opaque
-        while opaque in self._table:
-            opaque = (opaque + 1) & _OPAQUE_MASK
-        self._opaque = (opaque + 1) & _OPAQUE_MASK
+        """A correlation id that no waiting request has."""
+        opaque = free_opaque(self._next, self._table)
+        self._next = opaque + 1
         return opaque
 
     @property

@@ -53,7 +53,6 @@ class Endpoint:
     offer_msgpack: bool = False
     accept_msgpack: bool = False
     feed_factory: FeedFactory | None = None
-    on_connect: ConnectionCallback | None = None
     on_close: ConnectionCallback | None = None
     draining: bool = False
     """True while a server stops: requests are not begun any more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.process_limits import memory_bytes
+from remoting.process_limits import ConnectionRoom, memory_bytes
 from remoting.protocol.limits import MAX_FRAME_BYTES
 
 CONNECT_TIMEOUT: Final = 3.0
@@ -149,3 +149,5 @@ class ServerLimits(ConnectionLimits):
     """The bounds of a server and of each of its connections."""
 
     max_connections: int = MAX_CONNECTIONS
+    room: ConnectionRoom | None = None
+    """Shared with the other servers of the process; None: descriptors are not looked at."""

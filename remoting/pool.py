@@ -26,7 +26,6 @@ from remoting.limits import (
     BACKOFF_MAX,
     CONNECT_TIMEOUT,
     MAX_POOL_ADDRESSES,
-    ConnectionLimits,
 )
 from remoting.protocol.command import Command
 
@@ -53,6 +52,7 @@ class ConnectionPool:
         offer_msgpack: offer our own header codec to each server.
         on_close: told of each connection that ends.
         jitter: a number in [0, 1) at each call; spreads the attempts of many clients.
+        max_addresses: addresses it remembers; above it, those without a connection are forgotten.
     """
 
     def __init__(
@@ -61,16 +61,15 @@ class ConnectionPool:
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
         offer_msgpack: bool = False,
-        on_connect: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
-        limits: ConnectionLimits | None = None,
-        counters: Counters | None = None,
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
+        max_addresses: int = MAX_POOL_ADDRESSES,
         name: str = "pool",
     ) -> None:
         self._connect_timeout = connect_timeout
         self._jitter = jitter
+        self._max_addresses = max_addresses
         self._addresses: dict[str, _Address] = {}
         self._closed = False
         self._clock = clock or SystemClock()
@@ -78,13 +77,14 @@ class ConnectionPool:
             name=name,
             serving=False,
             handler=handler,
-            limits=limits or ConnectionLimits(),
-            counters=counters or Counters(),
             clock=self._clock,
             offer_msgpack=offer_msgpack,
-            on_connect=on_connect,
             on_close=on_close,
         )
+
+    def __len__(self) -> int:
+        """The addresses it remembers."""
+        return len(self._addresses)
 
     @property
     def counters(self) -> Counters:
@@ -172,7 +172,7 @@ class ConnectionPool:
     def _know(self, address: str) -> _Address:
         known = self._addresses.get(address)
         if known is None:
-            if len(self._addresses) >= MAX_POOL_ADDRESSES:
+            if len(self._addresses) >= self._max_addresses:
                 self._forget_unused()
             known = self._addresses[address] = _Address()
         return known

@@ -13,20 +13,17 @@ import errno
 import os
 import socket
 import weakref
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.endpoint import ConnectionCallback, Endpoint, FeedFactory, Handler
+from remoting.endpoint import ConnectionCallback, Endpoint, Handler
 from remoting.errors import BindFailed
 from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
 from remoting.log import Log
 from remoting.process_limits import SHORT_BACKLOG
-
-if TYPE_CHECKING:
-    from remoting.process_limits import ConnectionRoom
 
 _log = Log("remoting")
 
@@ -51,10 +48,7 @@ class Server:
         handler: does a request; see ``endpoint.Handler``.
         host: where to listen.
         port: where to listen; 0 picks a free one.
-        feed_factory: gives each connection a feed of its own instead of the ordinary one.
-        on_connect, on_close: told of each connection that was admitted; may raise without harm.
-        accept_msgpack: agree when a client offers our own header codec.
-        room: how many connections the process has descriptors for; shared by its servers.
+        on_close: told of the end of each connection that was admitted; may raise without harm.
         name: in the names of tasks and in the log.
     """
 
@@ -65,13 +59,9 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         limits: ServerLimits | None = None,
-        feed_factory: FeedFactory | None = None,
-        on_connect: ConnectionCallback | None = None,
         on_close: ConnectionCallback | None = None,
         counters: Counters | None = None,
         clock: Clock | None = None,
-        accept_msgpack: bool = True,
-        room: ConnectionRoom | None = None,
         name: str = "server",
     ) -> None:
         limits = limits or ServerLimits()
@@ -86,12 +76,10 @@ class Server:
             limits=limits,
             counters=counters or Counters(),
             clock=clock or SystemClock(),
-            accept_msgpack=accept_msgpack,
-            feed_factory=feed_factory,
-            on_connect=on_connect,
+            accept_msgpack=True,
             on_close=on_close,
             max_connections=limits.max_connections,
-            room=room,
+            room=limits.room,
         )
 
     @property

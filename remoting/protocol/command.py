@@ -20,7 +20,7 @@ of a class's fields is part of the msgpack form: **new fields go to the end**.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
 from types import NoneType
@@ -178,6 +178,14 @@ def header(cls: type[T]) -> type[T]:
     return dataclass(slots=True, kw_only=True)(cls)
 
 
+def free_opaque(first: int, used: Container[int]) -> int:
+    """The first correlation id from ``first`` on that is not used; wraps within positive int32."""
+    opaque = first & _OPAQUE_MASK
+    while opaque in used:
+        opaque = (opaque + 1) & _OPAQUE_MASK
+    return opaque
+
+
 def wire_names_of(header_type: type[Header]) -> tuple[str, ...]:
     """The wire names of a header's fields, in declared order."""
     return tuple(known.wire_name for known in _plan(header_type).fields)
@@ -310,6 +318,8 @@ def _camel_case(attribute: str) -> str:
     first, *rest = attribute.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
+
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
 
 UNKNOWN: Final = -1
 """Of a position: nobody has said."""

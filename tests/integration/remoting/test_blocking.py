@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from remoting import blocking
 from remoting.blocking import BlockingConnection
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.protocol.codes import FLAG_RESPONSE
@@ -22,13 +21,13 @@ from remoting.server import Server
 from tests.integration.remoting.peers import CALL_BACK, ECHO, LARGE, LARGE_BYTES, SLOW, Services
 
 
-async def with_server(work: Callable[[BlockingConnection, Services], Any]) -> Any:
+async def with_server(work: Callable[[BlockingConnection, Services], Any], **limits: int) -> Any:
     """Run ``work`` in a thread beside a server."""
     services = Services()
     async with Server(services) as server:
 
         def in_thread() -> Any:
-            with BlockingConnection(server.address, timeout=10) as connection:
+            with BlockingConnection(server.address, timeout=10, **limits) as connection:
                 return work(connection, services)
 
         return await asyncio.to_thread(in_thread)
@@ -98,23 +97,20 @@ async def test_a_request_between_pipelined_ones_keeps_their_answers() -> None:
     await with_server(work)
 
 
-async def test_answers_larger_than_the_buffer_arrive_whole_and_the_buffer_is_reused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(blocking, "RECEIVE_BUFFER_BYTES", 1000)
-
+async def test_answers_larger_than_the_buffer_arrive_whole_and_the_buffer_is_reused() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         for _ in range(3):
-            assert len(connection.request(Command.request(LARGE)).body) == LARGE_BYTES
-        grown = connection._buffer._view
+            large = connection.request(Command.request(LARGE)).body
+            assert len(large) == LARGE_BYTES
         for _ in range(5):
             for _ in range(4):
                 connection.submit(Command.request(ECHO, body=bytes(100_000)))
             for _ in range(4):
-                assert len(connection.receive().body) == 100_000
-        assert connection._buffer._view is grown
+                body = connection.receive().body
+                assert len(body) == 100_000
+                assert body.obj is large.obj
 
-    await with_server(work)
+    await with_server(work, buffer_bytes=1000)
 
 
 async def test_a_timeout_leaves_the_connection_usable_and_a_late_answer_is_dropped() -> None:
@@ -185,7 +181,7 @@ def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
 
     with script(stream[:-1], wait) as address, BlockingConnection(address) as connection:
         connection.submit(Command.request(ECHO))
-        select.select([connection._socket], [], [], 10)
+        select.select([connection], [], [], 10)
         with pytest.raises(AnswerTimeout):
             connection.receive(timeout=0.2, place=lambda _, length: memoryview(bytearray(length)))
         assert connection.closed
@@ -216,7 +212,7 @@ def test_a_connection_whose_server_has_left_is_not_usable() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with BlockingConnection(address) as connection:
             listener.accept()[0].close()
-            select.select([connection._socket], [], [], 10)
+            select.select([connection], [], [], 10)
             assert not connection.usable
 
 
@@ -249,26 +245,14 @@ async def test_a_closed_connection_says_so() -> None:
     await with_server(work)
 
 
-async def test_no_more_than_the_limit_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "MAX_PENDING_REQUESTS", 2)
-
+async def test_no_more_than_the_limit_are_in_flight() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         for _ in range(2):
             connection.submit(Command.request(ECHO))
         with pytest.raises(TooManyRequests, match="2 requests wait"):
             connection.submit(Command.request(ECHO))
 
-    await with_server(work)
-
-
-async def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
-    def work(connection: BlockingConnection, _services: Services) -> None:
-        opaques = [connection.submit(Command.request(ECHO))]
-        connection._next_opaque = 0x7FFF_FFFF
-        opaques += [connection.submit(Command.request(ECHO)) for _ in range(2)]
-        assert opaques == [0, 0x7FFF_FFFF, 1]
-
-    await with_server(work)
+    await with_server(work, max_in_flight=2)
 
 
 def test_where_nobody_listens_connecting_fails_with_a_sentence() -> None:

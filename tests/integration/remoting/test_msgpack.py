@@ -37,9 +37,10 @@ async def test_msgpack_is_spoken_if_both_want_it(
 ) -> None:
     recorder = Recorder()
     async with (
-        Server(recorder, accept_msgpack=accepts) as server,
+        Server(recorder) as server,
         ConnectionPool(offer_msgpack=offers) as pool,
     ):
+        server.endpoint.accept_msgpack = accepts
         await pool.request(server.address, Command.request(RequestCode.HEART_BEAT), timeout=10)
         answer = await pool.request(
             server.address, Command.request(RequestCode.SEND_MESSAGE_V2, body=b"x"), timeout=10
@@ -58,7 +59,8 @@ async def test_a_new_connection_agrees_anew() -> None:
         for _ in range(2):
             await pool.request(first.address, beat, timeout=10)
         await first.stop()
-        async with Server(recorder, port=first.port, accept_msgpack=False):
+        async with Server(recorder, port=first.port) as second:
+            second.endpoint.accept_msgpack = False
             for _ in range(2):
                 await pool.request(first.address, beat, timeout=10)
     json, msgpack = SerializeType.JSON, SerializeType.MSGPACK

@@ -120,20 +120,20 @@ async def test_a_failing_handler_is_answered_and_the_connection_lives() -> None:
 async def test_the_owner_hears_of_connections_and_keeps_what_it_knows_there() -> None:
     events: list[str] = []
 
-    def on_connect(connection: Connection) -> None:
+    def greet(command: Command, connection: Connection) -> Command:
         connection.context = "known"
-        events.append(f"open {connection.remote_text}")
-        raise ValueError("a fault of the owner")
+        return command.reply()
 
     def on_close(connection: Connection) -> None:
         events.append(f"close {connection.remote_text} {connection.context}")
+        raise ValueError("a fault of the owner")
 
-    async with Server(Services(), on_connect=on_connect, on_close=on_close) as server:
+    async with Server(greet, on_close=on_close) as server:
         async with ConnectionPool() as pool:
             connection = await pool.get(server.address)
-            me = f"127.0.0.1:{connection.local[1]}"
-        await until(lambda: len(events) == 2)
-        assert events == [f"open {me}", f"close {me} known"]
+            await connection.request(Command.request(ECHO), timeout=10)
+        await until(lambda: len(events) == 1)
+        assert events == [f"close 127.0.0.1:{connection.local[1]} known"]
 
 
 async def test_one_connection_too_many_is_closed_at_once() -> None:
@@ -155,8 +155,8 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
 async def test_servers_of_one_process_share_the_room_for_connections() -> None:
     room = ConnectionRoom(limit)
     async with (
-        Server(Services(), room=room) as one,
-        Server(Services(), room=room) as other,
+        Server(Services(), limits=ServerLimits(room=room)) as one,
+        Server(Services(), limits=ServerLimits(room=room)) as other,
         AsyncExitStack() as stack,
     ):
         first = await stack.enter_async_context(raw(one.address))

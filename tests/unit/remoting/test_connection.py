@@ -172,12 +172,10 @@ async def test_requests_stop_while_answers_go_on_when_the_endpoint_drains() -> N
 
 
 async def test_callbacks_of_the_owner_can_break_nothing() -> None:
-    def fail(connection: Connection) -> None:
-        connection.context = "seen"
+    def fail(_connection: Connection) -> None:
         raise ValueError("a fault of the owner")
 
-    peer = Peer(handler=echo, on_connect=fail, on_close=fail)
-    assert peer.connection.context == "seen"
+    peer = Peer(handler=echo, on_close=fail)
     peer.says(request())
     assert len(peer.hears()) == 1
     peer.vanish()
@@ -186,7 +184,7 @@ async def test_callbacks_of_the_owner_can_break_nothing() -> None:
 
 async def test_one_too_many_is_refused_and_its_owner_not_told() -> None:
     told: list[Connection] = []
-    peer = Peer(max_connections=0, on_connect=told.append, on_close=told.append)
+    peer = Peer(max_connections=0, on_close=told.append)
     assert peer.transport.aborted
     assert peer.counters.connections_refused == 1
     peer.connection.data_received(encode(request()))

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from remoting.connection import Pending, PendingRequests
 from remoting.errors import AnswerTimeout, ConnectionLost, TooManyRequests
 from remoting.limits import IDLE_TIMEOUT, MAX_LOOKS, ConnectionLimits
 from remoting.protocol.codes import FLAG_RESPONSE
@@ -184,10 +183,3 @@ async def test_a_request_above_the_frame_limit_is_not_sent() -> None:
         await peer.connection.request(Command.request(10, body=bytes(2000)), timeout=1)
     peer.wait(IDLE_TIMEOUT)
     assert peer.connection.close_reason == "idle for too long"
-
-
-async def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
-    pending = PendingRequests(10, first_opaque=0x7FFF_FFFF)
-    waiting = Pending(asyncio.get_running_loop().create_future(), 10, 3.0, 1003.0)
-    pending.add(0, waiting)
-    assert [pending.next_opaque() for _ in range(3)] == [0x7FFF_FFFF, 1, 2]

@@ -13,7 +13,7 @@ from remoting.protocol.codes import (
     ResponseCode,
     SerializeType,
 )
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
@@ -72,3 +72,10 @@ def test_a_command_of_ours_is_read_without_coding() -> None:
 def test_a_command_without_fields_lacks_all_of_them() -> None:
     with pytest.raises(HeaderError, match="topic is missing"):
         Command(30).read(GetMaxOffsetRequestHeader)
+
+
+def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
+    assert free_opaque(0, {}) == 0
+    assert free_opaque(0x7FFF_FFFF, {}) == 0x7FFF_FFFF
+    assert free_opaque(0x7FFF_FFFF + 1, {}) == 0
+    assert free_opaque(0x7FFF_FFFF, {0x7FFF_FFFF: 1, 0: 1}) == 1
