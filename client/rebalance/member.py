@@ -317,21 +317,28 @@ class GroupMember:
 
     async def _run(self, well: bool) -> None:
         retry = REBALANCE_RETRY_FIRST
-        while True:
-            pause = REBALANCE_PERIOD if well else retry
-            retry = REBALANCE_RETRY_FIRST if well else min(2 * retry, REBALANCE_PERIOD)
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            well = await self._round()
+        round_over = asyncio.Event()
+        try:
+            while True:
+                pause = REBALANCE_PERIOD if well else retry
+                retry = REBALANCE_RETRY_FIRST if well else min(2 * retry, REBALANCE_PERIOD)
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+                # Who begins to wait during a round waits for the next one.
+                round_over, self._next_round_over = self._next_round_over, asyncio.Event()
+                well = await self._round()
+                round_over.set()
+        finally:
+            # There are no further rounds to wait for, also if a strategy of the application fails.
+            round_over.set()
+            self._next_round_over.set()
 
     async def _round(self) -> bool:
         """Look at all topics; whether that went well for all."""
-        # Who begins to wait during this round waits for the next one.
-        round_over, self._next_round_over = self._next_round_over, asyncio.Event()
         view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
@@ -348,7 +355,6 @@ class GroupMember:
         self._reports.round_over(views, difference, failed)
         if self._reports.members != before:
             self._problems.soon()
-        round_over.set()
         return not failed
 
     async def _view(self, view: GroupView, topic: str) -> View | PocketMQError:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 import client
 from broker.app import Broker
 from remoting.protocol.command import Command
+from remoting.protocol.queue import MessageQueue
 from tests.harness.cluster import Cluster
 from tests.harness.processes import Processes
 from tests.scenarios.loops import Actor
@@ -80,10 +81,11 @@ class InLoop(Cluster):
     def forget_locks(self, broker: str) -> None:
         """As if another had been given them and had let them go again."""
         locks = self.brokers[broker].state.locks
-        for group, held in list(locks._groups.items()):
-            for queue, (owner, _) in list(held.items()):
-                locks.unlock(group, owner, [queue])
-                locks.lock(group, "10.6.6.6@stranger", [queue], self.now_ms(broker))
+        for group, owners in locks.saved().lock_table.items():
+            for owner, places in owners.items():
+                queues = [MessageQueue(*place[:3]) for place in places]
+                locks.unlock(group, owner, queues)
+                locks.lock(group, "10.6.6.6@stranger", queues, self.now_ms(broker))
 
     def now_ms(self, broker: str) -> int:
         """A broker's time."""

@@ -195,7 +195,7 @@ class _Pipe(asyncio.Transport):
     def __init__(self, loop: StoryLoop, actor: Actor) -> None:
         super().__init__()
         self._loop = loop
-        self._actor = actor
+        self.actor = actor
         self._context = contextvars.copy_context()
         self._context.run(ACTOR.set, actor)
         self._arriving: deque[tuple[float, bytes | None]] = deque()
@@ -210,18 +210,18 @@ class _Pipe(asyncio.Transport):
         self._extra = {"peername": remote, "sockname": local}
 
     def write(self, data: Any) -> None:
-        if not self._closing and not self._actor.dead:
-            self._peer._take(bytes(data))
+        if not self._closing and not self.actor.dead:
+            self._peer.take(bytes(data))
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._peer._take(None)
+            self._peer.take(None)
             self._loop.call_soon(self._protocol.connection_lost, None, context=self._context)
 
     abort = close
 
-    def _take(self, data: bytes | None) -> None:
+    def take(self, data: bytes | None) -> None:
         self._arriving.append((self._loop.time() + LATENCY, data))
         self.wake()
 
@@ -234,7 +234,7 @@ class _Pipe(asyncio.Transport):
 
     def _deliver(self) -> None:
         self._scheduled = False
-        if self._actor.cut_off or self._peer._actor.cut_off or self._paused or self._closing:
+        if self.actor.cut_off or self._peer.actor.cut_off or self._paused or self._closing:
             return
         if not self._arriving:
             return

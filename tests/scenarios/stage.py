@@ -188,16 +188,16 @@ class Stage:
 
     # steps
 
-    async def _topic(self, topic: str, queues: str, brokers: str | None) -> None:
+    async def topic(self, topic: str, queues: str, brokers: str | None) -> None:
         at = list(BROKERS) if brokers == "each broker" else [brokers or BROKERS[0]]
         self._brokers_of[topic] = at
         await make_topic(self._cluster, self._real(topic), int(queues), at)
 
-    async def _join(self, name: str, group: str, topics: str, options: str | None) -> None:
+    async def join(self, name: str, group: str, topics: str, options: str | None) -> None:
         member = await self._new_member(name, Actor(name, _ip(name)))
         self._begin(member, group, topics, options)
 
-    async def _join_both(self, one: str, two: str, group: str, topics: str) -> None:
+    async def join_both(self, one: str, two: str, group: str, topics: str) -> None:
         actor = Actor(f"{one} and {two}", _ip(one))
         members = [await self._new_member(name, actor) for name in (one, two)]
         # Their ids differ by chance alone; the first in the order is the first in the story.
@@ -237,7 +237,7 @@ class Stage:
         self._joining.add(joining)
         joining.add_done_callback(self._joining.discard)
 
-    async def _send(self, count: str, topic: str, tag: str | None) -> None:
+    async def send(self, count: str, topic: str, tag: str | None) -> None:
         queues = sorted(await self._admin.queues(self._real(topic)))
         first = self._sent.get(topic, 0)
         for number in range(first, first + int(count)):
@@ -247,61 +247,61 @@ class Stage:
             )
         self._sent[topic] = first + int(count)
 
-    async def _pass(self, seconds: str) -> None:
+    async def wait(self, seconds: str) -> None:
         self._wait = float(seconds)
 
-    async def _hold(self, name: str) -> None:
+    async def hold(self, name: str) -> None:
         self._members[name].hold()
 
-    async def _release(self, name: str) -> None:
+    async def release(self, name: str) -> None:
         self._members[name].release()
 
-    async def _close(self, name: str) -> None:
+    async def close(self, name: str) -> None:
         await self._members[name].close()
 
-    async def _kill(self, name: str) -> None:
+    async def kill(self, name: str) -> None:
         await self._members[name].kill()
 
-    async def _cut_off(self, name: str) -> None:
+    async def cut_off(self, name: str) -> None:
         self._members[name].actor.cut_off = True
 
-    async def _reconnect(self, name: str) -> None:
+    async def reconnect(self, name: str) -> None:
         self._members[name].actor.cut_off = False
         loop = asyncio.get_running_loop()
         assert isinstance(loop, StoryLoop)
         loop.heal()
 
-    async def _stop(self, broker: str) -> None:
+    async def stop(self, broker: str) -> None:
         await self._cluster.stop(broker)
 
-    async def _start(self, broker: str) -> None:
+    async def start(self, broker: str) -> None:
         await self._cluster.start(broker)
 
-    async def _answer(self, broker: str, request: str, code: str | None) -> None:
+    async def answer(self, broker: str, request: str, code: str | None) -> None:
         assert isinstance(self._cluster, InLoop)
         answer = None if code is None else ResponseCode[code]
         self._cluster.answer(broker, RequestCode[request], answer)
 
-    async def _take_locks(self, broker: str) -> None:
+    async def take_locks(self, broker: str) -> None:
         assert isinstance(self._cluster, InLoop)
         self._cluster.forget_locks(broker)
 
-    async def _heartbeat(self, name: str, group: str, topics: str) -> None:
+    async def heartbeat(self, name: str, group: str, topics: str) -> None:
         foreign = await self._foreign(name)
         self._groups.add(group)
         word = await foreign.heartbeat(self._real(group), self._subscriptions(topics))
         self._answers.append(f"{name} is answered {word}")
 
-    async def _pull(self, name: str, topic: str, queue_id: str, group: str) -> None:
+    async def pull(self, name: str, topic: str, queue_id: str, group: str) -> None:
         foreign = await self._foreign(name)
         word = await foreign.pull(self._real(group), self._real(topic), int(queue_id))
         self._answers.append(f"{name} is answered {word}")
 
-    async def _ask(self, name: str, group: str) -> None:
+    async def ask(self, name: str, group: str) -> None:
         members = await (await self._foreign(name)).members(self._real(group))
         self._answers.append(f"{name} is told {' '.join(map(self._name, members)) or 'nobody'}")
 
-    async def _leave(self, name: str, group: str) -> None:
+    async def leave(self, name: str, group: str) -> None:
         word = await self._foreigners[name].leave(self._real(group))
         self._answers.append(f"{name} is answered {word}")
 
@@ -309,19 +309,23 @@ class Stage:
         if name not in self._foreigners:
             actor = Actor(name, _ip(name))
             client_id = f"{actor.ip}@{name}"
-            address = (await self._admin._masters())[BROKERS[0]]
+            address = next(
+                one.address
+                for one in await self._admin.brokers()
+                if one.name == BROKERS[0] and one.id == 0
+            )
             self._names[client_id] = name
             self._foreigners[name] = Foreign(name, actor, address, client_id)
         return self._foreigners[name]
 
-    async def _reset(self, group: str, topic: str, to: str) -> None:
+    async def reset(self, group: str, topic: str, to: str) -> None:
         place = client.END if to == "its end" else int(to)
         await self._admin.reset(self._real(group), self._real(topic), to=place)
 
-    async def _lag(self, group: str) -> None:
+    async def lag(self, group: str) -> None:
         self._lag_asked = group
 
-    async def _count(self, topic: str, group: str) -> None:
+    async def count(self, topic: str, group: str) -> None:
         journal = self._journals[group]
         handled, again = journal.count(self._real(topic))
         text = f"{handled} of {self._sent[topic]} handled, {again} again"
@@ -335,28 +339,28 @@ class Stage:
 Action = Callable[..., Awaitable[None]]
 
 _STEPS: Final[tuple[tuple[str, Action], ...]] = (
-    (r"topic (\w+) has (\d+) queues?(?: at (each broker|broker-\w))?", Stage._topic),
-    (r"(\w+) joins (\w+) with ([^,]+)(?:, (.+))?", Stage._join),
-    (r"(\w+) and (\w+) join (\w+) in one process with (.+)", Stage._join_both),
-    (r"send (\d+) to (\w+)(?: tagged (\w+))?", Stage._send),
-    (r"wait (\d+)s", Stage._pass),
-    (r"hold (\w+)", Stage._hold),
-    (r"release (\w+)", Stage._release),
-    (r"close (\w+)", Stage._close),
-    (r"kill (\w+)", Stage._kill),
-    (r"cut off (\w+)", Stage._cut_off),
-    (r"reconnect (\w+)", Stage._reconnect),
-    (r"stop (broker-\w)", Stage._stop),
-    (r"start (broker-\w)", Stage._start),
-    (r"(broker-\w) answers (\w+) (?:with (\w+)|again)", Stage._answer),
-    (r"(broker-\w) gives the locks to a stranger", Stage._take_locks),
-    (r"(\w+) heartbeats (\w+) with (.+)", Stage._heartbeat),
-    (r"(\w+) pulls (\w+)\[(\d+)\] for (\w+)", Stage._pull),
-    (r"(\w+) asks who is in (\w+)", Stage._ask),
-    (r"(\w+) leaves (\w+)", Stage._leave),
-    (r"reset (\w+) in (\w+) to (\d+|its end)", Stage._reset),
-    (r"lag of (\w+)", Stage._lag),
-    (r"count (\w+) in (\w+)", Stage._count),
+    (r"topic (\w+) has (\d+) queues?(?: at (each broker|broker-\w))?", Stage.topic),
+    (r"(\w+) joins (\w+) with ([^,]+)(?:, (.+))?", Stage.join),
+    (r"(\w+) and (\w+) join (\w+) in one process with (.+)", Stage.join_both),
+    (r"send (\d+) to (\w+)(?: tagged (\w+))?", Stage.send),
+    (r"wait (\d+)s", Stage.wait),
+    (r"hold (\w+)", Stage.hold),
+    (r"release (\w+)", Stage.release),
+    (r"close (\w+)", Stage.close),
+    (r"kill (\w+)", Stage.kill),
+    (r"cut off (\w+)", Stage.cut_off),
+    (r"reconnect (\w+)", Stage.reconnect),
+    (r"stop (broker-\w)", Stage.stop),
+    (r"start (broker-\w)", Stage.start),
+    (r"(broker-\w) answers (\w+) (?:with (\w+)|again)", Stage.answer),
+    (r"(broker-\w) gives the locks to a stranger", Stage.take_locks),
+    (r"(\w+) heartbeats (\w+) with (.+)", Stage.heartbeat),
+    (r"(\w+) pulls (\w+)\[(\d+)\] for (\w+)", Stage.pull),
+    (r"(\w+) asks who is in (\w+)", Stage.ask),
+    (r"(\w+) leaves (\w+)", Stage.leave),
+    (r"reset (\w+) in (\w+) to (\d+|its end)", Stage.reset),
+    (r"lag of (\w+)", Stage.lag),
+    (r"count (\w+) in (\w+)", Stage.count),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import client
@@ -25,3 +26,19 @@ async def take(consumer: Any, count: int, timeout: float = 10.0) -> list[bytes]:
 
 def queue(number: int) -> client.MessageQueue:
     return client.MessageQueue("T", "broker-a", number)
+
+
+class FaultyStrategy:
+    """Takes all queues, or fails."""
+
+    name = "FAULTY"
+
+    def __init__(self) -> None:
+        self.broken = False
+
+    def allocate(
+        self, member: str, queues: Sequence[client.MessageQueue], members: Any, *, group: str
+    ) -> list[client.MessageQueue]:
+        if self.broken:
+            raise ZeroDivisionError("a fault of the application")
+        return list(queues)

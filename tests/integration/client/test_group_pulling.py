@@ -13,10 +13,6 @@ from client import blocking
 from client.errors import GroupConflict
 from client.events import QueueGained, QueueLost
 from pocketmq import testing
-from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.clients import ConsumerRunningInfo
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.command import Command
 
 
 @pytest.fixture
@@ -255,10 +251,9 @@ async def test_an_administrator_is_told_what_a_member_reads(cluster: Any, produc
         got = 0
         while got < 40:
             got += len(await consumer.get_many(100, timeout=5))
-        member = consumer._group_reading._member
-        assert member is not None
-        request = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO)
-        info = decode(ConsumerRunningInfo, member.asked(request).body)
+        async with client.Admin(cluster.nameserver) as admin:
+            [member] = await admin.members("g")
+            info = await admin.running_info("g", member.client_id)
         assert info.mq_table.keys() == set(consumer.assigned)
         assert sum(one.commit_offset for one in info.mq_table.values()) == 40
         assert all(one.locked for one in info.mq_table.values())

@@ -116,13 +116,14 @@ async def test_a_paused_queue_rests_and_keeps_its_place(cluster: Any, producer: 
         assert await take(consumer, 3) == [b"0:0", b"0:1", b"0:2"]
 
 
-async def test_tags_that_share_a_hash_are_told_apart(cluster: Any, producer: Any, until: Any):
+async def test_tags_that_share_a_hash_are_told_apart(cluster: Any, producer: Any):
     for number, tag in enumerate(["Aa", "BB", "C", "Aa", None]):
         await producer.send("T", b"%d" % number, tag=tag, queue=queue(0))
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign([queue(0)], tags="Aa || X")
         assert await take(consumer, 2) == [b"0", b"3"]
-        await until(lambda: consumer._reader.prefetch(queue(0)).position == 5)
+        while await consumer.position(queue(0)) != 5:  # noqa: ASYNC110 - nothing tells when
+            await asyncio.sleep(0.01)
         await consumer.commit()
         assert (await consumer.committed())[queue(0)] == 5
         consumer.assign([queue(0)], tags="BB")

@@ -10,7 +10,7 @@ import pytest
 
 import client
 from client.events import QueueResumed, QueueWaiting
-from tests.integration.client.pulling import fill, queue, take
+from tests.integration.client.pulling import FaultyStrategy, fill, queue, take
 
 
 @pytest.fixture
@@ -79,15 +79,18 @@ async def test_a_refusal_is_raised_and_reading_goes_on_when_it_is_lifted(
                         continue
 
 
-async def test_a_dead_background_task_surfaces_everywhere(cluster: Any, monkeypatch: Any):
-    async def broken(self: Any, offset: int) -> None:
-        raise ZeroDivisionError("a fault of ours")
+async def test_a_dead_background_task_surfaces_everywhere(cluster: Any, producer: Any):
+    await producer.send("T", b"x")
 
     async def read() -> None:
-        async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
-            monkeypatch.setattr("client.consumer.fetcher.Fetcher._pull", broken)
-            consumer.assign([queue(0)])
-            with pytest.raises(client.ConsumerStopped, match="a fault of ours"):
+        strategy = FaultyStrategy()
+        async with client.PullConsumer(
+            cluster.nameserver, group="g", strategy=strategy
+        ) as consumer:
+            await consumer.subscribe("T")
+            strategy.broken = True
+            await consumer.subscribe("T", "paid")
+            with pytest.raises(client.ConsumerStopped, match="a fault of the application"):
                 await consumer.get_many(1, timeout=5)
             with pytest.raises(client.ConsumerStopped):
                 await anext(consumer)

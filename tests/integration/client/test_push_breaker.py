@@ -48,7 +48,6 @@ async def test_a_bug_pauses_consumption_and_no_message_is_lost_to_it(
         assert made.paused in events
         assert made.paused is not None
         assert made.paused.failures == 20
-        await until(lambda: not any(held.handling for held in made._queues))
     assert await dead_letters(cluster) == 19
     assert await lag(cluster) >= 181
 

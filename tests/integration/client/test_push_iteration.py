@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import client
+from tests.integration.client.pulling import FaultyStrategy
 from tests.integration.client.pushing import Bodies, consumer, fill, lag, numbers
 
 
@@ -98,16 +99,14 @@ async def test_orderly_iteration_gives_the_next_only_when_the_last_is_settled(
     assert seen == [(b"0", 0), (b"0", 1), (b"1", 0), (b"2", 0)]
 
 
-async def test_a_background_task_that_dies_ends_iteration(
-    cluster: Any, producer: Any, monkeypatch: pytest.MonkeyPatch
-):
-    def broken(*_: Any, **__: Any) -> Any:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("client.consumer.fetcher.messages_of", broken)
+async def test_a_background_task_that_dies_ends_iteration(cluster: Any, producer: Any):
     await fill(producer, 1)
-    made = consumer(cluster)
+    strategy = FaultyStrategy()
+    made = consumer(cluster, strategy=strategy)
     await made.start()
+    (await anext(made)).ack()
+    strategy.broken = True
+    made.subscribe("T", "paid")
     with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
         await anext(made)
     await made.stop()

@@ -49,6 +49,7 @@ class SimulatedBroker:
         self._boots = 0
         self.address = f"{name}:10911"
         self.up = True
+        self.notifies = True
         self.answers: dict[int, int] = {}
         """Response codes to give instead of doing what is asked, by request code."""
         self.silent: set[int] = set()
@@ -182,7 +183,7 @@ class Link:
 
     def send_oneway(self, command: Command) -> None:
         """The broker tells the client something."""
-        if not self.client.cut_off:
+        if self.broker.notifies and not self.client.cut_off:
             asyncio.get_running_loop().call_later(LATENCY, self._told, command)
 
     def _told(self, command: Command) -> None:
