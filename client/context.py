@@ -11,7 +11,8 @@ import os
 import random
 import socket
 from collections.abc import Mapping
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Self
 
 from client.config import Addresses, ClientArguments, ClientOptions, name_servers
 from client.errors import UsageError
@@ -47,14 +48,6 @@ _SERIALIZE = {
     "msgpack": SerializeType.JSON,
 }
 """Requests of a msgpack client are JSON until the peer of a connection has agreed."""
-
-
-class ClientPart(Protocol):
-    """A producer or a consumer, as its context sees it."""
-
-    async def close(self) -> None:
-        """Leave, and settle what is under way."""
-        ...
 
 
 class ClientContext:
@@ -244,6 +237,51 @@ class ClientContext:
         self._subscription.name_topics(route.topic)
         for member in self.members.memberships:
             member.route_changed(route.topic)
+
+
+class ClientPart:
+    """What producers, consumers and admins share: a context, and whether they may be used now.
+
+    A part has a context of its own, or shares one that is open.
+    """
+
+    def _attach(self, kind: str, context: ClientContext, *, shared: bool) -> None:
+        """``kind`` is how errors call it."""
+        self._life = Lifecycle(kind)
+        self._context = context
+        self._owns_context = not shared
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Get ready. Nothing is connected before it is needed."""
+        self._life.check_process()
+        if self._life.state is LifecycleState.CLOSED:
+            self._life.check()
+        if self._life.state is LifecycleState.OPEN:
+            return
+        if self._owns_context:
+            await self._context.start()
+        self._open()
+
+    def _open(self) -> None:
+        """Begin to work on the open context."""
+        self._context.life.check()
+        self._life.state = LifecycleState.OPEN
+
+    async def close(self) -> None:
+        """Leave, and settle what is under way."""
+        raise NotImplementedError
 
 
 async def _local_ip(nameserver: str) -> str:

@@ -65,16 +65,21 @@ def _default(value: ast.expr) -> ast.expr:
 
 def public_methods(kind: type) -> Iterator[ast.stmt]:
     """The methods of a class and its bases that users call, as they are written."""
+    seen: set[str] = set()
     for base in kind.__mro__:
         if base.__module__.split(".")[0] != "client":
             continue
         tree = ast.parse(inspect.getsource(base))
         assert isinstance(tree.body[0], ast.ClassDef)
-        for node in tree.body[0].body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
-                node.name in SPECIAL or node.name[0] != "_"
-            ):
-                yield node
+        methods = [
+            node
+            for node in tree.body[0].body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (node.name in SPECIAL or node.name[0] != "_")
+            and node.name not in seen
+        ]
+        seen |= {node.name for node in methods}
+        yield from methods
 
 
 def without_implementations(methods: list[ast.FunctionDef]) -> Iterator[ast.FunctionDef]:

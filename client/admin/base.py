@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import NamedTuple, Self, TypeVar, Unpack
+from typing import NamedTuple, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
-from client.context import ClientContext
+from client.context import ClientContext, ClientPart
 from client.errors import NoRoute, UsageError, remote_error
-from client.lifecycle import Lifecycle, LifecycleState
+from client.lifecycle import LifecycleState
 from client.name_servers import NameServers, RouteKeeper
 from client.offsets import Offsets
 from client.remote import Remote, name_of
@@ -39,50 +38,17 @@ class BrokerInfo(NamedTuple):
     address: str
 
 
-class AdminBase:
+class AdminBase(ClientPart):
     """See ``client.admin.Admin``."""
 
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
     ) -> None:
         check_arguments("Admin", options, ClientArguments)
-        self._life = Lifecycle("admin")
-        self._context = ClientContext(nameservers, options)
-        self._owns_context = True
-
-    def _share(self, context: ClientContext) -> Self:
-        self._life = Lifecycle("admin")
-        self._context = context
-        self._owns_context = False
-        self._open()
-        return self
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Get ready."""
-        self._life.check_process()
-        if self._life.state is LifecycleState.CLOSED:
-            self._life.check()
-        if self._life.state is LifecycleState.OPEN:
-            return
-        if self._owns_context:
-            await self._context.start()
-        self._open()
+        self._attach("admin", ClientContext(nameservers, options), shared=False)
 
     def _open(self) -> None:
-        self._context.life.check()
-        self._life.state = LifecycleState.OPEN
+        super()._open()
         self._offsets = Offsets(self._context)
 
     async def close(self) -> None:
@@ -187,7 +153,10 @@ class AdminBase:
 
 def sharing(kind: type[A], context: ClientContext) -> A:
     """Make an admin that shares a context, which is open."""
-    return kind.__new__(kind)._share(context)
+    admin = kind.__new__(kind)
+    admin._attach("admin", context, shared=True)
+    admin._open()
+    return admin
 
 
 def decoded(kind: type[B], answer: Command, code: int, broker: str | None = None) -> B:

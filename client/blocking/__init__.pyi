@@ -353,16 +353,6 @@ class Admin:
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
     ) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-    def start(self) -> None:
-        """Get ready."""
-
     def close(self) -> None:
         """Close its connections, if they are its own."""
 
@@ -378,6 +368,16 @@ class Admin:
             cluster: only those of this cluster.
             names: only those with one of these names.
         """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready. Nothing is connected before it is needed."""
 
 class Instance(Generic[T]):
     """See ``client.Instance``: one thread, one set of connections, many parts."""
@@ -481,16 +481,6 @@ class Producer(Generic[T]):
         serde: Serde[T],
         **options: Unpack[ProducerArguments],
     ) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-    def start(self) -> None:
-        """Get ready to send; name servers and brokers are contacted when they are needed."""
-
     def close(self, timeout: Duration = ...) -> None:
         """Send what was accepted, then leave. What isn't acknowledged in time fails.
 
@@ -606,6 +596,16 @@ class Producer(Generic[T]):
     def flush(self) -> None:
         """Wait until every message accepted before is acknowledged or has failed."""
 
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def start(self) -> None:
+        """Get ready. Nothing is connected before it is needed."""
+
 class PullConsumer(Generic[T]):
     """See ``client.PullConsumer``: every method is the same and blocks.
 
@@ -630,16 +630,12 @@ class PullConsumer(Generic[T]):
         serde: Serde[T],
         **options: Unpack[ConsumerArguments],
     ) -> None: ...
-    def __enter__(self) -> Self: ...
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
-    def start(self) -> None:
-        """Get ready; reading begins with ``assign`` or ``subscribe``."""
-
     def close(self, timeout: Duration = ...) -> None:
         """Stop reading, commit if ``auto_commit``, leave the group.
 
@@ -767,6 +763,10 @@ class PullConsumer(Generic[T]):
             Unavailable, RemoteError: a broker did not take it; others may have.
         """
 
+    def __enter__(self) -> Self: ...
+    def start(self) -> None:
+        """Get ready. Nothing is connected before it is needed."""
+
 class PushConsumer(Generic[T]):
     """See ``client.PushConsumer``: every method is the same and blocks.
 
@@ -796,7 +796,6 @@ class PushConsumer(Generic[T]):
         serde: Serde[T],
         **options: Unpack[PushArguments],
     ) -> None: ...
-    def __enter__(self) -> Self: ...
     def __exit__(
         self,
         exc_type: type[BaseException] | None,
@@ -870,3 +869,5 @@ class PushConsumer(Generic[T]):
             ConsumerStopped: a background task died.
             UsageError: the consumer has a handler, or has subscribed nothing.
         """
+
+    def __enter__(self) -> Self: ...

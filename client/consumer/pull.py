@@ -18,10 +18,10 @@ from client.consumer.offset_store import OffsetCommits
 from client.consumer.options import Tags, expression_of
 from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
-from client.context import ClientContext
+from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, PocketMQError, UsageError
 from client.interceptors import show
-from client.lifecycle import Lifecycle, LifecycleState
+from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.offsets import Offsets
 from client.positions import Duration, Position, check_group, check_topic_name, queues_of, seconds
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = Log("client")
 
 
-class PullConsumer(Generic[T]):
+class PullConsumer(ClientPart, Generic[T]):
     """Reads queues; used as ``async with PullConsumer("127.0.0.1:9876", group="audit")``.
 
     Args:
@@ -79,8 +79,7 @@ class PullConsumer(Generic[T]):
         **options: Unpack[ConsumerArguments],
     ) -> None:
         self._prepare(group, cast("Serde[T]", serde or raw), options)
-        self._context = ClientContext(nameservers, options)
-        self._owns_context = True
+        self._attach("consumer", ClientContext(nameservers, options), shared=False)
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
@@ -88,13 +87,8 @@ class PullConsumer(Generic[T]):
         self.group = group
         self._serde = serde
         self._options = ConsumerOptions.gather(options)
-        self._life = Lifecycle("consumer")
 
     # Life
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self,
@@ -106,19 +100,8 @@ class PullConsumer(Generic[T]):
         if exc is None and self._failure is not None:
             raise self._stopped()
 
-    async def start(self) -> None:
-        """Get ready; reading begins with ``assign`` or ``subscribe``."""
-        self._life.check_process()
-        if self._life.state is LifecycleState.CLOSED:
-            self._life.check()
-        if self._life.state is LifecycleState.OPEN:
-            return
-        if self._owns_context:
-            await self._context.start()
-        self._open()
-
     def _open(self) -> None:
-        self._context.life.check()
+        super()._open()
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
         self._reader: QueueReader[T] = QueueReader(
@@ -138,7 +121,6 @@ class PullConsumer(Generic[T]):
         self._version_ms = 0
         self._closing = False
         self._context.add_consumer(self, self.group, self._subscriptions)
-        self._life.state = LifecycleState.OPEN
         if self._options.auto_commit:
             self._tasks.spawn(
                 self._commits.by_time(self._options.auto_commit_period), "automatic commits"
@@ -439,7 +421,6 @@ def shared_pull_consumer(
     """A consumer that shares a context, which is open."""
     consumer: PullConsumer[T] = PullConsumer.__new__(PullConsumer)
     consumer._prepare(group, serde, options)
-    consumer._context = context
-    consumer._owns_context = False
+    consumer._attach("consumer", context, shared=True)
     consumer._open()
     return consumer

@@ -31,11 +31,11 @@ from client.consumer.options import (
 from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
-from client.context import ClientContext
+from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event
 from client.interceptors import show
-from client.lifecycle import Lifecycle, LifecycleState
+from client.lifecycle import LifecycleState
 from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from client.offsets import Offsets
 from client.positions import Duration, check_group, seconds
@@ -52,7 +52,7 @@ T = TypeVar("T")
 _log = Log("client")
 
 
-class PushConsumer(Generic[T]):
+class PushConsumer(ClientPart, Generic[T]):
     """Consumes with its group: ``async with PushConsumer(..., group="billing", handler=bill)``.
 
     A handler that returns is done with its message; one that raises gets it again later. Without a
@@ -105,8 +105,7 @@ class PushConsumer(Generic[T]):
         **options: Unpack[PushArguments],
     ) -> None:
         self._prepare(group, subscribe, handler, cast("Serde[T]", serde or raw), options)
-        self._context = ClientContext(nameservers, options)
-        self._owns_context = True
+        self._attach("consumer", ClientContext(nameservers, options), shared=False)
 
     def _prepare(
         self,
@@ -124,15 +123,10 @@ class PushConsumer(Generic[T]):
         self._serde = serde
         self._options = PushOptions.gather(options)
         check_handler(handler, self._options, options, group)
-        self._life = Lifecycle("consumer")
         self._joined = False
         self._closing: asyncio.Task[None] | None = None
 
     # Life
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self,
@@ -436,8 +430,7 @@ def shared_push_consumer(
     context.life.check()
     consumer: PushConsumer[T] = PushConsumer.__new__(PushConsumer)
     consumer._prepare(group, subscribe, handler, serde, options)
-    consumer._context = context
-    consumer._owns_context = False
+    consumer._attach("consumer", context, shared=True)
     return consumer
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
-from client.context import ClientContext
+from client.context import ClientContext, ClientPart
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
-from client.lifecycle import Lifecycle, LifecycleState
+from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.message import Message, Receipt
 from client.positions import Duration, check_group, seconds
@@ -31,7 +30,7 @@ YIELD_MESSAGES = 1024
 """``send_many`` lets the loop turn after so many, so that sending and preparing overlap."""
 
 
-class Producer(Generic[T]):
+class Producer(ClientPart, Generic[T]):
     """Sends messages; used as ``async with Producer("127.0.0.1:9876") as producer``.
 
     Args:
@@ -73,8 +72,7 @@ class Producer(Generic[T]):
         **options: Unpack[ProducerArguments],
     ) -> None:
         self._prepare(group, cast("Serde[T]", serde or raw), options)
-        self._context = ClientContext(nameservers, options)
-        self._owns_context = True
+        self._attach("producer", ClientContext(nameservers, options), shared=False)
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
@@ -82,36 +80,12 @@ class Producer(Generic[T]):
         self.group = group
         self._serde = serde
         self._options = ProducerOptions.gather(options)
-        self._life = Lifecycle("producer")
 
     # Life
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def start(self) -> None:
-        """Get ready to send; name servers and brokers are contacted when they are needed."""
-        self._life.check_process()
-        if self._life.state is LifecycleState.CLOSED:
-            self._life.check()
-        if self._life.state is LifecycleState.OPEN:
-            return
-        if self._owns_context:
-            await self._context.start()
-        self._open()
-
     def _open(self) -> None:
+        super()._open()
         context = self._context
-        context.life.check()
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(f"producer {self.group}")
         serde: Serde[Any] = self._serde
@@ -127,7 +101,6 @@ class Producer(Generic[T]):
         around = self._options.interceptors
         self._intercepted = Intercepted(self._preparer, self._buffer, around) if around else None
         context.add_producer(self, self.group)
-        self._life.state = LifecycleState.OPEN
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send what was accepted, then leave. What isn't acknowledged in time fails.
@@ -444,7 +417,6 @@ def shared_producer(
     """A producer that shares a context, which is open."""
     producer: Producer[T] = Producer.__new__(Producer)
     producer._prepare(group, serde, options)
-    producer._context = context
-    producer._owns_context = False
+    producer._attach("producer", context, shared=True)
     producer._open()
     return producer
