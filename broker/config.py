@@ -20,8 +20,8 @@ from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, BrokerLimits
+from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
-from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import (

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from broker.store.limits import MAX_OPEN_MAPS, PAGE_BYTES, StoreLimits
-from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
@@ -19,6 +18,48 @@ DEFAULT_DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 )
 """``messageDelayLevel``: 1s 5s 10s 30s 1m ... 10m 20m 30m 1h 2h."""
+
+
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionConfig:
+    """What is kept for how long, and what a full disk is.
+
+    Attributes:
+        reserved_ms: for so long messages are kept; ``fileReservedTime``, there in hours.
+        delete_hours: of the day, local time, in which what is older goes; ``deleteWhen``.
+        max_used_percent: beyond it what is older goes at any hour; ``diskMaxUsedSpaceRatio``.
+        forced_used_percent: beyond it younger files go too; ``diskSpaceCleanForciblyRatio``.
+        full_used_percent: beyond it nothing is stored; ``diskSpaceWarningLevelRatio``.
+        forced_free_bytes: if not 0, takes the place of ``forced_used_percent``: below it.
+        full_free_bytes: the same for ``full_used_percent``.
+        forcibly: whether younger files may go at all; ``cleanFileForciblyEnable``.
+        batch: files that go in one run; ``deleteFileBatchMax``.
+        first_delay_ms: nothing goes so soon after the start: there is time to notice a mistake.
+        interval_ms: from run to run; ``cleanResourceInterval``.
+        log_pause_ms: between two log files; ``deleteCommitLogFilesInterval``.
+        hold_ms: for so long the space of a file that a reader holds counts as made;
+            ``destroyMapedFileIntervalForcibly``.
+        retry_ms: after it a file that could not be removed is tried again;
+            ``redeleteHangedFileInterval``.
+    """
+
+    reserved_ms: int = 72 * _HOUR_MS
+    delete_hours: frozenset[int] = frozenset({4})
+    max_used_percent: int = 75
+    forced_used_percent: int = 85
+    full_used_percent: int = 90
+    forced_free_bytes: int = 0
+    full_free_bytes: int = 0
+    forcibly: bool = True
+    batch: int = 10
+    first_delay_ms: int = 60_000
+    interval_ms: int = 10_000
+    log_pause_ms: int = 100
+    hold_ms: int = 120_000
+    retry_ms: int = 120_000
 
 
 @dataclass(slots=True, kw_only=True)

@@ -58,8 +58,8 @@ class QueueEnds(NamedTuple):
     files: int
 
 
-class QueueFiles:
-    """The files of one queue of one topic, and what stands in them."""
+class ConsumeQueue:
+    """The entries of one queue of one topic."""
 
     __slots__ = (
         "_active",
@@ -263,12 +263,6 @@ class QueueFiles:
         self._ready = self.max_offset = self.next_offset = end
         self.opened_offset = self.flushed_offset = end
         self.min_offset = ends.min_offset
-
-
-class ConsumeQueue(QueueFiles):
-    """The entries of one queue of one topic."""
-
-    __slots__ = ()
 
     # --- appending
 

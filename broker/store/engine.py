@@ -96,8 +96,7 @@ def build_engine(
 ) -> Engine:
     """Join what opening a store found with what works on it."""
     log, queues, checkpoint = opened.log, opened.queues, opened.checkpoint
-    config, paths, files, clock = context.config, context.paths, context.files, context.clock
-    disk, stats = context.disk, context.stats
+    config, clock, stats = context.config, context.clock, context.stats
     waits = config.flush_disk_type == "SYNC_FLUSH"
     writer = MessageWriter(context, log, queues, dispatcher, last_store_ms=opened.last_store_ms)
     log_sync = LogSync(context, log, synced=opened.synced, store_ms=lambda: writer.last_store_ms)
@@ -120,16 +119,12 @@ def build_engine(
         index_ms=index.safe_until_ms,
     )
     retention = Retention(
+        context,
         log,
         queues,
-        disk,
-        files,
-        config,
-        clock,
-        directories=(paths.commit_log, paths.consume_queues),
         safe_end=lambda: checkpoint.safe_end,
+        log_begins=index.drop_before,
     )
-    retention.follow(index.drop_before)
     page_cache = PageCacheTracker(log, config.limits, clock.monotonic)
     validator = RecordValidator(log, page_cache, stats, config.limits)
     reader = StoreReader(log, queues, page_cache, validator, config.limits, stats)

@@ -3,11 +3,15 @@ for.
 
 Every ten seconds it looks at the disk, and ``retention_policy`` decides how many of the log's
 oldest files go. Then, so that readers always see a consistent store: it finds the new beginning of
-each queue (``removal``); the loop moves the queues' beginnings and drops their files, a few hundred
-queues a turn, and after them the log's; only then are the files removed. A reader below the new
-beginning is told so; slices handed out before stay valid.
+each queue; the loop moves the queues' beginnings and drops their files, a few hundred queues a
+turn, and after them the log's; only then are the files removed. A reader below the new beginning
+is told so; slices handed out before stay valid.
 
-Only what lies before the safe point is deleted: there the entries are on disk too, and so are the
+Files of the log are removed one after the other, oldest first, each durably before the next: so a
+crash leaves a log without a gap. One that can't be removed delays the others and is tried again.
+A removed file takes space as long as a reader holds a slice of it.
+
+Only messages before the safe point are deleted: there the entries are on disk too, and so are the
 queues' numbers, which can't be derived once the log is gone. A store without a loop (tests, tools)
 calls ``step`` itself.
 """
@@ -16,93 +20,124 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from struct import Struct
-from threading import Lock
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
 from broker.store.commit_log import CommitLog
-from broker.store.config import StoreConfig
+from broker.store.config import RetentionConfig
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.disk_state import DiskState, StoreThread
-from broker.store.limits import MAX_RECORD_BYTES
+from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
 from broker.store.queue_table import QueueTable
-from broker.store.removal import Removals, first_alive
 from broker.store.retention_policy import (
+    Ages,
     DiskMoment,
     DiskUsage,
-    LogFile,
     RetentionPlan,
     decide,
+    first_alive,
 )
 from remoting.clock import Clock
-from remoting.protocol.message.record import BORN_HOST_V6, FoundRecord, examine
 
-_HEAD: Final = Struct(">I32xi16xq4xq")
-
-
-class Ages:
-    """The store times of the first messages of files: they never change, so each is read once.
-
-    Only the thread that deletes comes here.
-    """
-
-    def __init__(self) -> None:
-        self._first_ms: dict[int, int] = {}
-
-    def of(self, files: Sequence[MappedFile], log_end: int) -> Iterator[LogFile]:
-        """The files that may go, all but the last; each is looked at when it is asked for."""
-        start = files[0].start if files else 0
-        for known in [known for known in self._first_ms if known < start]:
-            del self._first_ms[known]
-        files = [file for file in files if file.start < log_end]
-        for index, file in enumerate(files[:-1]):
-            yield LogFile(file.size, self._first_of(files[index + 1 :]))
-
-    def _first_of(self, files: Sequence[MappedFile]) -> int | None:
-        """Store time of the first message; of a later one when the first ones can't be read."""
-        for file in files:
-            first_ms = self._first_ms.get(file.start)
-            if first_ms is None:
-                with contextlib.suppress(OSError):
-                    first_ms = first_store_ms(file)
-            if first_ms is not None:
-                self._first_ms[file.start] = first_ms
-                return first_ms
-        return None
-
-
-def first_store_ms(file: MappedFile) -> int | None:
-    """Store time of a file's first record; None when there is no good one.
-
-    Raises:
-        OSError: the file can't be read.
-    """
-    region = file.hold()
-    region.fetch(0, _HEAD.size)
-    (size, *_) = _HEAD.unpack_from(region.view)
-    if size <= MAX_RECORD_BYTES:
-        # All of it that is looked at, so that no page fault holds the GIL.
-        region.fetch(0, min(size, file.size))
-    scan = examine(region.view, 0, check_crc=False)
-    if not isinstance(scan, FoundRecord):
-        return None
-    _, sys_flag, behind_v4, behind_v6 = _HEAD.unpack_from(region.view)
-    return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
-
+_QUEUE_PAUSE_SECONDS: Final = 0.001
+"""Between two files of queues: there may be thousands."""
 
 _log = structlog.get_logger("store")
 
 T = TypeVar("T")
+
+
+class _Held(NamedTuple):
+    """A removed file that may still take space."""
+
+    size: int
+    is_held: Callable[[], bool]
+    until: float
+
+
+class Removals:
+    """What is to be removed, and what has been.
+
+    Attributes:
+        failures: how often a file could not be removed.
+    """
+
+    def __init__(
+        self, files: Files, config: RetentionConfig, clock: Clock, stopping: threading.Event
+    ) -> None:
+        """``stopping`` ends all pauses."""
+        self._files = files
+        self._config = config
+        self._clock = clock
+        self._stopping = stopping
+        self._logs: deque[tuple[MappedFile, Callable[[], bool]]] = deque()
+        self._queues: deque[MappedFile] = deque()
+        self._held: list[_Held] = []
+        self._retry_at = 0.0
+        self.failures = 0
+
+    def add(self, logs: Iterable[MappedFile], queues: Iterable[MappedFile]) -> None:
+        """Take files of the log and of queues that are in no list any more. The loop's thread."""
+        for file in logs:
+            self._logs.append((file, file.give_up()))
+        for file in queues:
+            file.give_up()
+            self._queues.append(file)
+
+    def work(self, *, hurry: bool) -> None:
+        """Remove what there is.
+
+        Args:
+            hurry: without the pause between two files of the log.
+        """
+        if self._clock.monotonic() < self._retry_at and not self._stopping.is_set():
+            return
+        while self._logs and self._remove(self._logs[0][0], durably=True):
+            file, is_held = self._logs.popleft()
+            until = self._clock.monotonic() + self._config.hold_ms / 1000
+            self._held.append(_Held(file.size, is_held, until))
+            if self._logs and not hurry:
+                self._stopping.wait(self._config.log_pause_ms / 1000)
+        while self._queues and self._remove(self._queues[0], durably=False):
+            self._queues.popleft()
+            self._stopping.wait(_QUEUE_PAUSE_SECONDS)
+
+    def _remove(self, file: MappedFile, *, durably: bool) -> bool:
+        try:
+            file.remove()
+            if durably:
+                self._files.sync_directory(file.path.parent)
+        except OSError as error:
+            self.failures += 1
+            self._retry_at = self._clock.monotonic() + self._config.retry_ms / 1000
+            _log.error(
+                "an old file can't be removed; it is tried again: check the owner of its directory",
+                path=str(file.path),
+                reason=error.strerror or str(error),
+            )
+            return False
+        return True
+
+    @property
+    def held_bytes(self) -> int:
+        """Space of removed files that readers still hold."""
+        return sum(held.size for held in self._held.copy() if held.is_held())
+
+    def coming_bytes(self) -> int:
+        """Space that will be free without anything more being deleted."""
+        now = self._clock.monotonic()
+        self._held = [held for held in self._held if held.is_held() and now < held.until]
+        waiting = sum(file.size for file, _ in self._logs.copy())
+        return waiting + sum(held.size for held in self._held)
 
 
 class _Stopping(Exception):
@@ -132,13 +167,11 @@ class Retention:
     """Deletes old messages of one store.
 
     Args:
-        log, queues: of the store.
-        disk: is told whether the disk is too full.
-        files: the disk.
-        config: of the store.
-        clock: the time.
-        directories: whose disks are looked at.
-        safe_end: tells up to where log and queues are on the disk; see ``safe_point``.
+        context: of the store.
+        log, queues: what files are deleted of.
+        safe_end: returns up to where log and queues are on the disk.
+        log_begins: called in the thread with the log's beginning after a deletion; may raise
+            ``OSError``.
 
     Attributes:
         stats: what was deleted.
@@ -146,45 +179,36 @@ class Retention:
 
     def __init__(
         self,
+        context: StoreContext,
         log: CommitLog,
         queues: QueueTable,
-        disk: DiskState,
-        files: Files,
-        config: StoreConfig,
-        clock: Clock,
         *,
-        directories: Sequence[Path],
         safe_end: Callable[[], int],
+        log_begins: Callable[[int], object],
     ) -> None:
+        config, disk, clock = context.config, context.disk, context.clock
         self._log = log
         self._queues = queues
         self._disk = disk
-        self._files = files
+        self._files = context.files
         self._config = config.retention
         self._limits = config.limits
         self._clock = clock
-        self._directories = directories
+        self._directories = (context.paths.commit_log, context.paths.consume_queues)
         self._safe_end = safe_end
+        self._log_begins = log_begins
         self._ages = Ages()
         self._asked = False
         self._tidied = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: Future[object] | None = None
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._delete_from = clock.monotonic() + config.retention.first_delay_ms / 1000
         self._worker = StoreThread(
             "store-retention", self._run, disk, config.limits, wake=disk.no_space
         )
-        self._removals = Removals(files, config.retention, clock, self._worker.stopping)
+        self._removals = Removals(self._files, self._config, clock, self._worker.stopping)
         self.stats = RetentionStats()
-        self._followers: list[Callable[[int], object]] = []
-
-    def follow(self, follower: Callable[[int], object]) -> None:
-        """Tell a follower where the log begins after a deletion, in the thread.
-
-        It may raise ``OSError``.
-        """
-        self._followers.append(follower)
 
     # --- life
 
@@ -290,12 +314,11 @@ class Retention:
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
         self._removals.work(hurry=plan.pressed)
-        for follower in self._followers:
-            try:
-                follower(self._log.start)
-            except OSError as error:
-                # What is derived from the log may know more than there is.
-                _log.warning("files that follow the log can't be deleted now", reason=str(error))
+        try:
+            self._log_begins(self._log.start)
+        except OSError as error:
+            # The index may know more messages than there are.
+            _log.warning("files that follow the log can't be deleted now", reason=str(error))
         return len(dropped)
 
     def _find_minima(self, position: int) -> list[tuple[ConsumeQueue, int]]:

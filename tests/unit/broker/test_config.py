@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig
-from broker.store.retention_policy import RetentionConfig
+from broker.store.config import RetentionConfig
 from remoting.settings import ConfigError
 
 

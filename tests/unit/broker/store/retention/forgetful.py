@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from broker.store.config import RetentionConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import DiskUse, OsFiles
-from broker.store.retention_policy import RetentionConfig
 from tests.unit.broker.store.stores import QUEUE_FILE, message, read_all
 
 HOUR = 3600.0

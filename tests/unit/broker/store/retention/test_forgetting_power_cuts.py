@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
+from broker.store.config import RetentionConfig
 from broker.store.engine import GetStatus, MessageStore, PendingMessage
 from broker.store.os_files import DiskUse
-from broker.store.retention_policy import RetentionConfig
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.sizes import size
 from tests.unit.broker.store.simulated_disk import ROOT, PowerCut, SimulatedDisk

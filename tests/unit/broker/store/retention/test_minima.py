@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.store.consume_queue import ConsumeQueue, QueueSpace
 from broker.store.mapped_file import MappedFiles
 from broker.store.os_files import OsFiles
-from broker.store.retention import first_alive
+from broker.store.retention_policy import first_alive
 from remoting.protocol.disk.files import ENTRY, FILLER
 from tests.unit.broker.store.stores import LIMITS
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker.store.config import RetentionConfig
 from broker.store.os_files import DiskUse
 from broker.store.retention_policy import (
     DiskMoment,
     DiskUsage,
     LogFile,
-    RetentionConfig,
     RetentionPlan,
     decide,
 )

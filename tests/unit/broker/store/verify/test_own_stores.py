@@ -246,7 +246,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from broker.store.engine import MessageStore, PendingMessage, StoreConfig
-from broker.store.retention_policy import RetentionConfig
+from broker.store.config import RetentionConfig
 
 KEEP = {"": RetentionConfig(), "short": RetentionConfig(reserved_ms=1, first_delay_ms=1,
     delete_hours=frozenset(range(24)), interval_ms=1000, batch=1, log_pause_ms=1)}
