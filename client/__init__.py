@@ -124,7 +124,7 @@ MODULES = {
         "Place",
     ),
     "client.producer.producer": ("Producer",),
-    "client.rebalance.strategies": (
+    "client.group.strategies": (
         "Averagely",
         "AveragelyByCircle",
         "ByConfig",

@@ -26,7 +26,7 @@ from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
 
 if TYPE_CHECKING:
-    from client.rebalance.strategies import Strategy
+    from client.group.strategies import Strategy
     from remoting.protocol.queue import MessageQueue
 
 Addresses: TypeAlias = str | Sequence[str]
@@ -224,7 +224,7 @@ class GroupOptions(Options):
             ``LAST``, an offset or a datetime; or a text as on the command line, see
             ``client.positions.position_of``. As in RocketMQ, a broker answers 0 for a young queue.
         exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
-        strategy: how members share the queues, by name or object (``client.rebalance``).
+        strategy: how members share the queues, by name or object (``client.group``).
         on_conflict: what to do about members that differ in what all must agree on.
         handover_timeout: what handlers, or the application, get to be done with the messages of a
             queue that goes to another member.

@@ -28,9 +28,9 @@ from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import AlreadySettled, PocketMQError, RemoteError
 from client.events import Event, QueueBlocked
+from client.group.member import GroupMember
+from client.group.start_offsets import OffsetStore
 from client.limits import LOCK_RETRY
-from client.rebalance.member import GroupMember
-from client.rebalance.starts import OffsetStore
 from client.serde import Serde
 from remoting.log import Log
 from remoting.protocol.message.tags import TagExpression

@@ -20,8 +20,8 @@ from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import Returns
 from client.events import Event, Start
+from client.group.reports import Running
 from client.limits import CANCEL_TIMEOUT
-from client.rebalance.reports import Running
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.description import BlockedQueue

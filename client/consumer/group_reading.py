@@ -18,9 +18,9 @@ from client.consumer.reader import QueueReader
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import Event, Start
+from client.group.member import GroupMember
+from client.group.reports import Running
 from client.offsets import Offsets
-from client.rebalance.member import GroupMember
-from client.rebalance.reports import Running
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.description import BlockedQueue

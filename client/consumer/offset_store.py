@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from client.consumer.reader import QueueReader
 from client.errors import PocketMQError, UsageError
+from client.group.start_offsets import OffsetStore
 from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
 from client.offsets import Offsets
-from client.rebalance.starts import OffsetStore
 from client.remote import try_for
 from client.wire.backoff import Backoff
 from remoting import durable_file

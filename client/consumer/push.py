@@ -34,13 +34,13 @@ from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event
+from client.group.member import GroupMember
+from client.group.start_offsets import OffsetStore
 from client.interceptors import show
 from client.lifecycle import LifecycleState
 from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from client.offsets import Offsets
 from client.positions import Duration, check_group, seconds
-from client.rebalance.member import GroupMember
-from client.rebalance.starts import OffsetStore
 from client.serde import Serde, raw
 from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import ConsumeType

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from client.events import Event, Start
+from client.group.member import GroupMember
+from client.group.reports import Running
 from client.offsets import Offsets
-from client.rebalance.member import GroupMember
-from client.rebalance.reports import Running
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from client.errors import PocketMQError, RemoteError, UsageError
+from client.group.start_offsets import StartOffsets
 from client.positions import Place, Position
-from client.rebalance.starts import StartOffsets
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
 from tests.unit.client.world import SimulatedBroker, World

@@ -16,10 +16,10 @@ from client.events import (
     QueuesUnknown,
     RebalanceFailed,
 )
-from client.rebalance.strategies import ByConfig
+from client.group.strategies import ByConfig
 from remoting.docs import DOCS
 from remoting.protocol.codes import RequestCode
-from tests.unit.client.rebalance.one_broker import now, queue, world
+from tests.unit.client.group.one_broker import now, queue, world
 from tests.virtual_time import virtual
 
 

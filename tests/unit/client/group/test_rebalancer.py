@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance.rebalancer import Rebalancer, View
-from client.rebalance.strategies import Averagely, ByConfig, MachineRoomNearby, Sticky
+from client.group.rebalancer import Rebalancer, View
+from client.group.strategies import Averagely, ByConfig, MachineRoomNearby, Sticky
 from remoting.protocol.queue import MessageQueue
 
 

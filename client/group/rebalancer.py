@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from client.errors import PocketMQError
-from client.rebalance.strategies import Sticky, Strategy
+from client.group.strategies import Sticky, Strategy
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 

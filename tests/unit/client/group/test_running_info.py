@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.rebalance.reports import Running, consumer_status, running_info
+from client.group.reports import Running, consumer_status, running_info
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
 from remoting.protocol.bodies.group import GetConsumerStatusBody

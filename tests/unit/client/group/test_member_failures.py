@@ -8,7 +8,7 @@ from pathlib import Path
 from client.events import QueueLost, QueueResumed, QueueWaiting
 from client.positions import Place
 from remoting.protocol.codes import RequestCode, ResponseCode
-from tests.unit.client.rebalance.one_broker import queue, world
+from tests.unit.client.group.one_broker import queue, world
 from tests.virtual_time import virtual
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.errors import UsageError
-from client.rebalance.strategies import (
+from client.group.strategies import (
     Averagely,
     AveragelyByCircle,
     ByConfig,

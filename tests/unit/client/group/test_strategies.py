@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance.strategies import (
+from client.group.strategies import (
     Averagely,
     AveragelyByCircle,
     ByMachineRoom,

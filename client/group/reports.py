@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from client.errors import PocketMQError, TopicNotFound
 from client.events import Event, GroupChanged, NoQueues, QueuesUnknown, RebalanceFailed
-from client.rebalance.rebalancer import Difference, View
+from client.group.rebalancer import Difference, View
 from remoting.log import Log
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo

@@ -18,9 +18,9 @@ from datetime import datetime
 
 from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, UsageError, remote_error
+from client.group.rebalancer import View
 from client.limits import RESTART_GRACE
 from client.positions import Place, Position, check_topic_name
-from client.rebalance.rebalancer import View
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode

@@ -8,7 +8,7 @@ from typing import Any
 
 from client.events import LockLost
 from remoting.protocol.codes import RequestCode
-from tests.unit.client.rebalance.one_broker import now, queue, world
+from tests.unit.client.group.one_broker import now, queue, world
 from tests.virtual_time import virtual
 
 

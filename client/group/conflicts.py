@@ -19,9 +19,9 @@ from typing import NamedTuple
 from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
 from client.events import Event, GroupTrouble, MembersDiffer
+from client.group.view import describe
 from client.heartbeat import Membership
 from client.limits import WATCH_FIRST, WATCH_PERIOD
-from client.rebalance.group_view import describe
 from client.routes import MASTER_ID
 from remoting.docs import DOCS
 from remoting.errors import RemotingError

@@ -16,10 +16,10 @@ from client.config import GroupOptions
 from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
+from client.group.locks import LockKeeper
+from client.group.reports import Running
+from client.group.start_offsets import StartOffsets
 from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
-from client.rebalance.queue_lock import LockKeeper
-from client.rebalance.reports import Running
-from client.rebalance.starts import StartOffsets
 from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.bodies.description import BlockedQueue

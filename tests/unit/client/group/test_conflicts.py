@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client.rebalance.conflicts import contradiction, refusal
+from client.group.conflicts import contradiction, refusal
 from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from remoting.protocol.codes import ResponseCode

@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.rebalance.one_broker import now, queue, world
+from tests.unit.client.group.one_broker import now, queue, world
 from tests.virtual_time import virtual
 
 

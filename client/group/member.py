@@ -16,14 +16,14 @@ from client.config import GroupOptions, OnConflict
 from client.context import ClientContext
 from client.errors import NoNameServer, PocketMQError, UsageError
 from client.events import MembersDiffer, Start, SubscriptionUnstable
+from client.group.assignment import AssignmentListener, AssignmentManager
+from client.group.conflicts import GroupProblemReporter, join
+from client.group.rebalancer import Rebalancer, View
+from client.group.reports import Reports, consumer_status, running_info
+from client.group.start_offsets import OffsetStore, StartOffsets
+from client.group.strategies import Sticky, strategy_named
+from client.group.view import GroupView, Subscribed, from_where
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
-from client.rebalance.conflicts import GroupProblemReporter, join
-from client.rebalance.group_view import GroupView, Subscribed, from_where
-from client.rebalance.hand_over import AssignmentListener, AssignmentManager
-from client.rebalance.rebalancer import Rebalancer, View
-from client.rebalance.reports import Reports, consumer_status, running_info
-from client.rebalance.starts import OffsetStore, StartOffsets
-from client.rebalance.strategies import Sticky, strategy_named
 from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.bodies import decode

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.rebalance.queue_lock import Leases
+from client.group.locks import Leases
 from remoting.protocol.queue import MessageQueue
 
 A, B = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
