@@ -25,9 +25,9 @@ from broker.groups import health
 from broker.groups.consumers import ConsumerGroup
 from broker.groups.health import CONFLICTS, STATES, TITLES, QueueNow
 from broker.limits import MAX_QUEUES_WATCHED
-from broker.rate_limits import Throttle
 from broker.state import BrokerState
 from remoting.errors import RemotingError
+from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
@@ -67,7 +67,7 @@ class GroupMonitor:
         self._seen: dict[str, _Seen] = {}
         self._pending: list[str] = []
         self._next_round = float("-inf")
-        self._throttles: dict[str, Throttle] = {}
+        self._logs: dict[str, RateLimitedLog] = {}
 
     def step(self, budget: int = STEP_QUEUES) -> None:
         """Look at some groups more."""
@@ -257,23 +257,22 @@ class GroupMonitor:
             self._log_finding(group, finding)
 
     def _log_finding(self, group: str, finding: GroupFinding, **context: object) -> None:
-        throttle = self._throttles.setdefault(finding.kind, Throttle(1.0))
-        suppressed = throttle.allow(self._state.clock.monotonic())
-        if suppressed is None:
-            return
+        log = self._logs.get(finding.kind)
+        if log is None:
+            log = RateLimitedLog(self._state.clock, _log.warning, burst=1)
+            self._logs[finding.kind] = log
         if finding.topic is not None:
             context["topic"] = finding.topic
         if finding.queue_id is not None:
             context["queue"] = finding.queue_id
         if finding.members:
             context["members"] = " ".join(finding.members)
-        _log.warning(
+        log.write(
             TITLES[FindingKind(finding.kind)],
             group=group,
             **context,
             reason=finding.text,
             docs=finding.docs,
-            unreported=suppressed,
         )
 
 

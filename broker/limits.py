@@ -76,9 +76,6 @@ MAX_QUEUES_DESCRIBED: Final = 20_000
 MAX_PULL_MARKS: Final = 65_536
 """Queues of one group of which it is known who pulled them last."""
 
-LOGGED_A_SECOND: Final = 20
-"""Lines in the log about members that come and go, and as many about dead letters; 2 ms."""
-
 MAX_TOPICS_SPREAD: Final = 1_000
 """Topics whose queues at other brokers are remembered, for groups with more members than queues."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,11 +16,10 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.limits import LOGGED_A_SECOND
-from broker.rate_limits import Throttle
 from broker.stats import BrokerCounters
 from broker.topics import TopicTable
 from remoting.clock import Clock
+from remoting.log import RateLimitedLog
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
@@ -84,7 +82,7 @@ class BrokerState:
     spread: TopicSpread | None = None
     """Queues at other brokers; None when there are no others."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
-    dead_letter_log: Throttle = field(default_factory=partial(Throttle, 1.0, burst=LOGGED_A_SECOND))
+    dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Of each delay level that has delivered some the next message; a view of what is true now."""
     config_version: DataVersion = field(default_factory=DataVersion)
@@ -100,6 +98,7 @@ class BrokerState:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
+        self.dead_letter_log = RateLimitedLog(self.clock, _log.info)
         self.consumers = ConsumerTable(limits)
         self.producers = ProducerTable(limit=limits.memberships)
         self.findings = GroupIssues(limit=limits.findings)
@@ -118,20 +117,16 @@ class BrokerState:
     def given_up(self, message: PendingMessage, group: str, connection: Connection) -> None:
         """A dead letter of a group has been stored, which the client at ``connection`` gave up."""
         self.counters.messages_dead_lettered += 1
-        suppressed = self.dead_letter_log.allow(self.clock.monotonic())
-        if suppressed is None:
-            return
         online = self.consumers.groups.get(group)
         member = None if online is None else online.members.get(connection)
         found = properties.decode(message.properties)
-        _log.info(
+        self.dead_letter_log.write(
             "message became a dead letter",
             group=group,
             topic=found.get(properties.RETRY_TOPIC, message.topic),
             member=connection.remote_text if member is None else member.client_id,
             message=found.get(properties.UNIQ_KEY, ""),
             retries=message.reconsume_times,
-            unreported=suppressed,
         )
 
     def group_config(self, name: str) -> SubscriptionGroupConfig | None:

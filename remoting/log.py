@@ -4,12 +4,13 @@ A line is an event and its facts: ``_log.warning("connection dropped", remote="1
 Without any set-up it prints ``connection dropped: remote=10.0.0.1:5``; a structured logger finds
 both parts on the record, as ``event`` and ``facts``, as PocketMQ's servers do.
 
-``RateLimitedLog`` bounds warnings about peers: a hostile peer must not fill a disk with log lines.
+``RateLimitedLog`` bounds lines that peers can cause: a hostile one must not fill a disk with them.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from remoting.clock import Clock
@@ -64,34 +65,52 @@ class Log:
 
 
 MAX_PER_SECOND: Final = 20
-"""Lines of one endpoint; enough to see what goes on, 2 MB an hour at worst."""
+"""Lines of one kind; enough to see what goes on, 2 MB an hour at worst."""
 
 _log = Log("remoting")
 
 
 class RateLimitedLog:
-    """Writes warnings, counts what it leaves out and says so with the next one."""
+    """Writes some lines per interval, counts the others and reports them with the next line.
 
-    __slots__ = ("_clock", "_left_out", "_second", "_written")
+    Args:
+        clock: tells when an interval ends.
+        log: writes a line of an event and its facts.
+        interval: seconds.
+        burst: lines that an interval may have.
+    """
 
-    def __init__(self, clock: Clock) -> None:
+    __slots__ = ("_burst", "_clock", "_ends_at", "_interval", "_left", "_log", "_unreported")
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: Callable[..., object] = _log.warning,
+        *,
+        interval: float = 1.0,
+        burst: int = MAX_PER_SECOND,
+    ) -> None:
         self._clock = clock
-        self._second = 0
-        self._written = 0
-        self._left_out = 0
+        self._log = log
+        self._interval = interval
+        self._burst = burst
+        self._left = 0
+        self._ends_at = float("-inf")
+        self._unreported = 0
 
     def write(self, event: str, **facts: Any) -> bool:
-        """Log ``event`` unless this second has had its share; says whether it did."""
-        second = int(self._clock.monotonic())
-        if second != self._second:
-            self._second = second
-            self._written = 0
-        if self._written >= MAX_PER_SECOND:
-            self._left_out += 1
+        """Log ``event`` unless this interval has had its lines; says whether it did.
+
+        The fact ``unreported`` is the number of lines left out before this one.
+        """
+        now = self._clock.monotonic()
+        if now >= self._ends_at:
+            self._ends_at = now + self._interval
+            self._left = self._burst
+        if not self._left:
+            self._unreported += 1
             return False
-        self._written += 1
-        if self._left_out:
-            facts["left_out_before"] = self._left_out
-            self._left_out = 0
-        _log.warning(event, **facts)
+        self._left -= 1
+        self._log(event, **facts, unreported=self._unreported)
+        self._unreported = 0
         return True

@@ -22,10 +22,10 @@ from broker.group_monitor import GroupMonitor, GroupNotifier
 from broker.groups.consumers import ConsumerMember, Said, member_of
 from broker.groups.health import against_others, same_id
 from broker.groups.producers import ClientChannel
-from broker.limits import LOGGED_A_SECOND, MAX_HEARTBEAT_BYTES
-from broker.rate_limits import Throttle
+from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.state import BrokerState
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
@@ -61,8 +61,8 @@ class ClientProcessor:
         self._state = state
         self._monitor = monitor
         self._notifier = notifier
-        self._refusals = Throttle(1.0)
-        self._changes = Throttle(1.0, burst=LOGGED_A_SECOND)
+        self._refusals = RateLimitedLog(state.clock, _log.warning, burst=1)
+        self._changes = RateLimitedLog(state.clock, _log.info)
         state.consumers.on_change = self._log_change
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
@@ -149,18 +149,14 @@ class ClientProcessor:
         self._members_left(groups)
 
     def _log_change(self, group: str, member: ConsumerMember, joined: bool) -> None:
-        suppressed = self._changes.allow(self._state.clock.monotonic())
-        if suppressed is None:
-            return
         topics = sorted(member.subscriptions)
-        _log.info(
+        self._changes.write(
             "member joined" if joined else "member left",
             group=group,
             topics=" ".join(topics[:_TOPICS_LOGGED]),
             more_topics=len(topics[_TOPICS_LOGGED:]),
             member=member.client_id,
             address=member.address,
-            unreported=suppressed,
         )
 
     def _members_left(self, groups: Iterable[str]) -> None:
@@ -219,16 +215,13 @@ class ClientProcessor:
 
     def _refused(self, command: Command, finding: GroupFinding) -> Command:
         self._state.counters.members_refused += 1
-        suppressed = self._refusals.allow(self._state.clock.monotonic())
-        if suppressed is not None:
-            _log.warning(
-                "consumer refused",
-                finding=finding.kind,
-                members=" ".join(finding.members),
-                reason=finding.text,
-                docs=finding.docs,
-                unreported=suppressed,
-            )
+        self._refusals.write(
+            "consumer refused",
+            finding=finding.kind,
+            members=" ".join(finding.members),
+            reason=finding.text,
+            docs=finding.docs,
+        )
         return command.reply(
             ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
         )

@@ -21,8 +21,8 @@ import structlog
 from broker.delivery.redelivery import is_spent, postpone, without_delay
 from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
+from broker.new_topics import NewTopics, NotYet
 from broker.processors.groups import dead_letter_topic, retry_topic
-from broker.rate_limits import NewTopics, NotYet
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
 from remoting.protocol import names

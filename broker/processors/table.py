@@ -26,9 +26,9 @@ from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.stats import StatsProcessor
 from broker.processors.topics import TopicProcessor
-from broker.rate_limits import Throttle
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
+from remoting.log import RateLimitedLog
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
@@ -145,7 +145,7 @@ class RequestDispatcher:
     def __init__(self, state: BrokerState, table: dict[int, Handler]) -> None:
         self._state = state
         self._table = table
-        self._failures = Throttle(1.0)
+        self._failures = RateLimitedLog(state.clock, _log.error, burst=1)
 
     def __call__(self, command: Command, connection: Connection) -> Answer:
         """Serve one request."""
@@ -183,9 +183,7 @@ class RequestDispatcher:
             return command.reply(ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, (ProtocolError, LimitReached, StoreError)):
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        suppressed = self._failures.allow(self._state.clock.monotonic())
-        if suppressed is not None:
-            _log.error("request failed", code=command.code, unreported=suppressed, exc_info=error)
+        self._failures.write("request failed", code=command.code, exc_info=error)
         return command.reply(
             ResponseCode.SYSTEM_ERROR,
             f"the broker failed to serve request {command.code}: {type(error).__name__}; "

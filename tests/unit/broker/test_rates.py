@@ -1,24 +1,8 @@
-"""Rate-limited warnings, and rates."""
+"""Rates of what a broker does."""
 
 from __future__ import annotations
 
-from broker.rate_limits import Throttle
 from broker.stats import Rates, Totals
-
-
-def test_a_throttle_lets_one_through_per_interval_and_counts_the_rest():
-    throttle = Throttle(10.0)
-    assert throttle.allow(0.0) == 0
-    assert throttle.allow(1.0) is None
-    assert throttle.allow(9.9) is None
-    assert throttle.allow(10.0) == 2
-    assert throttle.allow(20.0) == 0
-
-
-def test_a_throttle_may_let_several_through_per_interval():
-    throttle = Throttle(1.0, burst=2)
-    assert [throttle.allow(n / 10) for n in range(5)] == [0, 0, None, None, None]
-    assert [throttle.allow(1 + n / 10) for n in range(3)] == [3, 0, None]
 
 
 def test_rates_are_blank_before_there_are_samples():

@@ -1,4 +1,4 @@
-"""Clock, errors, addresses, complaints, loop: one or two promises each."""
+"""Clock, errors, addresses, warnings, loop: one or two promises each."""
 
 from __future__ import annotations
 
@@ -70,18 +70,31 @@ def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
         parse_address(text)
 
 
-def test_complaints_are_bounded_and_say_what_they_left_out(
+def test_warnings_are_bounded_and_say_what_they_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock(monotonic=10)
-    complaints = RateLimitedLog(clock)
-    written = [complaints.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
+    warnings = RateLimitedLog(clock)
+    written = [warnings.write("dropped", remote="p") for _ in range(MAX_PER_SECOND + 5)]
     clock.advance(1)
-    complaints.write("dropped", remote="p")
+    warnings.write("dropped", remote="p")
     assert written.count(True) == MAX_PER_SECOND
     assert len(caplog.messages) == MAX_PER_SECOND + 1
-    assert caplog.messages[0] == "dropped: remote=p"
-    assert caplog.messages[-1] == "dropped: remote=p left_out_before=5"
+    assert caplog.messages[0] == "dropped: remote=p unreported=0"
+    assert caplog.messages[-1] == "dropped: remote=p unreported=5"
+
+
+def test_a_rate_limited_log_counts_what_it_leaves_out_of_each_interval() -> None:
+    clock, lines = ManualClock(), list[Any]()
+
+    def log(event: str, **facts: Any) -> None:
+        lines.append((event, facts["unreported"]))
+
+    limited = RateLimitedLog(clock, log, interval=10.0, burst=2)
+    for seconds in (0, 1, 1, 7, 1, 1, 1, 10):
+        clock.advance(seconds)
+        limited.write("again")
+    assert lines == [("again", unreported) for unreported in (0, 0, 2, 0, 1)]
 
 
 def test_a_log_line_carries_its_facts_for_those_who_log_with_structure(

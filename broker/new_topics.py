@@ -1,4 +1,4 @@
-"""Rate limits: of log lines that clients can cause, and of topics that one connection creates.
+"""How fast one connection may create topics.
 
 A topic is in every table, file and registration for good, so one peer must not create topics as
 fast as it can send. Within the rate nothing waits. Beyond it a send to a new topic waits until the
@@ -19,36 +19,6 @@ from remoting.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
-
-
-class Throttle:
-    """Allows some events per interval and counts the others.
-
-    Args:
-        interval: seconds.
-        burst: how many events of an interval are allowed.
-    """
-
-    __slots__ = ("_burst", "_interval", "_left", "_next", "_suppressed")
-
-    def __init__(self, interval: float = 10.0, *, burst: int = 1) -> None:
-        self._interval = interval
-        self._burst = burst
-        self._left = 0
-        self._next = float("-inf")
-        self._suppressed = 0
-
-    def allow(self, now: float) -> int | None:
-        """Return None to suppress an event, else how many were suppressed before it."""
-        if now >= self._next:
-            self._next = now + self._interval
-            self._left = self._burst
-        if not self._left:
-            self._suppressed += 1
-            return None
-        self._left -= 1
-        suppressed, self._suppressed = self._suppressed, 0
-        return suppressed
 
 
 class NotYet(Exception):
