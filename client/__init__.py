@@ -26,121 +26,42 @@ from importlib import import_module
 from typing import Any
 
 MODULES = {
-    "client.admin": ("Admin",),
-    "client.admin.base": ("BrokerInfo",),
-    "client.admin.messages": (
-        "DeadMessage",
-        "Redrive",
-    ),
-    "client.admin.descriptions": (
-        "GroupDescription",
-        "Member",
-    ),
-    "client.admin.groups": (
-        "Lag",
-        "QueueLag",
-    ),
-    "client.admin.resets": (
-        "Reset",
-        "ResetStep",
-    ),
-    "client.consumer.options": (
-        "Orderly",
-        "Tags",
-    ),
-    "client.consumer.outcome": (
-        "COMMIT",
-        "Decision",
-        "ROLLBACK",
-    ),
-    "client.consumer.pull": ("PullConsumer",),
-    "client.consumer.push": ("PushConsumer",),
-    "client.consumer.received": ("ReceivedMessage",),
-    "client.errors": (
-        "AlreadySettled",
-        "BrokerUnreachable",
-        "BufferFull",
-        "ConsumerStopped",
-        "DeadLetter",
-        "GroupConflict",
-        "GroupNotFound",
-        "MessageIllegal",
-        "NoNameServer",
-        "NoPermission",
-        "NoRoute",
-        "NotDurable",
-        "NotFound",
-        "NotOnline",
-        "NotSupported",
-        "Outcome",
-        "PocketMQError",
-        "RemoteError",
-        "RequestTimeout",
-        "RetryLater",
-        "SendError",
-        "ServiceNotAvailable",
-        "SubscriptionInvalid",
-        "SystemBusy",
-        "TopicNotFound",
-        "Unavailable",
-        "UnreadableMessage",
-        "UsageError",
-    ),
-    "client.events": (
-        "Start",
-        "ConsumerFailed",
-        "ConsumptionPaused",
-        "Event",
-        "GroupChanged",
-        "GroupTrouble",
-        "HandlerTimedOut",
-        "LockLost",
-        "LoopBlocked",
-        "MembersDiffer",
-        "MessageDeadLettered",
-        "NoQueues",
-        "OffsetMoved",
-        "QueueBlocked",
-        "QueueGained",
-        "QueueLost",
-        "QueueResumed",
-        "QueueWaiting",
-        "QueuesUnknown",
-        "RebalanceFailed",
-        "SubscriptionUnstable",
-    ),
-    "client.instance": ("Instance",),
-    "client.interceptors": ("Interceptor",),
-    "client.message": (
-        "Message",
-        "Receipt",
-        "SendStatus",
-    ),
-    "client.positions": (
-        "BEGIN",
-        "END",
-        "FIRST",
-        "LAST",
-        "Place",
-    ),
-    "client.producer.producer": ("Producer",),
-    "client.group.strategies": (
-        "Averagely",
-        "AveragelyByCircle",
-        "ByConfig",
-        "ByMachineRoom",
-        "ConsistentHash",
-        "MachineRoomNearby",
-        "Sticky",
-        "Strategy",
-    ),
-    "remoting.protocol.queue": (
-        "MessageQueue",
-        "PhysicalOffset",
-        "QueueOffset",
-    ),
+    "client.admin": "Admin",
+    "client.admin.base": "BrokerInfo",
+    "client.admin.messages": "DeadMessage Redrive",
+    "client.admin.descriptions": "GroupDescription Member",
+    "client.admin.groups": "Lag QueueLag",
+    "client.admin.resets": "Reset ResetStep",
+    "client.consumer.options": "Orderly Tags",
+    "client.consumer.outcome": "COMMIT Decision ROLLBACK",
+    "client.consumer.pull": "PullConsumer",
+    "client.consumer.push": "PushConsumer",
+    "client.consumer.received": "ReceivedMessage",
+    "client.errors": """
+        AlreadySettled BrokerUnreachable BufferFull ConsumerStopped DeadLetter GroupConflict
+        GroupNotFound MessageIllegal NoNameServer NoPermission NoRoute NotDurable NotFound
+        NotOnline NotSupported Outcome PocketMQError RemoteError RequestTimeout RetryLater
+        SendError ServiceNotAvailable SubscriptionInvalid SystemBusy TopicNotFound Unavailable
+        UnreadableMessage UsageError
+    """,
+    "client.events": """
+        ConsumerFailed ConsumptionPaused Event GroupChanged GroupTrouble HandlerTimedOut LockLost
+        LoopBlocked MembersDiffer MessageDeadLettered NoQueues OffsetMoved QueueBlocked
+        QueueGained QueueLost QueueResumed QueueWaiting QueuesUnknown RebalanceFailed Start
+        SubscriptionUnstable
+    """,
+    "client.instance": "Instance",
+    "client.interceptors": "Interceptor",
+    "client.message": "Message Receipt SendStatus",
+    "client.positions": "BEGIN END FIRST LAST Place",
+    "client.producer.producer": "Producer",
+    "client.group.strategies": """
+        Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
+        Strategy
+    """,
+    "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",
 }
-_HOMES = {name: module for module, names in MODULES.items() for name in names}
+_HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
 SUBMODULES = frozenset({"blocking", "serde"})
 
 __all__ = sorted((*_HOMES, *SUBMODULES))  # noqa: PLE0605 - __init__.pyi lists them

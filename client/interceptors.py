@@ -105,24 +105,11 @@ def _handling(
     return lambda: interceptor.handle(messages, proceed)
 
 
-def around_send(
-    send: Callable[[Message[Any]], Awaitable[Receipt]], interceptors: Sequence[Interceptor]
-) -> Callable[[Message[Any]], Awaitable[Receipt]]:
-    """``send`` with interceptors around it."""
-    return _around(send, [interceptor.send for interceptor in interceptors])
-
-
-def around_oneway(
-    write: Callable[[Message[Any]], Awaitable[None]], interceptors: Sequence[Interceptor]
-) -> Callable[[Message[Any]], Awaitable[None]]:
-    """``write``, which sends one-way, with interceptors around it."""
-    return _around(write, [interceptor.send_oneway for interceptor in interceptors])
-
-
-def _around(
+def around(
     send: Callable[[Message[Any]], Awaitable[R]],
     hooks: Sequence[Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]]],
 ) -> Callable[[Message[Any]], Awaitable[R]]:
+    """``send`` with these methods of interceptors around it, the first one outermost."""
     for hook in reversed(hooks):
         send = _sending(hook, send)
     return send

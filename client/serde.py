@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from client.errors import UsageError
@@ -31,64 +31,25 @@ class Serde(Protocol[S]):
         ...
 
 
-class Raw:
-    """Bodies as they are."""
+class _Codec(Generic[S]):
+    """A serde of two functions, looked up at the first use."""
 
-    def dumps(self, value: bytes, /) -> bytes:
-        """The bytes themselves."""
-        return value
+    def __init__(
+        self, name: str, functions: Callable[[], tuple[Callable[[S], bytes], Callable[[bytes], S]]]
+    ) -> None:
+        self._name = name
+        self._functions = functions
 
-    def loads(self, body: bytes, /) -> bytes:
-        """The bytes themselves."""
-        return body
+    @cached_property
+    def dumps(self) -> Callable[[S], bytes]:
+        return self._functions()[0]
 
-    def __repr__(self) -> str:
-        return "client.serde.raw"
-
-
-class Text:
-    """UTF-8 text."""
-
-    def dumps(self, value: str, /) -> bytes:
-        """Encodes as UTF-8."""
-        return value.encode()
-
-    def loads(self, body: bytes, /) -> str:
-        """Decodes UTF-8; raises UnicodeDecodeError."""
-        return body.decode()
+    @cached_property
+    def loads(self) -> Callable[[bytes], S]:
+        return self._functions()[1]
 
     def __repr__(self) -> str:
-        return "client.serde.text"
-
-
-class Json:
-    """Any JSON value; dataclasses, datetimes and UUIDs are written too where orjson is there."""
-
-    def dumps(self, value: Any, /) -> bytes:
-        """Writes compact JSON; raises TypeError for what JSON can't say."""
-        return _json()[0](value)
-
-    def loads(self, body: bytes, /) -> Any:
-        """Reads JSON; raises ValueError."""
-        return _json()[1](body)
-
-    def __repr__(self) -> str:
-        return "client.serde.json"
-
-
-class MsgPack:
-    """Any msgpack value; dataclasses, datetimes and UUIDs are written too."""
-
-    def dumps(self, value: Any, /) -> bytes:
-        """Packs; raises TypeError for what msgpack can't say."""
-        return _msgpack()[0](value)
-
-    def loads(self, body: bytes, /) -> Any:
-        """Unpacks; raises ValueError."""
-        return _msgpack()[1](body)
-
-    def __repr__(self) -> str:
-        return "client.serde.msgpack"
+        return f"client.serde.{self._name}"
 
 
 class Typed(Generic[V]):
@@ -167,7 +128,24 @@ def _msgpack_of(kind: type[V]) -> tuple[Callable[[V], bytes], Callable[[bytes], 
     return dumps, lambda body: convert(loads(body), kind)
 
 
-raw = Raw()
-text = Text()
-json = Json()
-msgpack = MsgPack()
+def _same(body: bytes) -> bytes:
+    return body
+
+
+raw = _Codec("raw", lambda: (_same, _same))
+"""Bodies as they are."""
+
+text = _Codec[str]("text", lambda: (str.encode, bytes.decode))
+"""UTF-8; reading raises UnicodeDecodeError."""
+
+json = _Codec[Any]("json", _json)
+"""Any JSON value; dataclasses, datetimes and UUIDs are written too where orjson is there.
+
+Writing raises TypeError for what JSON can't say, reading ValueError.
+"""
+
+msgpack = _Codec[Any]("msgpack", _msgpack)
+"""Any msgpack value; dataclasses, datetimes and UUIDs are written too.
+
+Writing raises TypeError for what msgpack can't say, reading ValueError.
+"""

@@ -152,7 +152,7 @@ def client_stub() -> str:
         *(
             f"from {module} import {name} as {name}"
             for module, names in client.MODULES.items()
-            for name in names
+            for name in names.split()
         ),
         f"__all__ = {client.__all__!r}",
     ]

@@ -175,40 +175,18 @@ class MessageColumns:
 
 RESERVED: Final = frozenset(
     {
-        properties.KEYS,
-        properties.TAGS,
-        properties.WAIT,
-        properties.DELAY,
-        properties.RETRY_TOPIC,
-        properties.REAL_TOPIC,
-        properties.REAL_QID,
-        properties.TRAN_MSG,
-        properties.PGROUP,
-        properties.MIN_OFFSET,
-        properties.MAX_OFFSET,
-        properties.BUYER_ID,
-        properties.ORIGIN_MESSAGE_ID,
-        properties.TRANSFER_FLAG,
-        properties.CORRECTION_FLAG,
-        properties.MQ2_FLAG,
-        properties.RECONSUME_TIME,
-        properties.MAX_RECONSUME_TIMES,
-        properties.MSG_REGION,
-        properties.TRACE_ON,
-        properties.UNIQ_KEY,
-        properties.CONSUME_START_TIME,
-        properties.TRAN_PREPARED_QUEUE_OFFSET,
-        properties.TRANSACTION_CHECK_TIMES,
-        properties.CHECK_IMMUNITY_TIME_IN_SECONDS,
-        properties.INSTANCE_ID,
-        properties.CORRELATION_ID,
-        properties.REPLY_TO_CLIENT,
-        properties.TTL,
-        properties.ARRIVE_TIME,
-        properties.PUSH_REPLY_TIME,
-        properties.CLUSTER,
-        properties.MSG_TYPE,
-        properties.SHARDING_KEY,
+        *(properties.KEYS, properties.TAGS, properties.WAIT, properties.DELAY),
+        *(properties.RETRY_TOPIC, properties.REAL_TOPIC, properties.REAL_QID),
+        *(properties.TRAN_MSG, properties.PGROUP, properties.MIN_OFFSET, properties.MAX_OFFSET),
+        *(properties.BUYER_ID, properties.ORIGIN_MESSAGE_ID, properties.TRANSFER_FLAG),
+        *(properties.CORRECTION_FLAG, properties.MQ2_FLAG, properties.RECONSUME_TIME),
+        *(properties.MAX_RECONSUME_TIMES, properties.MSG_REGION, properties.TRACE_ON),
+        *(properties.UNIQ_KEY, properties.CONSUME_START_TIME),
+        *(properties.TRAN_PREPARED_QUEUE_OFFSET, properties.TRANSACTION_CHECK_TIMES),
+        *(properties.CHECK_IMMUNITY_TIME_IN_SECONDS, properties.INSTANCE_ID),
+        *(properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL),
+        *(properties.ARRIVE_TIME, properties.PUSH_REPLY_TIME, properties.CLUSTER),
+        *(properties.MSG_TYPE, properties.SHARDING_KEY),
     }
 )
 """Property names with a meaning for brokers and clients (cf. MessageConst.STRING_HASH_SET)."""
@@ -251,8 +229,12 @@ class Preparer(Generic[T]):
         check_topic(topic)
         data, sys_flag = self._body(topic, message.body), 0
         tail = self._tail(message)
-        if compressing and len(data) >= self._options.compress_over_bytes:
-            data, sys_flag = self._compressed(data)
+        kind = self._options.compress
+        if compressing and kind is not None and len(data) >= self._options.compress_over_bytes:
+            packed, packed_flag = compress(data, kind)
+            # What doesn't shrink costs every reader time and saves nobody space.
+            if len(packed) < len(data):
+                data, sys_flag = packed, packed_flag
         if message.flag and not -(2**31) <= message.flag < 2**31:
             raise UsageError(
                 f"flag can't be {message.flag}", topic=topic, hint="use 32 signed bits"
@@ -340,14 +322,6 @@ class Preparer(Generic[T]):
                     hint="move data into the body",
                 )
         return tail
-
-    def _compressed(self, data: bytes) -> tuple[bytes, int]:
-        kind = self._options.compress
-        if kind is None:
-            return data, 0
-        packed, sys_flag = compress(data, kind)
-        # What doesn't shrink costs every reader time and saves nobody space.
-        return (packed, sys_flag) if len(packed) < len(data) else (data, 0)
 
 
 def _lane(message: Message[Any]) -> str | MessageQueue:

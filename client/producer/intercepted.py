@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from client.errors import PocketMQError, SendError, as_send_error
-from client.interceptors import Interceptor, around_oneway, around_send
+from client.interceptors import Interceptor, around
 from client.message import Message, Receipt
 from client.positions import Duration
 from client.producer.columns import Preparer
@@ -28,7 +28,8 @@ class Intercepted(Generic[T]):
     ) -> None:
         self._preparer = preparer
         self._buffer = buffer
-        self._interceptors = interceptors
+        self._sends = [each.send for each in interceptors]
+        self._oneway_sends = [each.send_oneway for each in interceptors]
 
     async def send(self, message: Message[T], timeout: Duration | None) -> Receipt:
         """Send one message. Raises what sending raises, or an interceptor."""
@@ -38,7 +39,7 @@ class Intercepted(Generic[T]):
             await self._buffer.reserve(columns)
             return await self._buffer.accept(columns)[0]
 
-        return await around_send(innermost, self._interceptors)(message)
+        return await around(innermost, self._sends)(message)
 
     async def send_oneway(self, message: Message[T], timeout: Duration | None) -> None:
         """Write one message. Raises what that raises, or an interceptor."""
@@ -46,7 +47,7 @@ class Intercepted(Generic[T]):
         async def innermost(given: Message[Any]) -> None:
             await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
 
-        await around_oneway(innermost, self._interceptors)(message)
+        await around(innermost, self._oneway_sends)(message)
 
     async def send_batch(
         self, messages: Sequence[Message[T]], timeout: Duration | None
@@ -70,7 +71,7 @@ class Intercepted(Generic[T]):
                 return await (await asyncio.shield(sent))[number]
 
             try:
-                return await around_send(innermost, self._interceptors)(message)
+                return await around(innermost, self._sends)(message)
             except Exception as error:  # noqa: BLE001 - raised when all have ended
                 failures.append(error)
                 return None
@@ -108,14 +109,15 @@ class Intercepted(Generic[T]):
         self, messages: Iterable[Message[T]], timeout: Duration | None
     ) -> list[Receipt | SendError]:
         """Send any number of messages; see ``Producer.send_many``."""
+
+        async def outcome(message: Message[T]) -> Receipt | SendError:
+            try:
+                return await self.send(message, timeout)
+            except PocketMQError as error:
+                return as_send_error(error)
+
         rest = iter(messages)
         results: list[Receipt | SendError] = []
         while some := list(islice(rest, TOGETHER)):
-            results += await asyncio.gather(*(self._outcome(one, timeout) for one in some))
+            results += await asyncio.gather(*map(outcome, some))
         return results
-
-    async def _outcome(self, message: Message[T], timeout: Duration | None) -> Receipt | SendError:
-        try:
-            return await self.send(message, timeout)
-        except PocketMQError as error:
-            return as_send_error(error)
