@@ -26,7 +26,7 @@ from client.heartbeat import (
 )
 from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import HEARTBEAT_TIMEOUT
-from client.name_servers import NameServers, RouteKeeper, RouteSubscription
+from client.name_servers import NameServers, RouteKeeper
 from client.remote import Remote
 from client.routes import FaultTable, Route, RouteTable
 from remoting.addresses import parse_address
@@ -35,9 +35,10 @@ from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.pool import ConnectionPool
-from remoting.protocol.codes import SerializeType
+from remoting.protocol.codes import ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.message.ids import UniqueIdGenerator
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.tasks import Supervisor
 
 _log = Log("client")
@@ -120,14 +121,8 @@ class ClientContext:
         self.remote = Remote(self._pool, _SERIALIZE[options.codec], options.request_timeout)
         self.name_servers = NameServers(self.remote, self._nameservers)
         table = RouteTable(options.route_refresh_period)
-        self._subscription = RouteSubscription(self.remote, self.name_servers, table)
         self.routes = RouteKeeper(
-            self.name_servers,
-            table,
-            self.clock,
-            self._tasks,
-            self._subscription.name_topics,
-            self._route_changed,
+            self.remote, self.name_servers, table, self.clock, self._tasks, self._route_changed
         )
         self.faults = FaultTable()
         self.heartbeats = Heartbeats(
@@ -231,10 +226,17 @@ class ClientContext:
             member = self.members.membership(group_of(command) or "")
             if member is not None:
                 return member.asked(command)
-        return self._subscription.handle(command, self.routes)
+        if command.code == OwnRequestCode.ROUTE_CHANGED:
+            self.routes.announced(command)
+            return None
+        if command.is_oneway:
+            return None
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {command.code} not supported",
+        )
 
     def _route_changed(self, route: Route) -> None:
-        self._subscription.name_topics(route.topic)
         for member in self.members.memberships:
             member.route_changed(route.topic)
 

@@ -6,9 +6,9 @@ first one is random, so that many clients spread over the servers (cf. NettyRemo
 ``RouteKeeper``: a topic's first user waits for the route, together with everybody else who asks
 meanwhile. From then on the route is refreshed every 30 s, at once when a name server of ours
 announces a change, and when a broker in it fails. A failed refresh leaves the known route in use.
-For announcements ``RouteSubscription`` sends the topics in use, one-way, on the connection of the
-route requests; again when they change and on each new connection. A name server that doesn't know
-that request ignores it.
+For announcements it sends the topics in use, one-way, on the connection of the route requests;
+again when they change and on each new connection. A name server that doesn't know that request
+ignores it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Final
 
 from client.errors import (
@@ -148,25 +149,25 @@ class RouteKeeper:
     """The routes of one instance.
 
     Args:
-        before_ask: is called with a topic before its route is asked for.
         on_change: is called with a route that is new or has changed.
     """
 
     def __init__(
         self,
+        remote: Remote,
         name_servers: NameServers,
         table: RouteTable,
         clock: Clock,
         tasks: Supervisor,
-        before_ask: Callable[[str], None],
         on_change: Callable[[Route], None],
     ) -> None:
+        self._remote = remote
         self._name_servers = name_servers
         self._clock = clock
         self._tasks = tasks
         self.table = table
-        self._before_ask = before_ask
         self._on_change = on_change
+        self._subscribed: tuple[Connection, frozenset[str]] | None = None
         self._fetching: dict[str, asyncio.Task[Route | PocketMQError | None]] = {}
         self._wake = asyncio.Event()
 
@@ -284,7 +285,7 @@ class RouteKeeper:
 
     async def _load(self, topic: str) -> Route | PocketMQError | None:
         """As ``_fetch``; errors are results here, for a task that fails counts as a fault."""
-        self._before_ask(topic)
+        self._subscribe(topic)
         try:
             data = await self._ask(topic)
         except PocketMQError as error:
@@ -302,7 +303,30 @@ class RouteKeeper:
         self.table.put(route, self._clock.monotonic())
         self._wake.set()
         if known != route:
+            self._subscribe(route.topic)
             self._on_change(route)
+
+    def _subscribe(self, topic: str) -> None:
+        """Name the topics in use, with ``topic``, unless the name server has them already."""
+        connection = self._remote.pool.connected(self._name_servers.current)
+        topics = frozenset((topic, *self.table.topics()))
+        if connection is None or self._subscribed == (connection, topics):
+            return
+        request = self._remote.request(
+            OwnRequestCode.SUBSCRIBE_ROUTE,
+            body=encode(TopicList(topic_list=sorted(topics))),
+            oneway=True,
+        )
+        try:
+            connection.send_oneway(request)
+        except RemotingError:
+            return
+        self._subscribed = (connection, topics)
+
+    def announced(self, command: Command) -> None:
+        """A name server announces a changed route."""
+        with suppress(HeaderError):
+            self.changed(command.read(TopicRequestHeader).topic)
 
     async def _ask(self, topic: str) -> TopicRouteData | None:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
@@ -325,20 +349,18 @@ class RouteKeeper:
             if self.table.get(topic) is None:
                 self.learn(route)
             return route
-        if await self._knows_brokers():
+        answer = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            brokers = decode(ClusterInfo, answer.body).broker_addr_table
+        except BodyError:
+            brokers = {}
+        if brokers:
             raise _not_found(topic)
         raise NoRoute(
             "the name server knows no broker",
             topic=topic,
             hint="start a broker that registers there, or wait until it has (up to 30 s)",
         )
-
-    async def _knows_brokers(self) -> bool:
-        answer = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            return bool(decode(ClusterInfo, answer.body).broker_addr_table)
-        except BodyError:
-            return False
 
 
 def _not_found(topic: str) -> PocketMQError:
@@ -347,42 +369,3 @@ def _not_found(topic: str) -> PocketMQError:
     )
     assert isinstance(error, TopicNotFound)
     return error
-
-
-class RouteSubscription:
-    """The subscription of one instance."""
-
-    def __init__(self, remote: Remote, name_servers: NameServers, table: RouteTable) -> None:
-        self._remote = remote
-        self._name_servers = name_servers
-        self._table = table
-        self._told: tuple[Connection, frozenset[str]] | None = None
-
-    def name_topics(self, topic: str) -> None:
-        """Name the topics in use, with ``topic``, unless the name server has them already."""
-        connection = self._remote.pool.connected(self._name_servers.current)
-        topics = frozenset((topic, *self._table.topics()))
-        if connection is None or self._told == (connection, topics):
-            return
-        request = self._remote.request(
-            OwnRequestCode.SUBSCRIBE_ROUTE,
-            body=encode(TopicList(topic_list=sorted(topics))),
-            oneway=True,
-        )
-        try:
-            connection.send_oneway(request)
-        except RemotingError:
-            return
-        self._told = (connection, topics)
-
-    def handle(self, command: Command, routes: RouteKeeper) -> Command | None:
-        """What a name server or broker asks of us: only route changes are anything to us now."""
-        if command.code == OwnRequestCode.ROUTE_CHANGED:
-            try:
-                routes.changed(command.read(TopicRequestHeader).topic)
-            except HeaderError:
-                return None
-            return None
-        if command.is_oneway:
-            return None
-        return command.reply(3, f" request type {command.code} not supported")

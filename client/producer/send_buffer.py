@@ -502,7 +502,7 @@ class SendBuffer:
 
     # Settling
 
-    def _finished(self, request: MessageColumns, *, stored: bool) -> None:
+    def _finished(self, request: MessageColumns, stored: bool) -> None:
         if stored and self._waiting:
             self._room.stored()
         self._give_back(request)

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Final
 
 from client.config import ProducerOptions
 from client.context import ClientContext
@@ -205,17 +205,12 @@ def not_durable(receipt: Receipt, group: str) -> NotDurable:
     return error
 
 
-class Finished(Protocol):
-    """Called with a request whose messages are all settled."""
-
-    def __call__(self, request: MessageColumns, *, stored: bool) -> None: ...
-
-
 class Sender:
     """Delivers the requests of one producer.
 
     Args:
-        finished: is called with each request once all its messages are settled.
+        finished: is called with each request once all its messages are settled, and whether they
+            are stored.
         own_time: the clock of deadlines.
     """
 
@@ -225,7 +220,7 @@ class Sender:
         group: str,
         options: ProducerOptions,
         tasks: Supervisor,
-        finished: Finished,
+        finished: Callable[[MessageColumns, bool], None],
         own_time: OwnTime,
     ) -> None:
         self._context = context
@@ -572,7 +567,7 @@ class Sender:
     def _finish(self, delivery: Delivery, *, stored: bool) -> None:
         if not delivery.settled:
             delivery.settled = True
-            self._finished(delivery.request, stored=stored)
+            self._finished(delivery.request, stored)
 
     def _fail(self, delivery: Delivery) -> None:
         for future in delivery.request.futures:
