@@ -74,8 +74,6 @@ class Sink(Protocol):
 
     def put(self, messages: Sequence[Any], size: int, end: int) -> None: ...
 
-    def move(self, offset: int) -> None: ...
-
 
 class FetcherOwner(Protocol):
     """What a fetcher asks its owner, and reports to it.
@@ -322,7 +320,7 @@ class Fetcher(Generic[T, S]):
             await self._pause()
             return
         _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
-        self.sink.move(new)
+        self.sink.put((), 0, new)
         self._owner.tell(OffsetMoved(self._queue, wanted, new))
 
     async def _trouble(self, error: PocketMQError) -> None:

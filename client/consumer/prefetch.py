@@ -113,10 +113,6 @@ class Prefetch(Generic[M]):
         """Go on."""
         self.paused = False
 
-    def move(self, offset: int) -> None:
-        """The broker says to go on at ``offset``; what waits is still handed out before."""
-        self.put((), 0, offset)
-
     def take(self, most: int) -> Sequence[M]:
         """At most ``most`` messages of the first chunk, which are handed out with this."""
         chunk = self._chunks[0]

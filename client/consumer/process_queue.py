@@ -166,10 +166,6 @@ class ProcessQueue(Generic[M]):
         """Go on."""
         self.paused = False
 
-    def move(self, offset: int) -> None:
-        """The broker says to go on at ``offset``; what is held is still handled."""
-        self.put((), 0, offset)
-
     @property
     def full(self) -> bool:
         """Whether enough is held, or nothing more is wanted."""

@@ -261,27 +261,15 @@ class PushConsumer(ClientPart, Generic[T]):
         if self._life.state is LifecycleState.NEW or self._life.forked:
             return
         closing = self._begin_to_stop(seconds(timeout))
-        if not self._within_handler:
+        if not is_within_handler(self):
             await asyncio.wait([closing])
             if not closing.cancelled():
                 closing.result()
-
-    @property
-    def _within_handler(self) -> bool:
-        if self._life.state is LifecycleState.NEW:
-            return False
-        handler = self._message_handler
-        return self._dispatcher.pool.inside or (handler is not None and handler.inside)
 
     def _begin_to_stop(self, timeout: float) -> asyncio.Task[None]:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(timeout), name=f"stop {self.group}")
         return self._closing
-
-    def _give_up(self) -> None:
-        """Leave now what is still being handled, if it is stopping."""
-        if self._closing is not None:
-            self._closing.cancel()
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """The same as ``stop``.
@@ -436,9 +424,13 @@ def shared_push_consumer(
 
 def is_within_handler(consumer: PushConsumer[Any]) -> bool:
     """Whether a handler of this consumer makes this call."""
-    return consumer._within_handler
+    if consumer._life.state is LifecycleState.NEW:
+        return False
+    handler = consumer._message_handler
+    return consumer._dispatcher.pool.inside or (handler is not None and handler.inside)
 
 
 def give_up(consumer: PushConsumer[Any]) -> None:
     """Leave now what is still being handled, if the consumer is stopping."""
-    consumer._give_up()
+    if consumer._closing is not None:
+        consumer._closing.cancel()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
@@ -44,30 +43,23 @@ _ONLINE_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLI
 SUBSCRIPTION_DOCS = f"{DOCS}consumer-groups.md#one-group-one-subscription"
 
 
-class Contradiction(NamedTuple):
-    """What two members don't agree in."""
-
-    kind: str
-    text: str
-
-
-def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> Contradiction | None:
-    """The gravest thing in which a member differs from what a broker keeps of its group. Pure."""
+def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> GroupFinding | None:
+    """The gravest difference of a member from what a broker keeps of its group. Pure."""
     for kind, own, other in (
         (FindingKind.MESSAGE_MODEL, mine.message_model, theirs.message_model),
         (FindingKind.CONSUME_TYPE, mine.consume_type, theirs.consume_type),
         (FindingKind.CONSUME_FROM_WHERE, mine.consume_from_where, theirs.consume_from_where),
     ):
         if other is not None and own != other:
-            return Contradiction(kind, f"this one is {own}, the other {other}")
+            return GroupFinding(kind=kind, text=f"this one is {own}, the other {other}")
     retry = retry_topic(mine.group_name)
     own_topics = _wanted(mine.subscription_data_set, retry)
     others = _wanted(theirs.subscription_table.values(), retry)
     for topic in sorted(own_topics.keys() | others.keys()):
         if own_topics.get(topic) != others.get(topic):
-            return Contradiction(
-                FindingKind.SUBSCRIPTION,
-                f"this one wants {_said(own_topics.get(topic))} of topic {topic}, the other "
+            return GroupFinding(
+                kind=FindingKind.SUBSCRIPTION,
+                text=f"this one wants {_said(own_topics.get(topic))} of topic {topic}, the other "
                 f"{_said(others.get(topic))}",
             )
     return None
@@ -96,14 +88,20 @@ def refusal(answer: Command, group: str, broker: str) -> GroupConflict | None:
         finding = decode(GroupFinding, told.encode())
     except BodyError:
         finding = GroupFinding(text=answer.remark or "the broker refuses this member")
+    return _conflict(finding, group, broker)
+
+
+def _conflict(finding: GroupFinding, group: str, broker: str | None = None) -> GroupConflict:
     first, second, *_ = [*finding.members, "", ""]
+    docs = finding.docs or SUBSCRIPTION_DOCS
     return GroupConflict(
         finding.text,
         members=(first, second),
         kind=finding.kind,
         group=group,
+        topic=finding.topic,
         broker=broker,
-        hint=_hint(finding.docs or SUBSCRIPTION_DOCS),
+        hint=f"let all members of a group be alike, or set on_conflict; see {docs}",
     )
 
 
@@ -165,15 +163,13 @@ async def _check_at(
     differs = contradiction(mine, theirs) if others else None
     if differs is None:
         return None
-    members = (context.client_id, others[0].client_id)
-    return GroupConflict(
-        f"members {members[0]} and {members[1]} differ: {differs.text}",
-        members=members,
+    one, other = context.client_id, others[0].client_id
+    finding = GroupFinding(
         kind=differs.kind,
-        group=mine.group_name,
-        broker=address,
-        hint=_hint(SUBSCRIPTION_DOCS),
+        text=f"members {one} and {other} differ: {differs.text}",
+        members=[one, other],
     )
+    return _conflict(finding, mine.group_name, address)
 
 
 async def _members_at(context: ClientContext, group: str, address: str) -> ConsumerConnection:
@@ -187,17 +183,6 @@ async def _members_at(context: ClientContext, group: str, address: str) -> Consu
     if answer.code != ResponseCode.SUCCESS:
         return ConsumerConnection()
     return decode(ConsumerConnection, answer.body)
-
-
-def _hint(docs: str) -> str:
-    return f"let all members of a group be alike, or set on_conflict; see {docs}"
-
-
-class _Key(NamedTuple):
-    kind: str
-    topic: str | None
-    queue_id: int | None
-    members: tuple[str, ...]
 
 
 class GroupProblemReporter:
@@ -222,7 +207,7 @@ class GroupProblemReporter:
         self._topics = topics
         self._tell = tell
         self._conflicts = conflicts
-        self._known: frozenset[_Key] = frozenset()
+        self._known: frozenset[tuple[object, ...]] = frozenset()
         self._not_ours: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -270,7 +255,7 @@ class GroupProblemReporter:
 
     def take(self, descriptions: Iterable[GroupDescriptionBody]) -> None:
         """Tell what is new in these."""
-        found: dict[_Key, tuple[GroupFinding, bool]] = {}
+        found: dict[tuple[object, ...], tuple[GroupFinding, bool]] = {}
         for description in descriptions:
             for one in description.conflicts if self._conflicts else ():
                 found.setdefault(_key(one), (one, True))
@@ -291,20 +276,7 @@ class GroupProblemReporter:
         )
         # A contradiction is one event, wherever it was found: when joining, or later by a broker.
         if conflict:
-            first, second, *_ = [*finding.members, "", ""]
-            self._tell(
-                MembersDiffer(
-                    self._group,
-                    GroupConflict(
-                        finding.text,
-                        members=(first, second),
-                        kind=finding.kind,
-                        group=self._group,
-                        topic=finding.topic,
-                        hint=f"see {finding.docs}",
-                    ),
-                )
-            )
+            self._tell(MembersDiffer(self._group, _conflict(finding, self._group)))
             return
         self._tell(
             GroupTrouble(
@@ -319,5 +291,6 @@ class GroupProblemReporter:
         )
 
 
-def _key(finding: GroupFinding) -> _Key:
-    return _Key(finding.kind, finding.topic, finding.queue_id, tuple(sorted(finding.members)))
+def _key(finding: GroupFinding) -> tuple[object, ...]:
+    """What makes it another finding."""
+    return (finding.kind, finding.topic, finding.queue_id, tuple(sorted(finding.members)))
