@@ -12,7 +12,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
-.PHONY: help setup demo test spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo unit test spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -40,6 +40,9 @@ demo: setup               ## 336,776 flights in and out of a broker, a group at 
 	$(BIN)/pocketmq demo
 	$(BIN)/python -m examples.demo.group
 	@if command -v java >/dev/null; then $(BIN)/python -m examples.demo.spark; fi
+
+unit: setup               ## the unit tests: a minute
+	$(PYTEST) tests/unit
 
 test: setup               ## every test that this machine can run; the last lines name the others
 ifdef CI

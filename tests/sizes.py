@@ -1,4 +1,4 @@
-"""The sizes of long tests: one code, small in ``make test`` and CI, full in ``make soak``."""
+"""The sizes of long tests: one code; small in ``make test``, full in ``make soak``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SOAK = os.environ.get("POCKETMQ_TEST_SIZE") == "soak"
+SIZE = os.environ.get("POCKETMQ_TEST_SIZE") or ("ci" if os.environ.get("CI") == "true" else "test")
 
 
-def size(*, ci: T, soak: T) -> T:
-    """What to take in this run."""
-    return soak if SOAK else ci
+def size(*, ci: T, soak: T, test: T | None = None) -> T:
+    """What to take in this run; without ``test``, ``make test`` takes what CI takes."""
+    if SIZE == "soak":
+        return soak
+    return ci if test is None or SIZE == "ci" else test

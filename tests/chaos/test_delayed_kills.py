@@ -16,7 +16,7 @@ from tests.sizes import size
 pytestmark = pytest.mark.timeout(300)
 
 TOPIC = "numbers"
-ROUNDS = size(ci=3, soak=20)
+ROUNDS = size(test=2, ci=3, soak=20)
 PER_ROUND = 400
 A_TURN = 64
 """Delayed messages that a broker delivers between two notes of its progress."""

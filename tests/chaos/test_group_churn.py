@@ -7,7 +7,6 @@ repeat nothing, and after a kill a queue starts again where the broker had it, n
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from tests.sizes import size
 
 TOPIC, GROUP, QUEUES = "churned", "churners", 8
 RATE = 5000
-SECONDS = size(ci=60 if os.environ.get("CI") == "true" else 15, soak=600)
+SECONDS = size(test=10, ci=45, soak=600)
 LOCK_LIFE = 60.0
 """Seconds for which a killed member's locks stand; an ordered queue rests for so long."""
 REST = LOCK_LIFE + 10.0

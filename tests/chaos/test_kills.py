@@ -27,7 +27,7 @@ from tests.chaos.stored import Stored
 from tests.harness.processes import Processes, processes
 from tests.sizes import size
 
-ROUNDS = size(ci=5, soak=50)
+ROUNDS = size(test=3, ci=5, soak=50)
 TOPIC = "numbers"
 QUEUES = 4
 KILLED_AT_THE_START = 0.3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.chaos.retention_load import QUEUES, SENDERS, TOPIC, Load, send
 from tests.chaos.small_disk import CAPACITY, Held, SmallDisk, deleted_bytes, open_files
 from tests.sizes import size
 
-SECONDS = size(ci=120.0 if os.environ.get("CI") == "true" else 45.0, soak=3600.0)
+SECONDS = size(test=30.0, ci=90.0, soak=3600.0)
 LOG_FILE = 1 << 20
 QUEUE_FILE = 20 * 500
 WATCHED = 30

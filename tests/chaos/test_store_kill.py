@@ -14,7 +14,7 @@ from broker.store.engine import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.message.view import iter_records
 from tests.sizes import size
 
-ROUNDS = size(ci=5, soak=50)
+ROUNDS = size(test=3, ci=5, soak=50)
 QUEUES = 3
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from tests.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = size(ci=4, soak=30)
+ROUNDS = size(test=2, ci=4, soak=30)
 TOPIC = "numbers"
 QUEUES = 4
 """Two at each worker."""

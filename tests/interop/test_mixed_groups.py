@@ -34,7 +34,7 @@ AGREED_WITHIN = 120.0
 """A Java member with messages in hand keeps their queue's lock for 20 s, and looks each 20 s."""
 RATE = 200
 WAIT_MS = 2
-CHANGES = size(ci=4, soak=40)
+CHANGES = size(test=2, ci=4, soak=40)
 
 PAIRS = [("pocketmq", "4.9.7"), ("pocketmq", "5.3.3"), ("apache", "4.9.7")]
 

@@ -204,15 +204,23 @@ def test_links_that_are_printed_lead_to_the_documentation_that_the_wheel_names(
     assert link.startswith(f"{documentation}/consumer-groups.md#")
 
 
-@pytest.mark.parametrize("what", [".", ".[spark]", ".[parquet]", ".[demo]", ".[all]"])
 def test_the_clone_can_be_installed_as_the_readme_says(
-    environment: Environment, tmp_path: Path, what: str
+    environment: Environment, tmp_path: Path
 ) -> None:
     # Without a network: what it needs is there.
-    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", what]
+    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", "."]
     done = environment.run(*install, cwd=clone(tmp_path))
     assert "Successfully installed pocketmq" in done.stdout
+
+
+@pytest.mark.parametrize("extra", ["spark", "parquet", "demo", "all"])
+def test_an_extra_of_the_readme_needs_what_the_lock_file_pins(
+    environment: Environment, wheel: Path, tmp_path: Path, extra: str
+) -> None:
+    install = ["-m", "pip", "install", "--no-index", "--dry-run", f"{wheel}[{extra}]"]
+    done = environment.run(*install, cwd=tmp_path)
     assert "does not provide the extra" not in done.stderr
+    assert "Would install" not in done.stdout.replace("Would install pocketmq", "")
 
 
 def test_the_demo_runs(environment: Environment, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from pocketmq.testing import StandaloneServer
 from tests.sizes import size
 from tests.spark.drilled import GROUP, ROWS, archive
 
-ROUNDS = size(ci=3, soak=20)
+ROUNDS = size(test=2, ci=3, soak=20)
 ENDS = ("between", "planned", "within")
 ROOT = Path(__file__).parents[2]
 TOPIC = "numbers"

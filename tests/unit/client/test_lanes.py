@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from client.producer.columns import ELEMENT_BYTES, MessageColumns
 from client.producer.send_buffer import SendLanes
 from remoting.protocol.queue import MessageQueue
+from tests.sizes import size
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(3)]
 
@@ -217,7 +218,9 @@ class Traffic(RuleBasedStateMachine):
 
 
 TestTraffic = Traffic.TestCase
-TestTraffic.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTraffic.settings = settings(
+    max_examples=size(test=40, ci=150, soak=2000), stateful_step_count=40, deadline=None
+)
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, *QUEUES]), st.integers(1, 90)), max_size=60))

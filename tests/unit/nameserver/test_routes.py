@@ -20,6 +20,7 @@ from nameserver.routes import (
     RouteLimitError,
 )
 from remoting.protocol.bodies.topic import DataVersion
+from tests.sizes import size
 
 A = Registration(
     cluster="c",
@@ -373,6 +374,6 @@ class RouteTableMachine(RuleBasedStateMachine):
 
 
 RouteTableMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None
+    max_examples=size(test=40, ci=150, soak=2000), stateful_step_count=30, deadline=None
 )
 TestAnySequence = RouteTableMachine.TestCase

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.groups.consumers import ConsumerTable, Said
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
+from tests.sizes import size
 
 GROUPS = st.sampled_from(["g", "h"])
 CONNECTIONS = st.sampled_from(["c1", "c2", "c3", "c4"])
@@ -162,4 +163,6 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(
+    max_examples=size(test=20, ci=60, soak=1000), stateful_step_count=40, deadline=None
+)

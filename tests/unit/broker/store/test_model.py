@@ -16,6 +16,7 @@ from broker.store.engine import GetStatus, MessageStore, PutStatus
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import iter_records
+from tests.sizes import size
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import message, small_config
 
@@ -154,5 +155,7 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(max_examples=40, stateful_step_count=40)
+TestStoreModel.settings = settings(
+    max_examples=size(test=12, ci=40, soak=1000), stateful_step_count=40
+)
 TestStoreModel = pytest.mark.timeout(120)(TestStoreModel)

@@ -170,7 +170,7 @@ def entries_of(
 SHORT_STRETCHES = StoreLimits(alone_bytes=0, stretch_bytes=4096)
 
 
-@settings(max_examples=size(ci=300, soak=20_000))
+@settings(max_examples=size(test=80, ci=300, soak=20_000))
 @given(
     shapes=st.lists(st.sampled_from(SHAPES) | st.sampled_from(SHAPES[:8]), max_size=300),
     damage=st.lists(

@@ -17,6 +17,7 @@ from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import FILLER
 from spark_connector.errors import ConnectorError, DataLossError, DecodeError
 from spark_connector.store.planning import LogPiece
+from tests.sizes import size
 from tests.unit.spark_connector.store.directories import (
     LOG_FILE,
     golden_store,
@@ -89,7 +90,7 @@ def test_a_captured_store_is_read_as_its_manifest_says(
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=size(test=8, ci=25, soak=300), deadline=None)
 @given(
     most=st.integers(1, 2 * COUNT),
     size=st.integers(100, 70_000),

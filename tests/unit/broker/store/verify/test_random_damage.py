@@ -15,7 +15,7 @@ from tests.sizes import size
 from tests.unit.broker.store.verify.damaged import both, fresh, mend
 
 _OFTEN = settings(
-    max_examples=size(ci=25, soak=1500),
+    max_examples=size(test=8, ci=25, soak=1500),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 USED = {"consumequeue/OneQueue/0/00000000000000002000": (0, 2000)}
