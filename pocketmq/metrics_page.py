@@ -1,8 +1,8 @@
-"""Metrics of what a broker made of its store: how it opened it, and how far the index is."""
+"""The page of metrics: made at each scrape of the plain numbers that the servers keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -27,37 +27,6 @@ if TYPE_CHECKING:
     from broker.app import Broker
     from nameserver.app import NameServer
     from remoting.counters import Counters
-
-
-def opening_and_index(broker: Broker) -> Iterator[Metric]:
-    """What the last start found, and what the index lacks."""
-    found, index = broker.store.recovery, broker.store.engine.index
-    for name, text, value in (
-        ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
-        ("recovery_records", "Records looked at for that.", found.scanned_records),
-        (
-            "recovery_stepped_over",
-            "Damaged places in the middle of the log that were found by that.",
-            found.damaged_records,
-        ),
-        (
-            "recovery_cut_bytes",
-            "Bytes behind the last good record that were given up.",
-            found.cut_bytes,
-        ),
-        (
-            "offsets_lost",
-            "1 if there were messages at the start, but no file of consumer offsets.",
-            int(broker.state.offsets_lost),
-        ),
-        ("index_backlog_bytes", "Log that is not indexed yet.", index.backlog_bytes),
-        (
-            "index_broken",
-            "1 while messages can't be indexed, so that they are not found by their keys.",
-            int(index.trouble is not None),
-        ),
-    ):
-        yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
 
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
@@ -112,7 +81,7 @@ class MetricsPage(Collector):
             yield from _messages(broker)
             yield from _delays(broker)
             yield from _store(broker)
-            yield from opening_and_index(broker)
+            yield from _opening_and_index(broker)
             yield from _tables(broker)
             yield from _consumer_groups(broker)
             yield _registration(broker)
@@ -121,8 +90,11 @@ class MetricsPage(Collector):
 def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
     # Each family is written once, with a row for each server.
     rows = list(servers)
-    gauges = {
-        "connections": ("Open connections.", _open_connections),
+    gauges: dict[str, tuple[str, Callable[[Counters], int]]] = {
+        "connections": (
+            "Open connections.",
+            lambda counters: counters.connections_accepted - counters.connections_closed,
+        ),
         "requests_in_progress": (
             "Requests whose handlers are at work.",
             lambda counters: counters.requests_in_progress,
@@ -159,10 +131,6 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         for reason in DROP_REASONS:
             dropped.add_metric([server, reason], getattr(counters, f"dropped_{reason}"))
     yield dropped
-
-
-def _open_connections(counters: Counters) -> int:
-    return counters.connections_accepted - counters.connections_closed
 
 
 def _loop(stalls: Stalls) -> Iterator[Metric]:
@@ -334,6 +302,37 @@ def _retention(broker: Broker) -> Iterator[Metric]:
         "Old files that could not be removed.",
         value=retention.failures,
     )
+
+
+def _opening_and_index(broker: Broker) -> Iterator[Metric]:
+    """What the last start found, and what the index lacks."""
+    found, index = broker.store.recovery, broker.store.engine.index
+    for name, text, value in (
+        ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
+        ("recovery_records", "Records looked at for that.", found.scanned_records),
+        (
+            "recovery_stepped_over",
+            "Damaged places in the middle of the log that were found by that.",
+            found.damaged_records,
+        ),
+        (
+            "recovery_cut_bytes",
+            "Bytes behind the last good record that were given up.",
+            found.cut_bytes,
+        ),
+        (
+            "offsets_lost",
+            "1 if there were messages at the start, but no file of consumer offsets.",
+            int(broker.state.offsets_lost),
+        ),
+        ("index_backlog_bytes", "Log that is not indexed yet.", index.backlog_bytes),
+        (
+            "index_broken",
+            "1 while messages can't be indexed, so that they are not found by their keys.",
+            int(index.trouble is not None),
+        ),
+    ):
+        yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
 
 
 def _tables(broker: Broker) -> Iterator[Metric]:

@@ -75,7 +75,14 @@ def show_facts(facts: Row, *, as_json: bool) -> None:
     if as_json:
         show_json(dict(facts))
     elif sys.stdout.isatty():
-        _paint_facts(facts)
+        from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
+        from rich.table import Table  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for name, value in facts.items():
+            table.add_row(Text(name.replace("_", " "), style="bold"), Text(_pretty(value)))
+        Console().print(table)
     else:
         for name, value in facts.items():
             click.echo(f"{name}\t{plain(value)}")
@@ -211,17 +218,6 @@ def _paint(
         named = ", ".join(name.replace("_", " ") for name in left_out)
         text = f"not shown: {named}; a wider terminal or --json shows them"
         click.echo(click.wrap_text(text, console.width), err=True)
-
-
-def _paint_facts(facts: Row) -> None:
-    from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
-    from rich.table import Table  # noqa: PLC0415 - as above
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in facts.items():
-        table.add_row(Text(name.replace("_", " "), style="bold"), Text(_pretty(value)))
-    Console().print(table)
 
 
 def _pretty(value: object) -> str:

@@ -102,7 +102,11 @@ class QueueView:
         """Which messages it has now. Raises ``StoreError``."""
         if not self._log.files:
             return QueueRange(0, 0, 0)
-        written = self._written_end()
+        written = self._row.start // ENTRY_BYTES
+        for file in reversed(self._row.files):
+            if count := written_entries(self._row, file):
+                written = file.start // ENTRY_BYTES + count
+                break
         end = written
         while end * ENTRY_BYTES > self._row.start and self._is_torn(end - 1):
             end -= 1
@@ -153,12 +157,6 @@ class QueueView:
         return low
 
     # --- where it begins and ends
-
-    def _written_end(self) -> int:
-        for file in reversed(self._row.files):
-            if count := written_entries(self._row, file):
-                return file.start // ENTRY_BYTES + count
-        return self._row.start // ENTRY_BYTES
 
     def _is_torn(self, offset: int) -> bool:
         position, size, _ = self._entry(offset)

@@ -30,9 +30,8 @@ from examples.demo.member import MAX_RETRIES, Duty, Told
 from examples.demo.members import Member, Members
 from examples.demo.stage import NOBODY, Row, Stage, stage
 from pocketmq import output, testing
-from pocketmq.checks import Sum, differences
 from pocketmq.cli.demo import PORTION, DemoFailed, portions
-from pocketmq.flights import COUNT, Flight, flights
+from pocketmq.flights import COUNT, Flight, Sum, differences, flights
 
 TOPIC: Final = "departures"
 QUEUES: Final = 4

@@ -12,8 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pocketmq.checks import Sum
-from pocketmq.flights import flight_of
+from pocketmq.flights import Sum, flight_of
 
 _READ_BYTES: Final = 1 << 20
 

@@ -29,7 +29,14 @@ def list_(nameserver: str, as_json: bool) -> None:
 @json_option
 def status(nameserver: str, as_json: bool) -> None:
     """Ask every broker how it is; exit code 1 when one doesn't answer."""
-    rows = ask_admin(nameserver, _status)
+
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        async def one(broker: client.BrokerInfo) -> dict[str, object]:
+            return _row(broker) | await _figures(admin, broker)
+
+        return await at_once(await admin.brokers(), one)
+
+    rows = ask_admin(nameserver, ask)
     columns = [
         *("cluster", "broker", "id", "address", "version", "up_since"),
         *("messages_in", "messages_out", "disk", "problem"),
@@ -38,13 +45,6 @@ def status(nameserver: str, as_json: bool) -> None:
     output.show_rows(rows, columns, as_json=as_json, spare=spare)
     if any(row["problem"] is not None for row in rows):
         raise SystemExit(1)
-
-
-async def _status(admin: client.Admin) -> list[dict[str, object]]:
-    async def ask(broker: client.BrokerInfo) -> dict[str, object]:
-        return _row(broker) | await _figures(admin, broker)
-
-    return await at_once(await admin.brokers(), ask)
 
 
 async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:

@@ -17,9 +17,8 @@ import click
 import client
 from client.errors import PocketMQError
 from pocketmq import output, testing
-from pocketmq.checks import Sum, differences
 from pocketmq.cli.running import json_option, quiet
-from pocketmq.flights import COUNT, Flight, NoFlights, flight_of, flights
+from pocketmq.flights import COUNT, Flight, NoFlights, Sum, differences, flight_of, flights
 from pocketmq.process import private_megabytes
 from pocketmq.testing import ServerError
 from remoting import tasks as loop

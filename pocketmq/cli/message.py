@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from datetime import datetime
+from typing import Final
+
 import click
 
 import client
 from pocketmq import output
-from pocketmq.cli import message_export, message_find
+from pocketmq.cli import message_export
 from pocketmq.cli.completion import group_names, topic_names
+from pocketmq.cli.read import LOOK_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
     ask_admin,
     confirm,
     dry_run_option,
     json_option,
     nameserver_option,
+    parse_place,
+    reader_may_leave,
+    run,
+    stop_signal,
     yes_option,
 )
-from pocketmq.formats import body_text, iso
+from pocketmq.formats import Writer, body_text, facts, iso, writer
+
+GROUP: Final = "pocketmq-tail"
+"""The group that ``tail`` reads as; nothing is ever committed for it."""
+
+_TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
+_COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")
+_SPARE: Final = ("tag", "keys", "body", "broker", "queue")
 
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")
@@ -24,9 +41,106 @@ def message() -> None:
     """Look at single messages."""
 
 
-message.add_command(message_find.get)
-message.add_command(message_find.find)
-message.add_command(message_find.tail)
+def parse_instant(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> datetime | None:
+    """An option's callback: a time, or how long ago."""
+    where = parse_place(context, parameter, text)
+    if where is None or isinstance(where, datetime):
+        return where
+    raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00, nor -1h")
+
+
+@message.command(epilog="Example: pocketmq message get 7F0000010AF818B4AAC2 --topic orders")
+@click.argument("message_id", metavar="ID")
+@click.option(
+    "--topic",
+    shell_complete=topic_names,
+    help="Where it is stored; needed for the id that its producer gave it.",
+)
+@nameserver_option
+@json_option
+def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> None:
+    """Show the message with an ID: the broker's, or with --topic also its producer's."""
+
+    found = ask_admin(nameserver, lambda admin: admin.message(message_id, topic=topic))
+    output.show_facts(facts(found), as_json=as_json)
+
+
+@message.command(epilog="Example: pocketmq message find orders o-4711 --from -1d")
+@click.argument("topic", shell_complete=topic_names)
+@click.argument("key")
+@click.option("--from", "begin", callback=parse_instant, help=f"Stored since: {_TIME_HELP}")
+@click.option("--to", "end", callback=parse_instant, help=f"Stored until: {_TIME_HELP}")
+@click.option(
+    "--max", "limit", type=click.IntRange(1), default=64, show_default=True, help="The newest."
+)
+@nameserver_option
+@json_option
+def find(
+    topic: str,
+    key: str,
+    begin: datetime | None,
+    end: datetime | None,
+    limit: int,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """List the messages of TOPIC that have KEY, the oldest first.
+
+    A key is one of those given when it was sent, or the message's id. --json shows properties too.
+    """
+    found = ask_admin(
+        nameserver,
+        lambda admin: admin.find_messages(topic, key, limit=limit, begin=begin, end=end),
+    )
+    rows = [facts(message) for message in found]
+    output.show_rows(rows, _COLUMNS, as_json=as_json, spare=_SPARE)
+
+
+@message.command(epilog="Example: pocketmq message tail orders -n 5 --follow")
+@click.argument("topic", shell_complete=topic_names)
+@click.option(
+    "-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, help="So many."
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+@nameserver_option
+@json_option
+def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_json: bool) -> None:
+    """Write the newest messages of TOPIC, in the order in which they were stored.
+
+    With --tags, those among the newest of each queue. --json writes a JSON object a line.
+    """
+    write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
+    with reader_may_leave():
+        run(_tail(nameserver, topic, count, tags, write, follow=follow))
+
+
+async def _tail(
+    nameserver: str, topic: str, count: int, tags: str, write: Writer, *, follow: bool
+) -> None:
+    stop = stop_signal()
+    async with client.Instance(nameserver) as instance:
+        consumer = instance.pull_consumer(group=GROUP)
+        queues = await consumer.queues(topic)
+        consumer.assign(queues, tags=tags)
+        admin = instance.admin()
+        ends = await ends_of(admin, queues)
+        begins = await asyncio.gather(*(admin.min_offset(queue) for queue in queues))
+        for queue, begin in zip(queues, begins, strict=True):
+            await consumer.seek(queue, max(begin, ends[queue] - count))
+        newest: list[client.ReceivedMessage[bytes]] = []
+        while not stop.is_set() and not await has_read(consumer, ends):
+            newest += await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            newest = sorted(newest, key=lambda message: message.stored_at)[-count:]
+        write(newest)
+        while follow and not stop.is_set():
+            messages = await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            if messages:
+                write(messages)
+
+
 message.add_command(message_export.export)
 
 

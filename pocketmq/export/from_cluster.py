@@ -15,7 +15,6 @@ from pocketmq.export.writers import (
     PORTION,
     ExportError,
     ExportSelection,
-    Message,
     Portion,
     Where,
     fault_of,
@@ -95,16 +94,15 @@ class ClusterSource:
             messages = [one for one in messages if one.queue == queue and one.offset >= position]
             reached = min(end, await self._consumer.position(queue))
             before, position = position, max(position, reached)
-            yield self._portion([one for one in messages if one.offset < end], position - before)
-
-    def _portion(self, messages: list[Message], passed: int) -> Portion:
-        wanted, damage = [], []
-        for message in messages:
-            if reason := fault_of(message):
-                damage.append(reason)
-            elif self._selection.wants(message):
-                wanted.append(message)
-        return Portion(wanted, passed, damage)
+            wanted, damage = [], []
+            for message in messages:
+                if message.offset >= end:
+                    continue
+                if reason := fault_of(message):
+                    damage.append(reason)
+                elif self._selection.wants(message):
+                    wanted.append(message)
+            yield Portion(wanted, position - before, damage)
 
     def _check_kept(self, queue: client.MessageQueue, end: int) -> None:
         moved = self._moved

@@ -159,10 +159,6 @@ def _text(message: Message) -> Body:
         ) from None
 
 
-def _base64(message: Message) -> Body:
-    return base64.b64encode(message.body).decode(), "base64"
-
-
 def _json(message: Message) -> Body:
     try:
         return json_loads(message.body), "json"
@@ -173,7 +169,7 @@ def _json(message: Message) -> Body:
 BODIES: Final[dict[str, Callable[[Message], Body]]] = {
     "auto": lambda message: body_text(message.body),
     "text": _text,
-    "base64": _base64,
+    "base64": lambda message: (base64.b64encode(message.body).decode(), "base64"),
     "json": _json,
 }
 """How bodies may stand in a JSON line; the field ``encoding`` tells which way was taken."""

@@ -53,7 +53,6 @@ from broker.storetools.copy.target import (
 )
 from broker.storetools.view import PATH_SEPARATOR
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HEAD_BYTES: Final = 64
 
 
@@ -134,7 +133,12 @@ def copy_store(
             place.abandon()
             raise
     except OSError as error:
-        raise _cannot_copy(root, target, error) from error
+        what = f"the store {root} can't be copied to {target} ({error.strerror or error})"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreError(
+                f"{what}: make room there, or give a target on another disk"
+            ) from error
+        raise StoreError(f"{what}: check both disks, and that this user may write there") from error
     return report
 
 
@@ -198,10 +202,3 @@ def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
         mapped_file_size_consume_queue=queue_bytes,
     )
     StoreCheckpoint(OsFiles(), StorePaths.of(config), config).write(point)
-
-
-def _cannot_copy(root: Path, target: Path, error: OSError) -> StoreError:
-    what = f"the store {root} can't be copied to {target} ({error.strerror or error})"
-    if error.errno in _NO_SPACE:
-        return StoreError(f"{what}: make room there, or give a target on another disk")
-    return StoreError(f"{what}: check both disks, and that this user may write there")

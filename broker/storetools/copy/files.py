@@ -117,7 +117,9 @@ def _copy_range(
     while begin < end:
         done = _share(reading, writing, begin, min(end - begin, STEP_BYTES))
         if done is None:
-            done = _pass_through(reading, writing, begin, min(end - begin, PLAIN_STEP_BYTES))
+            data, done = os.pread(reading, min(end - begin, PLAIN_STEP_BYTES), begin), 0
+            while done < len(data):
+                done += os.pwrite(writing, data[done:], begin + done)
         if not done:
             raise _shortened(source, begin)
         begin += done
@@ -134,14 +136,6 @@ def _share(reading: int, writing: int, at: int, length: int) -> int | None:
         if error.errno in _NOT_SERVED:
             return None
         raise
-
-
-def _pass_through(reading: int, writing: int, at: int, length: int) -> int:
-    data = os.pread(reading, length, at)
-    done = 0
-    while done < len(data):
-        done += os.pwrite(writing, data[done:], at + done)
-    return done
 
 
 def _shortened(path: Path | str, size: int) -> StoreChanged:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,19 +203,15 @@ def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
             data = None
         except OSError as error:
             raise unreadable(str(path), error) from error
-        if data is not None and (".json" not in path.name or _parses(data)):
+        if data is not None and ".json" not in path.name:
             return data
+        if data is not None:
+            with suppress(BodyError):
+                relaxed_json.loads(data)
+                return data
         sleep(STATE_PAUSE_SECONDS)
     # Missing or damaged for good; whoever opens the copy takes the backup, as with the source.
     return data
-
-
-def _parses(data: bytes) -> bool:
-    try:
-        relaxed_json.loads(data)
-    except BodyError:
-        return False
-    return True
 
 
 # --- not beyond the queues

@@ -180,7 +180,7 @@ class Check:
             log_end=end.position,
             running=running,
             clean=clean,
-            topics=_all_topics(tables, queues),
+            topics=tables.topics_with(topic for topic, _ in queues.states),
             safe=safe,
         )
         checker = QueueChecker(
@@ -233,7 +233,14 @@ class Check:
             return 0
         if end.torn is not None:
             self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
-        torn, last = _last_known(view)
+        # How many entries lead behind the log's end, and where the last of them leads.
+        torn, last = 0, 0
+        for key in view.all_queues():
+            queue = view.queue(*key)
+            found = queue.range()
+            if found.torn:
+                torn += found.torn
+                last = max(last, queue.last_position(found.max_offset + found.torn))
         known = max(safe.synced if safe is not None else 0, last + 1 if torn > 1 else 0)
         if known <= end.position:
             return behind if end.torn is not None else 0
@@ -325,28 +332,9 @@ def _usual_size(files: Sequence[ViewFile]) -> int:
     return Counter(file.size for file in files).most_common(1)[0][0]
 
 
-def _last_known(view: StoreView) -> tuple[int, int]:
-    """How many entries lead behind the log's end, and the physical offset of the last message."""
-    torn, last = 0, 0
-    for key in view.all_queues():
-        queue = view.queue(*key)
-        found = queue.range()
-        if found.torn:
-            torn += found.torn
-            last = max(last, queue.last_position(found.max_offset + found.torn))
-    return torn, last
-
-
 def walk_part(plan: PartPlan) -> PartResult:
     """Walk a part in a process of its own. Raises ``StoreError``."""
     return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
-
-
-def _all_topics(tables: metadata_files.Tables, queues: QueueWalk) -> frozenset[str] | None:
-    if tables.topics is None:
-        return None
-    seen = {topic for topic, _ in queues.states if metadata_files.is_known(topic, tables.topics)}
-    return tables.topics | seen
 
 
 def _pause() -> None:

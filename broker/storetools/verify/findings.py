@@ -145,11 +145,6 @@ class Ranges:
     def __bool__(self) -> bool:
         return bool(self._begins)
 
-    @property
-    def bytes(self) -> int:
-        """How much they are."""
-        return sum(self._ends) - sum(self._begins)
-
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """``struct flock`` of Linux: type, whence, start, length, process."""

@@ -156,12 +156,10 @@ class IndexMatch:
                 yield entry
             self._at += 1
         if held is not None and mark is not None:
-            self._go_back(*mark)
-
-    def _go_back(self, block: _Block, at: int) -> None:
-        if self._block is not None and self._block is not block:
-            self._blocks = chain((self._block,), self._blocks)
-        self._block, self._at = block, at
+            # It is of the next piece of the log.
+            if self._block is not None and self._block is not mark[0]:
+                self._blocks = chain((self._block,), self._blocks)
+            self._block, self._at = mark
 
     # --- where they differ
 

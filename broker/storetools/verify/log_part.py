@@ -224,7 +224,8 @@ class LogPart:
                 break
             self._records += 1
             if row.wrong is not None:
-                self._bad_record(base + at, base + behind, row.wrong)
+                self._damaged.add(base + at, base + behind)
+                self._findings.damage("record", self._plan.path, base + at, row.wrong)
                 continue
             self._last_ms = max(self._last_ms, row.store_ms)
             rows.append(LogRow(base + at, behind - at, row))
@@ -246,10 +247,6 @@ class LogPart:
             self._queues.finish()
 
     # --- what is no record
-
-    def _bad_record(self, begin: int, end: int, why: str) -> None:
-        self._damaged.add(begin, end)
-        self._findings.damage("record", self._plan.path, begin, why)
 
     def _step(self, position: int) -> tuple[int, bool]:
         """Where to go on behind what is no record, or a long one; whether the file ends there."""

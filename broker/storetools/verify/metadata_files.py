@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,12 @@ class Tables(NamedTuple):
     has_offsets: bool
     broker_name: str | None
 
+    def topics_with(self, seen: Iterable[str]) -> frozenset[str] | None:
+        """The topics, with the system's among some others; None when nobody knows any."""
+        if self.topics is None:
+            return None
+        return self.topics | set(filter(is_system_topic, seen))
+
 
 def read_tables(root: Path, findings: Findings) -> Tables:
     """Read the JSON files; what can't be read is found."""
@@ -45,12 +52,14 @@ def read_tables(root: Path, findings: Findings) -> Tables:
     for name in ("topics.json", "consumerOffset.json"):
         if name not in found and (config / f"{name}.bak").exists():
             found[name] = _load(config / name, findings)
+    named = found.get("brokerName.json")
+    broker_name = named.get("brokerName") if isinstance(named, dict) else None
     return Tables(
         _topics(found.get("topics.json")),
         _offsets(found.get("consumerOffset.json")),
         _delays(found.get("delayOffset.json")),
         isinstance(found.get("consumerOffset.json"), dict),
-        _broker_name(found.get("brokerName.json")),
+        broker_name if isinstance(broker_name, str) else None,
     )
 
 
@@ -83,11 +92,6 @@ def _topics(content: object) -> frozenset[str] | None:
     return frozenset(topics) if topics else None
 
 
-def _broker_name(content: object) -> str | None:
-    found = content.get("brokerName") if isinstance(content, dict) else None
-    return found if isinstance(found, str) else None
-
-
 def _offsets(content: object) -> dict[tuple[str, str, int], int]:
     offsets = {}
     for name, rows in _table(content, "offsetTable").items():
@@ -101,11 +105,6 @@ def _offsets(content: object) -> dict[tuple[str, str, int], int]:
 def _delays(content: object) -> dict[int, int]:
     rows = _table(content, "offsetTable").items()
     return {int(k): v for k, v in rows if str(k).isdecimal() and isinstance(v, int)}
-
-
-def is_known(topic: str, topics: frozenset[str] | None) -> bool:
-    """Whether a topic exists, as far as is known."""
-    return topics is None or topic in topics or is_system_topic(topic)
 
 
 def check_offsets(root: Path, view: StoreView, tables: Tables, findings: Findings) -> None:

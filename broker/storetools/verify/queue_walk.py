@@ -13,7 +13,7 @@ become fillers, as in recovery. A queue never ends before a number that it has g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import EntryRun, QueueKey
-from broker.store.results import StoreError
 from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
@@ -149,15 +148,22 @@ class StoredQueues:
 
 
 class QueueWalk:
-    """Compares entries with what a part of the log calls for.
+    """Compares entries with what a part of the log calls for, or writes some queues anew from it.
+
+    Args:
+        reader: of the stored entries.
+        new: where the entries of these queues are written; None to compare all.
 
     Attributes:
         states: of each queue that the part has messages of.
-        entries: how many were compared.
+        entries: how many there were.
     """
 
-    def __init__(self, reader: StoredQueues) -> None:
+    def __init__(
+        self, reader: StoredQueues, new: Mapping[QueueKey, QueueWriter] | None = None
+    ) -> None:
         self._reader = reader
+        self._new = new
         self._odd: dict[QueueKey, EntryRun] = {}
         self.states: dict[QueueKey, WalkedQueue] = {}
         self.entries = 0
@@ -189,9 +195,18 @@ class QueueWalk:
         self.entries += count
         (last,) = _POSITION.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
         found = WalkedQueue(run.first, run.first + count, _position(run.entries), last, count)
-        actual = self._reader.read(run.key, run.first, count)
-        if actual != run.entries:
-            _compare(found, run, actual)
+        if self._new is None:
+            actual = self._reader.read(run.key, run.first, count)
+            if actual != run.entries:
+                pairs = zip(ENTRY.iter_unpack(run.entries), ENTRY.iter_unpack(actual), strict=True)
+                for number, (wanted, stored) in enumerate(pairs, run.first):
+                    if wanted != stored and (kind := _kind(wanted, stored)) is not None:
+                        found.add_wrong(Wrong(kind, number, number + 1, wanted[0]))
+        elif (writer := self._new.get(run.key)) is not None:
+            if state is not None and run.first == 0:
+                # The topic was deleted and created again.
+                writer.clear()
+            writer.write(run.first, run.entries)
         if state is None:
             self.states[run.key] = found
         else:
@@ -210,13 +225,6 @@ def _position(entries: bytes | bytearray) -> int:
     return int(_POSITION.unpack_from(entries)[0])
 
 
-def _compare(state: WalkedQueue, run: EntryRun, actual: bytearray) -> None:
-    pairs = zip(ENTRY.iter_unpack(run.entries), ENTRY.iter_unpack(actual), strict=True)
-    for number, (wanted, found) in enumerate(pairs, run.first):
-        if wanted != found and (kind := _kind(wanted, found)) is not None:
-            state.add_wrong(Wrong(kind, number, number + 1, wanted[0]))
-
-
 def _kind(wanted: tuple[int, int, int], found: tuple[int, int, int]) -> Kind | None:
     position, size, _ = found
     if (not position and not size) or size == FILLER_SIZE:
@@ -226,43 +234,7 @@ def _kind(wanted: tuple[int, int, int], found: tuple[int, int, int]) -> Kind | N
     return Kind.SIZE if size != wanted[1] else Kind.TAGS
 
 
-def readable(reader: StoredQueues, key: QueueKey) -> bool:
-    """Whether a queue has files."""
-    try:
-        return bool(reader.row(key).files)
-    except StoreError:
-        return False
-
-
 _AT_ONCE: Final = 65_536
-
-
-class QueueBuild(QueueWalk):
-    """Takes the entries of some queues from the log.
-
-    Args:
-        reader: of the old files.
-        new: the queues that are built, and where.
-    """
-
-    def __init__(self, reader: StoredQueues, new: dict[QueueKey, QueueWriter]) -> None:
-        super().__init__(reader)
-        self._new = new
-
-    def _follow(self, state: WalkedQueue | None, run: EntryRun) -> None:
-        count = len(run.entries) // ENTRY_BYTES
-        position, _, _ = ENTRY.unpack_from(run.entries)
-        last, _, _ = ENTRY.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
-        found = WalkedQueue(run.first, run.first + count, position, last, count)
-        queue = self._new.get(run.key)
-        if queue is not None:
-            if state is not None and run.first == 0:
-                queue.clear()
-            queue.write(run.first, run.entries)
-        if state is None:
-            self.states[run.key] = found
-        else:
-            state.follow(found)
 
 
 def complete(

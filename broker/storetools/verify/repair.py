@@ -31,7 +31,7 @@ from broker.storetools.verify.index_scan import (
 )
 from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
 from broker.storetools.verify.metadata_files import read_own
-from broker.storetools.verify.queue_walk import QueueBuild, StoredQueues, complete
+from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, complete
 from broker.storetools.view import OWN_CHECKPOINT, StoreView
 from remoting.clock import SystemClock
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
@@ -139,9 +139,15 @@ class _Work:
         root, report = self._root, self._report
         view = StoreView(root, commit_log=self._options.commit_log)
         old = StoredQueues(root / "consumequeue")
-        size = self._queue_bytes(view, old)
+        sizes = Counter(
+            file.size
+            for key in view.all_queues()
+            for file in old.row(key).files
+            if file.size % ENTRY_BYTES == 0
+        )
+        size = sizes.most_common(1)[0][0] if sizes else _QUEUE_FILE_BYTES
         new = {key: QueueWriter(self._new_path(key), size) for key in report.bad_queues}
-        queues = QueueBuild(old, new)
+        queues = QueueWalk(old, new)
         files = load_index(root / "index", Findings())
         shape = files.shape or Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
         building = IndexBuild(self._away / "new" / "index", shape) if index else None
@@ -179,15 +185,6 @@ class _Work:
             self.done.append(f"built queue {key[1]} of topic {key[0]} anew")
         if building is not None:
             self._take_index(building, files.paths)
-
-    def _queue_bytes(self, view: StoreView, old: StoredQueues) -> int:
-        sizes = Counter(
-            file.size
-            for key in view.all_queues()
-            for file in old.row(key).files
-            if file.size % ENTRY_BYTES == 0
-        )
-        return sizes.most_common(1)[0][0] if sizes else _QUEUE_FILE_BYTES
 
     def _new_path(self, key: QueueKey) -> Path:
         return self._away / "new" / "consumequeue" / key[0] / str(key[1])

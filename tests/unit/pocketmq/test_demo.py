@@ -9,8 +9,7 @@ import pytest
 
 from examples.demo.journal import Journal, Pen
 from examples.demo.stage import NOBODY, Lines, Row, stage
-from pocketmq.checks import Sum, differences
-from pocketmq.flights import Flight, flights
+from pocketmq.flights import Flight, Sum, differences, flights
 
 FLIGHTS = list(flights(40))
 

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from pocketmq.checks import Sum, differences
 from pocketmq.cli.demo import quantile
+from pocketmq.flights import Sum, differences
 from pocketmq.process import (
     LATENCY_BUCKETS,
     OTHER,
