@@ -21,18 +21,18 @@ import structlog
 from broker import fast_path
 from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
-from broker.delivery.long_poll import TICK_SECONDS, ParkedPull
+from broker.delivery.long_poll import TICK_SECONDS
 from broker.group_monitor import STEP_SECONDS
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
-from broker.stats import SAMPLE_SECONDS
+from broker.stats import SAMPLE_SECONDS, BrokerCounters
 from broker.store.engine import MessageStore
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.os_files import Files, OsFiles
 from broker.store_start import make_store, numeric, open_store
-from broker.topic_spread import REFRESH_SECONDS, ROUTE_TIMEOUT_SECONDS, TopicSpread
+from broker.topic_spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
@@ -107,7 +107,6 @@ class Broker:
         self._delays: Delays
         self._registration: BrokerRegistration | None = None
         self._supervisor = Supervisor("broker")
-        self._woken: list[ParkedPull] = []
         self._store_open = False
         self._serving = False
 
@@ -148,7 +147,7 @@ class Broker:
         """Have requests measured from now on; for metrics, once started.
 
         Args:
-            around: makes a handler of the one that does requests on the general path.
+            around: makes a handler of the one that does requests on the slow path.
             served: told of those that take the fast path; see ``ReadPass.on_served``.
         """
         if self._read_pass is not None:
@@ -164,42 +163,16 @@ class Broker:
 
         Raises:
             BindFailed: the port can't be had.
-            StoreError, BrokerError: the store or a table can't be used.
+            StoreError, StartError: the store or a table can't be used.
         """
         # Listening first: a taken port is found before a recovery of minutes.
         await self._server.start()
-        await self._open_store()
-        self._tables = await asyncio.get_running_loop().run_in_executor(
-            None,
-            SavedTables,
-            self.config,
-            self.store.paths.root / CONFIG_DIRECTORY,
-            self._files,
-            self._clock.now_ms(),
-        )
-        self.config = self._tables.config
-        self.state = self._make_state()
+        address = (await numeric(self._host), self.port)
+        self.store = make_store(self.config, address, self._files, self._clock)
+        await open_store(self.store)
+        self._store_open = True
+        await self._load()
         self.processors = Processors.of(self.state)
-        saved = self._tables.delay_offsets
-        directory = self.store.paths.root / CONFIG_DIRECTORY
-        self._delays = Delays(
-            self.config.delay_levels_ms,
-            self.store,
-            self._clock,
-            self.state.counters,
-            self.config.limits,
-        )
-        self._delays.open(directory, self._files, saved, self._tables.save_delay_offsets)
-        self.state.delay_offsets = self._delays.offsets
-        if self._tables.lost_offsets and self.store.end_offset > 0:
-            self.state.offsets_lost = True
-            _log.error(
-                "the store has messages but no consumer offsets: config/consumerOffset.json is "
-                "missing, so every group starts over by the rule for new groups; if that is not "
-                "intended, stop this broker and put the file back",
-                store=str(self.config.store_path_root_dir),
-            )
-        self._check_name()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
@@ -209,10 +182,80 @@ class Broker:
         await self._start_vip()
         self._tables.save_all()
         self._spawn_tasks()
-        await self._register()
+        assert self._registration is not None
+        await self._registration.start()
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
+
+    async def _load(self) -> None:
+        """Read the saved tables, and make the state of them."""
+        directory = self.store.paths.root / CONFIG_DIRECTORY
+        now_ms = self._clock.now_ms()
+        self._tables = tables = await asyncio.get_running_loop().run_in_executor(
+            None,
+            SavedTables,
+            *(self.config, directory, self._files, now_ms, self._register_topics),
+        )
+        self.config = config = tables.config
+        self._report(tables)
+        self._registration = BrokerRegistration(
+            config.namesrv_addr,
+            Announcement.of(config, self.port),
+            tables.topic_wrapper,
+            on_order_topics=self._set_order_topics,
+            clock=self._clock,
+        )
+        spread = None
+        if config.namesrv_addr:
+            ask = partial(self._registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
+            spread = TopicSpread(config.namesrv_addr, ask, self._clock)
+        counters = BrokerCounters()
+        self._delays = Delays(
+            config.delay_levels_ms, self.store, self._clock, counters, config.limits
+        )
+        self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
+        self.state = BrokerState(
+            config=config,
+            host=self._host,
+            packed_host=host_bytes(*self.store.config.store_host),
+            store=self.store,
+            clock=self._clock,
+            random=random.Random(),  # noqa: S311 - spreads messages over queues
+            changes=tables,
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            locks=tables.locks,
+            spread=spread,
+            counters=counters,
+            delay_offsets=self._delays.offsets,
+            config_version=DataVersion(timestamp=now_ms),
+            started_ms=now_ms,
+            offsets_lost=tables.lost_offsets and self.store.end_offset > 0,
+            named_before=tables.named_before,
+            why_not_compiled=fast_path.WHY,
+            room=self._room,
+        )
+
+    def _report(self, tables: SavedTables) -> None:
+        """Report what is surprising about the saved tables."""
+        if tables.lost_offsets and self.store.end_offset > 0:
+            _log.error(
+                "the store has messages but no consumer offsets: config/consumerOffset.json is "
+                "missing, so every group starts over by the rule for new groups; if that is not "
+                "intended, stop this broker and put the file back",
+                store=str(self.config.store_path_root_dir),
+            )
+        if tables.named_before is not None:
+            _log.warning(
+                "the store was written under another broker name: clients take its queues for new "
+                "ones, so Spark jobs, broadcasting consumers and queue locks begin anew; if that "
+                "is not intended, stop this broker and start it with --name and the old name",
+                name=self.config.broker_name,
+                named_before=tables.named_before,
+                store=str(self.config.store_path_root_dir),
+            )
 
     def _make_server(self, port: int) -> Server:
         return Server(
@@ -231,7 +274,7 @@ class Broker:
         )
 
     def _open_fast_path(self) -> None:
-        """From now on; who is connected already stays on the general path."""
+        """From now on; who is connected already stays on the slow path."""
         if fast_path.WHY:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
@@ -244,44 +287,6 @@ class Broker:
             Host(self.state, self.processors), max_frame_bytes=endpoint.limits.max_frame_bytes
         )
         endpoint.feed_factory = partial(FastPathFeed, self._read_pass)
-
-    async def _open_store(self) -> None:
-        address = (await numeric(self._host), self.port)
-        self.store = make_store(self.config, address, self._files, self._clock)
-        await open_store(self.store)
-        self._store_open = True
-
-    def _make_state(self) -> BrokerState:
-        tables, now_ms = self._tables, self._clock.now_ms()
-        return BrokerState(
-            config=self.config,
-            host=self._host,
-            packed_host=host_bytes(*self.store.config.store_host),
-            store=self.store,
-            clock=self._clock,
-            random=random.Random(),  # noqa: S311 - spreads messages over queues
-            changes=tables,
-            topics=tables.topics,
-            groups=tables.groups,
-            offsets=tables.offsets,
-            locks=tables.locks,
-            config_version=DataVersion(timestamp=now_ms),
-            started_ms=now_ms,
-            named_before=tables.named_before,
-            why_not_compiled=fast_path.WHY,
-            room=self._room,
-        )
-
-    def _check_name(self) -> None:
-        if self._tables.named_before is not None:
-            _log.warning(
-                "the store was written under another broker name: clients take its queues for new "
-                "ones, so Spark jobs, broadcasting consumers and queue locks begin anew; if that "
-                "is not intended, stop this broker and start it with --name and the old name",
-                name=self.config.broker_name,
-                named_before=self._tables.named_before,
-                store=str(self.config.store_path_root_dir),
-            )
 
     async def _start_vip(self) -> None:
         if self.config.listen_port <= VIP_STEP:
@@ -301,7 +306,7 @@ class Broker:
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
         delays_seconds = self.config.flush_delay_offset_interval_ms / 1000
         for name, seconds, action in (
-            ("long polls", TICK_SECONDS, self._expire_pulls),
+            ("long polls", TICK_SECONDS, self.processors.pull.expire),
             ("save tables", offsets_seconds, self._tables.save_changes),
             ("scan clients", SCAN_SECONDS, self.processors.clients.scan),
             ("sample rates", SAMPLE_SECONDS, self.processors.stats.sample),
@@ -310,27 +315,10 @@ class Broker:
         ):
             self._supervisor.spawn(_each(seconds, action), name)
         self._supervisor.spawn(self._delays.run(), "delayed messages")
-
-    async def _register(self) -> None:
-        self._registration = BrokerRegistration(
-            self.config.namesrv_addr,
-            Announcement.of(self.config, self.port),
-            self._tables.topic_wrapper,
-            on_order_topics=self._set_order_topics,
-            clock=self._clock,
-        )
-        self._tables.on_topics = self._register_topics
-        if self.config.namesrv_addr:
-            ask = partial(self._registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
-            self.state.spread = TopicSpread(self.config.namesrv_addr, ask, self._clock)
-            self._supervisor.spawn(self._learn_spread(self.state.spread), "routes of topics")
-        self._supervisor.spawn(_surface(self._registration), "registration")
-        await self._registration.start()
-
-    async def _learn_spread(self, spread: TopicSpread) -> None:
-        while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            await spread.refresh()
+        if self.state.spread is not None:
+            self._supervisor.spawn(self.state.spread.run(), "routes of topics")
+        assert self._registration is not None
+        self._supervisor.spawn(self._registration.join(), "registration")
 
     # what happens while it serves
 
@@ -339,23 +327,8 @@ class Broker:
             self._delays.arrived(queue_id, tags_code)
         woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
         if woken:
-            # Behind all messages of this read: a pull gets as many of them as it wants.
-            self._wake_soon(woken)
-
-    def _expire_pulls(self) -> None:
-        self._wake_soon(self.state.long_polls.expired(self._clock.monotonic()))
-
-    def _wake_soon(self, woken: list[ParkedPull]) -> None:
-        if woken and not self._woken:
-            asyncio.get_running_loop().call_soon(self._wake)
-        self._woken += woken
-
-    def _wake(self) -> None:
-        at_once = self.config.limits.woken_at_once
-        woken, self._woken = self._woken[:at_once], self._woken[at_once:]
-        if self._woken:
-            asyncio.get_running_loop().call_soon(self._wake)
-        self.processors.pull.wake(woken)
+            # After all messages of this read: a pull gets as many of them as it asks for.
+            self.processors.pull.wake_soon(woken)
 
     def _connection_closed(self, connection: Connection) -> None:
         if self._serving and not self.state.stopping:
@@ -380,8 +353,7 @@ class Broker:
             await self._registration.stop()
         if self._serving:
             self.state.stopping = True
-            woken, self._woken = self._woken, []
-            self.processors.pull.wake(woken + self.state.long_polls.drain())
+            self.processors.pull.wake_all()
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
         if self._serving:
@@ -412,8 +384,3 @@ async def _each(seconds: float, action: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         action()
-
-
-async def _surface(registration: BrokerRegistration) -> None:
-    """Fail when a task of the registration does."""
-    await asyncio.shield(registration.failed)

@@ -218,33 +218,12 @@ def _percent(low: int, high: int) -> Callable[[str], int]:
     return lambda text: min(max(parse(text), low), high)
 
 
-def _is_everywhere(bind_host: str) -> bool:
-    try:
-        return ipaddress.ip_address(bind_host).is_unspecified
-    except ValueError:
-        return False
-
-
-def _name_or_nothing(text: str) -> str:
-    return name(text) if text else ""
-
-
 def name_of_this_host() -> str:
     """The host's name, or ``broker-a`` when that can't be a broker's."""
     try:
         return name(socket.gethostname())
     except ValueError:
         return DEFAULT_NAME
-
-
-def _address_of_default_route() -> str:
-    # Connecting a datagram socket sends nothing; it only makes the kernel choose the address.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +236,7 @@ class BrokerConfig(Settings):
 
     # who it is and where
     cluster_name: str = setting("brokerClusterName", name, "DefaultCluster")
-    broker_name: str = setting("brokerName", _name_or_nothing, "")
+    broker_name: str = setting("brokerName", lambda text: text and name(text), "")
     """Empty: the name its store was written under, or of a new store ``name_of_new_store``."""
     name_of_new_store: str = field(default_factory=name_of_this_host)
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
@@ -430,7 +409,19 @@ class BrokerConfig(Settings):
         """
         if self.broker_ip1 is not None:
             return self.broker_ip1
-        return _address_of_default_route() if _is_everywhere(self.bind_host) else self.bind_host
+        try:
+            is_everywhere = ipaddress.ip_address(self.bind_host).is_unspecified
+        except ValueError:
+            is_everywhere = False
+        if not is_everywhere:
+            return self.bind_host
+        # Connecting a datagram socket sends nothing; it makes the kernel choose the address.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))
+            except OSError:
+                return "127.0.0.1"
+            return str(probe.getsockname()[0])
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -116,8 +116,12 @@ class GroupMonitor:
         idle = self._idle(group)
         if idle is not None:
             yield idle
-        yield from self._unpulled(group, queues)
         state = self._state
+        now = state.clock.monotonic()
+        for queue in queues:
+            # The owner takes time to find, so only for the few queues that are not pulled.
+            if queue.waiting > 0 and now - queue.alive >= health.UNPULLED_SECONDS:
+                yield health.unpulled(group, queue, now, self._owner(group, queue))
         yield from health.blocked(group, state.config.broker_name, state.offsets.query)
 
     def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
@@ -151,16 +155,17 @@ class GroupMonitor:
         group = seen.group
         if group.is_broadcasting:
             return []
-        wanted = [
+        retry = self._state.topics.get(names.retry_topic(group.name))
+        keys = [
             (topic.topic_name, queue_id)
-            for topic in [*self._topics(group), *self._retry_topic(group)]
+            for topic in [*self._topics(group), *([] if retry is None else [retry])]
             if topic.perm & names.PERM_READ
             for queue_id in range(min(topic.read_queue_nums, MAX_QUEUES_WATCHED))
         ][:MAX_QUEUES_WATCHED]
         before, seen.queues = seen.queues, {}
         return [
             queue
-            for key in wanted
+            for key in keys
             if (queue := self._look_at_queue(seen, key, before.get(key))) is not None
         ]
 
@@ -188,22 +193,14 @@ class GroupMonitor:
         seen.queues[key] = (committed, alive)
         return QueueNow(topic, queue_id, waiting, alive)
 
-    def _unpulled(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
-        now = self._state.clock.monotonic()
-        for queue in queues:
-            if queue.waiting > 0 and now - queue.alive >= health.UNPULLED_SECONDS:
-                finding = health.unpulled(group, queue, now, self._owner(group, queue))
-                if finding is not None:
-                    yield finding
-
     def _owner(self, group: ConsumerGroup, queue: QueueNow) -> str | None:
         if health.strategy_of(group) != "AVG":
             return None
         queues = self._spread(queue.topic)
         if queues is None:
             return None
-        wanted = self._queue(queue.topic, queue.queue_id)
-        return health.owner_by_average(wanted, sorted(queues), sorted(group.ids))
+        own = self._queue(queue.topic, queue.queue_id)
+        return health.owner_by_average(own, sorted(queues), sorted(group.ids))
 
     def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
         own = {
@@ -239,10 +236,6 @@ class GroupMonitor:
             topic = self._state.topics.get(name)
             if topic is not None and name != retry:
                 yield topic
-
-    def _retry_topic(self, group: ConsumerGroup) -> list[TopicConfig]:
-        topic = self._state.topics.get(names.retry_topic(group.name))
-        return [] if topic is None else [topic]
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._state.config.broker_name, queue_id)

@@ -216,10 +216,9 @@ class BrokerRegistration:
         """How the broker stands with each name server."""
         return tuple(link.state for link in self._links)
 
-    @property
-    def failed(self) -> asyncio.Future[None]:
-        """Ends with an error when a registering task dies, which nothing from outside can do."""
-        return self._supervisor.failed
+    async def join(self) -> None:
+        """Fail when a task of the registration fails, which nothing from outside can cause."""
+        await asyncio.shield(self._supervisor.failed)
 
     async def start(self, *, patience: float = 1.0) -> None:
         """Begin; returns when each name server took the broker or failed, or after a while."""

@@ -188,6 +188,8 @@ class SavedTables:
         directory: ``config/`` of the store.
         files: the disk.
         now_ms: the time, from which restored locks go on to live.
+        on_topics: called with the topics that changed (None: any) and whether to register them
+            oneway; what it returns ends when they are registered.
 
     Attributes:
         config: as given, with the broker's name.
@@ -196,15 +198,20 @@ class SavedTables:
         lost_offsets: whether there was no file of offsets.
         delay_offsets: of each delay level the next message to deliver, as last written; None when
             there was no file of these.
-        on_topics: told which topics changed (None: any) and whether to register them oneway;
-            what it returns ends when they are registered.
 
     Raises:
         StoreError: a file can't be read, or it and its backup are damaged.
         StartError: a file holds something else than it should.
     """
 
-    def __init__(self, config: BrokerConfig, directory: Path, files: Files, now_ms: int) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        files: Files,
+        now_ms: int,
+        on_topics: OnTopics | None = None,
+    ) -> None:
         self._directory = directory
         self._files = files
         topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
@@ -235,7 +242,7 @@ class SavedTables:
             self.locks.restore(locks, now_ms)
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
-        self.on_topics: OnTopics | None = None
+        self._on_topics = on_topics
         self._unsaved: dict[str, asyncio.Future[bool]] = {}
         self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}
         self._topic_file = SavedTable(TOPICS, self._copy_topics, self._writer(TOPICS))
@@ -268,7 +275,7 @@ class SavedTables:
         if names:
             self._unsaved.update(dict.fromkeys(names, saved))
             saved.add_done_callback(partial(self._topics_saved, names))
-        registered = None if self.on_topics is None else self.on_topics(names, oneway)
+        registered = None if self._on_topics is None else self._on_topics(names, oneway)
         if oneway or registered is None:
             return saved
 

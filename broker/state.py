@@ -108,12 +108,6 @@ class BrokerState:
             max_weight=limits.parked_bytes,
         )
 
-    def pulled(self, group: str, topic: str, queue_id: int, connection: Connection) -> None:
-        """A queue is being pulled: told with each pull that may be served, before it is."""
-        online = self.consumers.groups.get(group)
-        if online is not None:
-            online.pulled(topic, queue_id, connection, self.clock.monotonic())
-
     def given_up(self, message: PendingMessage, group: str, connection: Connection) -> None:
         """A dead letter of a group has been stored, which the client at ``connection`` gave up."""
         self.counters.messages_dead_lettered += 1

@@ -7,6 +7,7 @@ An answer counts for a minute; until there is one, nothing is known, and nothing
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -56,6 +57,12 @@ class TopicSpread:
         if len(self._wanted) < MAX_TOPICS_SPREAD:
             self._wanted[topic] = None
         return None
+
+    async def run(self) -> None:
+        """Ask for routes until cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            await self.refresh()
 
     async def refresh(self) -> None:
         """Ask for the routes that were wanted."""

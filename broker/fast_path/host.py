@@ -3,7 +3,7 @@
 The decisions are those of ``broker.processors``. Of a client's requests all but a few fields
 repeat; what follows from the rest is worked out once, as a plan, which the pass keeps under the
 bytes of just those fields until ``is_current`` says that something it was made from has changed.
-What is refused, or only the general path can decide, has no plan.
+What is refused, or only the slow path can decide, has no plan.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Host:
     """
 
     def __init__(self, state: BrokerState, processors: Processors) -> None:
-        """For a broker whose store is open; ``processors`` are the general path's."""
+        """For a broker whose store is open; ``processors`` are the slow path's."""
         self._state = state
         self._store = state.store
         self._queues = state.store.engine.queues
@@ -101,7 +101,7 @@ class Host:
     # sends
 
     def plan_send(self, codec: int, header: bytes, connection: Connection) -> SendPlan | None:
-        """The plan of a kind of send met for the first time; None: the general path decides."""
+        """The plan of a kind of send met for the first time; None: the slow path decides."""
         try:
             command = _command(codec, header)
             fields: SendHeader
@@ -142,7 +142,7 @@ class Host:
     # commits
 
     def plan_commit(self, codec: int, header: bytes, _: Connection) -> tuple[str, str, int] | None:
-        """Group, topic and queue of a kind of commit; None: the general path decides."""
+        """Group, topic and queue of a kind of commit; None: the slow path decides."""
         try:
             fields = _command(codec, header).read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
@@ -150,7 +150,7 @@ class Host:
         return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
 
     def commit(self, plan: tuple[str, str, int], offset: int) -> bool:
-        """Store a group's progress; False: the general path has to refuse it."""
+        """Store a group's progress; False: the slow path has to refuse it."""
         try:
             self._processors.offsets.commit(*plan, offset)
         except (LimitReached, RequestRefused):
@@ -160,7 +160,7 @@ class Host:
     # pulls
 
     def plan_pull(self, codec: int, header: bytes, connection: Connection) -> PullPlan | None:
-        """The plan of a kind of pull met for the first time; None: the general path decides."""
+        """The plan of a kind of pull met for the first time; None: the slow path decides."""
         pulls = self._processors.pull
         try:
             fields = _command(codec, header).read(PullMessageRequestHeader)
@@ -171,12 +171,12 @@ class Host:
         # A header's texts come again with each kind of pull.
         fields.consumer_group = sys.intern(fields.consumer_group)
         fields.topic = sys.intern(fields.topic)
-        return PullPlan(fields, codes, pulls.most(fields))
+        return PullPlan(fields, codes, pulls.limits(fields))
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
     ) -> bool:
-        """What comes before the messages of a pull; False: the general path has to refuse it."""
+        """What comes before the messages of a pull; False: the slow path has to refuse it."""
         state, header = self._state, plan.header
         header.queue_offset, header.commit_offset = offset, commit_offset
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
@@ -230,7 +230,7 @@ class Host:
     def pull(
         self, codec: int, plan: PullPlan, opaque: int, connection: Connection
     ) -> list[Piece] | None:
-        """Any other pull: its answer, nothing when it is parked; None: the general path does it."""
+        """Any other pull: its answer, nothing when it is parked; None: the slow path does it."""
         state, header = self._state, plan.header
         result = state.store.get(
             header.topic,
@@ -292,7 +292,7 @@ class FastPathFeed:
         self._now = endpoint.clock.monotonic
         self._until = 0.0
         self.connection = connection
-        # A peer that is gone again already has no address; its frames take the general path.
+        # A peer that is gone again already has no address; its frames take the slow path.
         self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
 
     def __call__(self, buffer: bytes, position: int) -> int:
@@ -308,8 +308,8 @@ class FastPathFeed:
     def _may_go_on(self) -> bool:
         return self._now() < self._until
 
-    def work_cold(self, buffer: bytes, position: int) -> int:
-        """Work one frame on the general path; behind it, or ``position`` when it isn't whole."""
+    def work_slow(self, buffer: bytes, position: int) -> int:
+        """Work one frame on the slow path; behind it, or ``position`` when it isn't whole."""
         frame = cut(buffer, position, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
             return position

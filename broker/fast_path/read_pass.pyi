@@ -17,7 +17,7 @@ class Peer(Protocol):
     born_host: bytes
     connection: Connection
 
-    def work_cold(self, buffer: bytes, position: int) -> int: ...
+    def work_slow(self, buffer: bytes, position: int) -> int: ...
 
 class SendPlan:
     """What all sends of one kind have in common."""
@@ -50,12 +50,12 @@ class PullPlan:
     @property
     def max_bytes(self) -> int: ...
     def __init__(
-        self, header: PullMessageRequestHeader, codes: Codes, most: tuple[int, int]
+        self, header: PullMessageRequestHeader, codes: Codes, limits: tuple[int, int]
     ) -> None:
-        """``most`` is how many messages, and bytes, a pull gets."""
+        """``limits``: how many messages, and bytes, a pull gets at most."""
 
     def decide(self, codes: Codes, subscription: SubscriptionData | None) -> None:
-        """From now on messages with these tags codes are wanted."""
+        """Choose messages with these tags codes from now on."""
 
 class ReadPass:
     """The fast path of one broker; see ``read_pass.pyx``."""

@@ -1,10 +1,10 @@
 """One pass over a read: frames in; records, queue entries and answers out.
 
 What is usual is served here, in any of the three codecs; each other frame goes to the peer, which
-has the general path work it, after all that came before it was brought out.
+has the slow path work it, after all that came before it was brought out.
 
 A pass gathers: records in one buffer, the entries of each queue in one of its own, answers in one.
-``Gathered.flush`` brings them out in the order that the general path has: records, then entries,
+``Gathered.flush`` brings them out in the order that the slow path has: records, then entries,
 then answers. Until then nothing of a pass can be seen. What a pass could fail of is done before a
 message is taken: ``make_room`` has room for its record and its entry, or says no.
 """
@@ -57,11 +57,11 @@ cdef enum:
     FEW_CODES = 16
     # Records are stored when so many bytes of them are there: while the processor's cache has them.
     STAGED = 256 * 1024
-    # A larger body is written by the general path, which copies it no more often.
+    # A larger body is written by the slow path, which copies it no more often.
     LARGEST_BODY = 256 * 1024
-    # What became of a frame: left to the general path; done; done, and it took long, or its answer
+    # What became of a frame: left to the slow path; done; done, and it took long, or its answer
     # is large: see whether there is time left, and room for more.
-    COLD = 0
+    SLOW = 0
     LIGHT = 1
     HEAVY = 2
 
@@ -76,8 +76,8 @@ cdef uint32_t COMMIT_KEY = 0b0111
 cdef Py_ssize_t MAX_HEADER_BYTES = limits.MAX_HEADER_BYTES
 cdef Py_ssize_t MAX_PROPERTIES_BYTES = limits.MAX_PROPERTIES_BYTES
 cdef Py_ssize_t MAX_BATCH_MESSAGES = limits.MAX_BATCH_MESSAGES
-cdef int64_t MOST_BYTES = MAX_PULL_BYTES
-cdef int64_t MOST_MESSAGES = MAX_PULL_MESSAGES
+cdef int64_t PULL_BYTES = MAX_PULL_BYTES
+cdef int64_t PULL_MESSAGES = MAX_PULL_MESSAGES
 cdef Py_ssize_t GATHERED = GATHER_BYTES
 
 MAX_PLANS = 16_384
@@ -98,37 +98,37 @@ cdef class Plans:
 
     Args:
         slots: of these fields.
-        make: makes a plan of codec, header and connection; None: the general path decides.
-        most: kinds of requests that are remembered.
+        make: makes a plan of codec, header and connection; None: the slow path decides.
+        max_plans: kinds of requests that are cached.
     """
 
     cdef uint32_t _slots
     cdef object _make
-    cdef Py_ssize_t _most
-    cdef dict _known
+    cdef Py_ssize_t _max_plans
+    cdef dict _cached
 
-    def __cinit__(self, uint32_t slots, make, Py_ssize_t most):
+    def __cinit__(self, uint32_t slots, make, Py_ssize_t max_plans):
         self._slots = slots
         self._make = make
-        self._most = most
-        self._known = {}
+        self._max_plans = max_plans
+        self._cached = {}
 
     cdef int forget(self) except -1:
-        self._known.clear()
+        self._cached.clear()
         return 0
 
     cdef object find(self, const Request *request, connection):
         key = key_of(&request.header, self._slots)
         if key is None:
             return None
-        plan = self._known.get(key)
+        plan = self._cached.get(key)
         if plan is None:
             text = PyBytes_FromStringAndSize(<const char *>request.text, request.text_length)
             plan = self._make(<int>request.header.codec, text, connection)
             if plan is not None:
-                if len(self._known) >= self._most:
-                    self._known.clear()
-                self._known[key] = plan
+                if len(self._cached) >= self._max_plans:
+                    self._cached.clear()
+                self._cached[key] = plan
         return plan
 
 
@@ -374,17 +374,17 @@ cdef class Sends:
         return 0
 
     cdef int serve(self, const Request *request, connection) except -1:
-        """Serve a send; COLD: the general path has to."""
+        """Serve a send; SLOW: the slow path has to."""
         cdef const Text *sent = &request.header.slots[PROPERTIES]
         cdef Py_ssize_t text_length = sent.length
         cdef uint8_t *text
         cdef Head head
         cdef SendPlan plan
         if not number_of(&request.header, BORN_TIMESTAMP, &head.born_ms):
-            return COLD
+            return SLOW
         plan = self._plans.find(request, connection)
         if plan is None:
-            return COLD
+            return SLOW
         if plan.run is None:
             # One queue has one run, whatever the kinds of its sends.
             if plan.queue not in self._runs:
@@ -396,11 +396,11 @@ cdef class Sends:
         if sent.kind == Kind.ESCAPED:
             text_length = unescape(sent.at, text_length, text)
             if text_length < 0:
-                return COLD
+                return SLOW
         elif sent.kind == Kind.TEXT:
             memcpy(text, sent.at, text_length)
         elif sent.kind != Kind.ABSENT:
-            return COLD
+            return SLOW
         head.sys_flag = plan.sys_flag
         head.reconsume_times = plan.reconsume_times
         if plan.batch:
@@ -426,15 +426,15 @@ cdef class Sends:
         cdef Py_ssize_t length = request.body_length
         cdef int64_t number, position, code
         if length > self._max_body or length > LARGEST_BODY:
-            return COLD
+            return SLOW
         if not read_properties(text, text_length, False, &properties):
-            return COLD
+            return SLOW
         text_length = self._with_cluster(text, properties.length)
         if text_length > MAX_PROPERTIES_BYTES:
-            return COLD
+            return SLOW
         head.size = FIXED_BYTES - 1 + length + PyBytes_GET_SIZE(run.topic) + text_length
         if not gathered.make_room(run, 1, head.size):
-            return COLD
+            return SLOW
         head.crc = body_crc(request.body, length)
         head.flag = plan.flag
         head.body_length = length
@@ -473,16 +473,16 @@ cdef class Sends:
         cdef int64_t size = 0, number
         # The bodies take less than the whole; so near the limit they are counted elsewhere.
         if length > self._max_body:
-            return COLD
+            return SLOW
         if not read_properties(text, text_length, True, &common):
-            return COLD
+            return SLOW
         # A message of the batch may ask for a timer.
         if memmem(body, length, b"TIMER_DEL", 9) != NULL:
-            return COLD
+            return SLOW
         self._text.length = self._with_cluster(text, text_length)
         count = measure(plan.run, self._text.length, body, length, &size)
         if count <= 0 or not self._gathered.make_room(plan.run, count, size):
-            return COLD
+            return SLOW
         number = plan.run.next_offset
         self._put_elements(plan, head, &common, body, count)
         self._gathered.sent_bytes += length
@@ -534,7 +534,7 @@ cdef Py_ssize_t measure(
 ) noexcept:
     """How many messages a batch has, and the bytes of their records.
 
-    The one place where a batch's lengths are checked; -1: the general path has to refuse it.
+    The one place where a batch's lengths are checked; -1: the slow path has to refuse it.
     """
     cdef Py_ssize_t count = 0, at = 0
     cdef Py_ssize_t body_length, properties_length, joined
@@ -567,10 +567,10 @@ cdef class PullPlan:
     cdef int64_t _few[FEW_CODES]
     cdef Py_ssize_t _count
 
-    def __init__(self, header, codes, most):
+    def __init__(self, header, codes, limits):
         self.header = header
-        self.max_count = max(1, min(most[0], MOST_MESSAGES))
-        self.max_bytes = min(most[1], MOST_BYTES)
+        self.max_count = max(1, min(limits[0], PULL_MESSAGES))
+        self.max_bytes = min(limits[1], PULL_BYTES)
         self.decide(codes, None)
 
     def decide(self, codes, subscription):
@@ -618,26 +618,26 @@ cdef class Pulls:
         self._runs = Buffer()
 
     cdef int serve(self, const Request *request, connection) except -1:
-        """Serve a pull; COLD: the general path has to."""
+        """Serve a pull; SLOW: the slow path has to."""
         cdef const Header *header = &request.header
         cdef int64_t offset = 0, commit_offset = 0
         cdef PullPlan plan
         if header.flag != 0 or not number_of(header, QUEUE_OFFSET, &offset):
-            return COLD
+            return SLOW
         if not number_of(header, PULL_COMMIT_OFFSET, &commit_offset):
-            return COLD
+            return SLOW
         plan = self.plans.find(request, connection)
         if plan is None:
-            return COLD
+            return SLOW
         if not self._host.begin_pull(plan, offset, commit_offset, connection):
-            return COLD
+            return SLOW
         # It may ask for what has just been sent.
         self._gathered.store()
         window = self._host.window(plan)
         if window is None or not self._take(plan, header, window, offset):
             pieces = self._host.pull(<int>header.codec, plan, header.opaque, connection)
             if pieces is None:
-                return COLD
+                return SLOW
             self._gathered.add_pieces(pieces)
         return HEAVY
 
@@ -774,7 +774,7 @@ cdef class ReadPass:
     cdef bint _stores_v4, _takes_sends, _takes_msgpack
     cdef bytes _born_host
     cdef Py_ssize_t _longest, _pulls_served, _commits_served
-    cdef double _cold_seconds
+    cdef double _slow_seconds
     cdef Request _request
 
     def __init__(self, host, *, max_frame_bytes, max_plans=MAX_PLANS):
@@ -798,7 +798,7 @@ cdef class ReadPass:
             may_go_on: asked now and then whether there is time left.
 
         Raises:
-            FrameError: by the peer's ``work_cold``; what came before is done.
+            FrameError: by the peer's ``work_slow``; what came before is done.
         """
         cdef Py_buffer view
         if self.on_served is not None:
@@ -810,17 +810,17 @@ cdef class ReadPass:
             PyBuffer_Release(&view)
 
     def _measured(self, peer, buffer, position, stop, may_go_on):
-        """The same; the time is told by equal shares, without that of cold frames."""
+        """The same; the time is told by equal shares, without that of frames on the slow path."""
         pulls, commits, frames = self._pulls_served, self._commits_served, self.frames
         on_served, self.on_served = self.on_served, None
-        self._cold_seconds = 0.0
+        self._slow_seconds = 0.0
         started = perf_counter()
         try:
             return self.work(peer, buffer, position, stop, may_go_on)
         finally:
             self.on_served = on_served
             frames = self.frames - frames
-            share = (perf_counter() - started - self._cold_seconds) / max(frames, 1)
+            share = (perf_counter() - started - self._slow_seconds) / max(frames, 1)
             pulls = self._pulls_served - pulls
             commits = self._commits_served - commits
             for code, count in (
@@ -858,7 +858,7 @@ cdef class ReadPass:
                     self._gathered.store()
                     self._gathered.post()
                 else:
-                    end = self._work_cold(buffer, position)
+                    end = self._work_slow(buffer, position)
                     if end == position:
                         break
                     position = end
@@ -871,7 +871,7 @@ cdef class ReadPass:
             self._peer = self._connection = None
 
     cdef int _look(self) except -1:
-        """See what holds now: at the beginning, and after each frame of the general path."""
+        """See what holds now: at the beginning, and after each frame of the slow path."""
         if not self._host.is_current():
             self._sends.forget()
             self._pulls.plans.forget()
@@ -887,12 +887,12 @@ cdef class ReadPass:
         self._gathered.flush()
         return self._pulls.tell()
 
-    cdef Py_ssize_t _work_cold(self, buffer, Py_ssize_t position) except -1:
+    cdef Py_ssize_t _work_slow(self, buffer, Py_ssize_t position) except -1:
         cdef Py_ssize_t end
         self._flush()
         started = perf_counter()
-        end = self._peer.work_cold(buffer, position)
-        self._cold_seconds += perf_counter() - started
+        end = self._peer.work_slow(buffer, position)
+        self._slow_seconds += perf_counter() - started
         self._look()
         return end
 
@@ -906,32 +906,32 @@ cdef class ReadPass:
         cdef uint32_t mark = get32(frame + 4)
         cdef Py_ssize_t header_length = mark & 0xFFFFFF
         cdef int codec = mark >> 24
-        cdef int done = COLD
+        cdef int done = SLOW
         cdef Request *request = &self._request
         cdef Header *header = &request.header
         if codec > Codec.MSGPACK or (codec == Codec.MSGPACK and not self._takes_msgpack):
-            return COLD
+            return SLOW
         if length > available or length - 4 > self._longest:
-            return COLD
+            return SLOW
         if header_length > length - PREFIX_BYTES or header_length > MAX_HEADER_BYTES:
-            return COLD
+            return SLOW
         request.text = frame + PREFIX_BYTES
         request.text_length = header_length
         request.body = request.text + header_length
         request.body_length = length - PREFIX_BYTES - header_length
         if not scan(header, <Codec>codec, request.text, header_length):
-            return COLD
+            return SLOW
         if header.flag != 0 and header.flag != FLAG_ONEWAY:
-            return COLD
+            return SLOW
         if header.code == PULL_MESSAGE or header.code == LITE_PULL_MESSAGE:
             done = self._pulls.serve(request, self._connection)
-            self._pulls_served += done != COLD
+            self._pulls_served += done != SLOW
         elif header.code == UPDATE_CONSUMER_OFFSET:
             done = self._commit(request)
-            self._commits_served += done != COLD
+            self._commits_served += done != SLOW
         elif self._takes_sends:
             done = self._sends.serve(request, self._connection)
-        self.frames += done != COLD
+        self.frames += done != SLOW
         return done
 
     cdef int _commit(self, const Request *request) except -1:
@@ -940,10 +940,10 @@ cdef class ReadPass:
         cdef int64_t offset = 0
         cdef Fill fill
         if not number_of(header, COMMIT_OFFSET, &offset):
-            return COLD
+            return SLOW
         plan = self._commits.find(request, self._connection)
         if plan is None or not self._host.commit(plan, offset):
-            return COLD
+            return SLOW
         if header.flag == 0:
             fill.opaque = header.opaque
             fill.count = fill.body_length = 0

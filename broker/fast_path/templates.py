@@ -1,6 +1,6 @@
 """Templates of answers, cut out of frames that the general encoder makes.
 
-So they can't differ from what the general path sends.
+So they can't differ from what the slow path sends.
 """
 
 from __future__ import annotations

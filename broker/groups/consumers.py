@@ -43,7 +43,7 @@ LIVE_MS: Final = 65_000
 contradicting it, and a queue that it pulled has no owner."""
 
 
-class WantedSubscription(NamedTuple):
+class SubscriptionKey(NamedTuple):
     """What a member wants of one topic."""
 
     topic: str
@@ -63,11 +63,11 @@ class Profile:
     consume_from_where: str
     strategy: str
     """The name of the rebalance strategy, empty when the client doesn't tell."""
-    subscriptions: frozenset[WantedSubscription]
+    subscriptions: frozenset[SubscriptionKey]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class HeartbeatExtras:
     """What a client of ours says about itself beside the heartbeat's body.
 
     Args:
@@ -81,7 +81,7 @@ class Said:
     blocked: Mapping[str, tuple[BlockedQueue, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> Said:
+    def of(cls, fields: Mapping[str, str]) -> HeartbeatExtras:
         """From a heartbeat's ext fields.
 
         Raises:
@@ -90,7 +90,7 @@ class Said:
         """
         policy = fields.get(ON_CONFLICT)
         if policy is None:
-            return NOTHING
+            return NO_EXTRAS
         text = fields.get(BLOCKED)
         return cls(
             on_conflict=policy or "warn",
@@ -99,7 +99,7 @@ class Said:
         )
 
 
-NOTHING: Final = Said()
+NO_EXTRAS: Final = HeartbeatExtras()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,13 +140,13 @@ def profile_of(data: ConsumerData, strategy: str = "") -> Profile:
     )
 
 
-def _wanted(subscription: SubscriptionData) -> WantedSubscription:
+def _wanted(subscription: SubscriptionData) -> SubscriptionKey:
     kind = subscription.expression_type or "TAG"
     expression = subscription.sub_string.strip() or "*"
     if kind == "TAG" and expression != "*":
         tags = subscription.tags_set or [tag.strip() for tag in expression.split("||")]
         expression = " || ".join(sorted(set(tags)))
-    return WantedSubscription(subscription.topic, kind, expression)
+    return SubscriptionKey(subscription.topic, kind, expression)
 
 
 def _blocked(text: bytes) -> dict[str, tuple[BlockedQueue, ...]]:
@@ -302,7 +302,11 @@ class ConsumerTable:
         return self._count
 
     def heartbeat(
-        self, data: ConsumerData, channel: ClientChannel, now_ms: int, said: Said = NOTHING
+        self,
+        data: ConsumerData,
+        channel: ClientChannel,
+        now_ms: int,
+        extras: HeartbeatExtras = NO_EXTRAS,
     ) -> bool:
         """A heartbeat of a consumer; True if the group's members or topics changed.
 
@@ -313,7 +317,7 @@ class ConsumerTable:
         old = None if group is None else group.members.get(channel.connection)
         if old is None:
             self._check_limits(data, channel, group)
-        member = member_of(data, channel, said, old)
+        member = member_of(data, channel, extras, old)
         self._check_weight(data, member, group, old)
         if group is None:
             group = self.groups[data.group_name] = ConsumerGroup(data.group_name)
@@ -421,7 +425,7 @@ class ConsumerTable:
 
 
 def member_of(
-    data: ConsumerData, channel: ClientChannel, said: Said, old: ConsumerMember | None
+    data: ConsumerData, channel: ClientChannel, extras: HeartbeatExtras, old: ConsumerMember | None
 ) -> ConsumerMember:
     """The member that a heartbeat makes of a connection; ``old`` is what it was."""
     return ConsumerMember(
@@ -431,12 +435,12 @@ def member_of(
         language=channel.language,
         version=channel.version,
         last_update_ms=channel.last_update_ms,
-        profile=profile_of(data, said.strategy),
+        profile=profile_of(data, extras.strategy),
         subscriptions={one.topic: one for one in data.subscription_data_set},
         joined_ms=channel.last_update_ms if old is None else old.joined_ms,
         before_ms=0 if old is None else old.last_update_ms,
-        ours=bool(said.on_conflict),
-        blocked=said.blocked.get(data.group_name, ()),
+        ours=bool(extras.on_conflict),
+        blocked=extras.blocked.get(data.group_name, ()),
         weight=_weight(data.subscription_data_set),
     )
 

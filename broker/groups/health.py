@@ -192,12 +192,8 @@ def _difference(mine: Profile, theirs: Profile) -> str:
     if not only:
         return "no subscription beside"
     text = ", ".join(map(str, only))
-    return "subscribed " + _shortened(text)
-
-
-def _shortened(text: str) -> str:
-    most = MAX_FINDING_TEXT_LENGTH // 2
-    return text if len(text) <= most else f"{text[:most]}..."
+    length = MAX_FINDING_TEXT_LENGTH // 2
+    return f"subscribed {text if len(text) <= length else text[:length] + '...'}"
 
 
 def _first(
@@ -287,13 +283,9 @@ def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding |
     )
 
 
-def unpulled(
-    group: ConsumerGroup, queue: QueueNow, now: float, owner: str | None
-) -> GroupFinding | None:
-    """A queue that nobody pulls."""
+def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | None) -> GroupFinding:
+    """A queue with messages that nobody has pulled for ``UNPULLED_SECONDS``."""
     quiet = now - queue.alive
-    if queue.waiting <= 0 or quiet < UNPULLED_SECONDS:
-        return None
     last = group.pulls.get((queue.topic, queue.queue_id))
     before = f"; {last[0]} was the last to pull it" if last is not None else ""
     whose = f"; by the strategy it belongs to {owner}" if owner is not None else ""

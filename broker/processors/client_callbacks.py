@@ -189,10 +189,15 @@ class ClientCallbackProcessor:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        for_c = command.language is Language.CPP
-        self._push(
-            group, header, _for_c(offsets) if for_c else ResetOffsetBody(offset_table=offsets)
-        )
+        body: Body = ResetOffsetBody(offset_table=offsets)
+        if command.language is Language.CPP:
+            body = ResetOffsetBodyForC(
+                [
+                    MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
+                    for queue, offset in offsets.items()
+                ]
+            )
+        self._push(group, header, body)
         _log.info(
             "offsets reset",
             group=header.group,
@@ -207,24 +212,20 @@ class ClientCallbackProcessor:
         """CLONE_GROUP_OFFSET: a group goes on where another one is."""
         header = command.read(CloneGroupOffsetRequestHeader)
         check_group(header.dest_group)
-        offsets = self._state.offsets
+        state, offsets = self._state, self._state.offsets
+        topics = [header.topic] if header.topic else sorted(offsets.topics_of(header.src_group))
+        online = None if header.offline else state.consumers.groups.get(header.src_group)
         cloned = 0
-        for topic in self._topics_to_clone(header):
+        for topic in topics:
+            if topic not in state.topics:
+                continue
+            if online is not None and topic not in online.subscriptions:
+                continue
             for queue_id, offset in offsets.queues_of(header.src_group, topic).items():
                 offsets.commit(header.dest_group, topic, queue_id, offset)
                 cloned += 1
         _log.info("offsets cloned", source=header.src_group, group=header.dest_group, queues=cloned)
         return command.reply()
-
-    def _topics_to_clone(self, header: CloneGroupOffsetRequestHeader) -> list[str]:
-        state = self._state
-        topics = [header.topic] if header.topic else state.offsets.topics_of(header.src_group)
-        online = None if header.offline else state.consumers.groups.get(header.src_group)
-        return sorted(
-            topic
-            for topic in topics
-            if topic in state.topics and (online is None or topic in online.subscriptions)
-        )
 
     def _given(self, header: ResetOffsetRequestHeader, command: Command) -> dict[MessageQueue, int]:
         offsets = decode(ResetOffsetBody, command.body).offset_table
@@ -317,13 +318,3 @@ async def _ask_status(
             reason=str(error),
         )
         return None
-
-
-def _for_c(offsets: dict[MessageQueue, int]) -> ResetOffsetBodyForC:
-    rows = [
-        MessageQueueForC(
-            topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset
-        )
-        for queue, offset in offsets.items()
-    ]
-    return ResetOffsetBodyForC(offset_table=rows)

@@ -19,7 +19,7 @@ from broker.errors import (
     is_tag_type,
 )
 from broker.group_monitor import GroupMonitor, GroupNotifier
-from broker.groups.consumers import ConsumerMember, Said, member_of
+from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
 from broker.groups.health import against_others, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
@@ -83,14 +83,14 @@ class ClientProcessor:
             version=command.version,
             last_update_ms=self._state.clock.now_ms(),
         )
-        said = Said.of(command.fields)
+        extras = HeartbeatExtras.of(command.fields)
         for consumer in data.consumer_data_set:
             check_group(consumer.group_name)
-            finding = self._reason_to_refuse(consumer, channel, said)
+            finding = self._reason_to_refuse(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
         for consumer in data.consumer_data_set:
-            finding = self._register_consumer(consumer, channel, said)
+            finding = self._register_consumer(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
         for producer in data.producer_data_set:
@@ -164,7 +164,7 @@ class ClientProcessor:
             self._notifier.changed(group, left=True)
 
     def _register_consumer(
-        self, consumer: ConsumerData, channel: ClientChannel, said: Said
+        self, consumer: ConsumerData, channel: ClientChannel, extras: HeartbeatExtras
     ) -> GroupFinding | None:
         """Take a consumer as a member; what it has to be refused for as soon as it is known."""
         state, name = self._state, consumer.group_name
@@ -172,8 +172,8 @@ class ClientProcessor:
         if config is not None:
             self._make_retry_topic(consumer, config.retry_queue_nums)
         before = state.consumers.profile_of(name, channel.connection)
-        changed = state.consumers.heartbeat(consumer, channel, state.clock.now_ms(), said)
-        finding = self._contested(name, channel.connection, said)
+        changed = state.consumers.heartbeat(consumer, channel, state.clock.now_ms(), extras)
+        finding = self._contested(name, channel.connection, extras)
         if finding is not None:
             changed = state.consumers.unregister(name, channel.connection)
         if changed or before != state.consumers.profile_of(name, channel.connection):
@@ -185,21 +185,23 @@ class ClientProcessor:
     # members that contradict each other
 
     def _reason_to_refuse(
-        self, consumer: ConsumerData, channel: ClientChannel, said: Said
+        self, consumer: ConsumerData, channel: ClientChannel, extras: HeartbeatExtras
     ) -> GroupFinding | None:
         group = self._state.consumers.groups.get(consumer.group_name)
-        if not said.on_conflict or group is None or channel.connection in group.members:
+        if not extras.on_conflict or group is None or channel.connection in group.members:
             return None
         now_ms = self._state.clock.now_ms()
-        newcomer = member_of(consumer, channel, said, None)
+        newcomer = member_of(consumer, channel, extras, None)
         for finding in against_others(group.name, newcomer, group.profiles, now_ms):
-            if said.on_conflict == REJECT or finding.kind == FindingKind.MESSAGE_MODEL:
+            if extras.on_conflict == REJECT or finding.kind == FindingKind.MESSAGE_MODEL:
                 return finding
-        if said.on_conflict == REJECT and group.is_contested(newcomer.client_id, now_ms):
+        if extras.on_conflict == REJECT and group.is_contested(newcomer.client_id, now_ms):
             return same_id(group.name, newcomer, group.of_id(newcomer.client_id)[0])
         return None
 
-    def _contested(self, name: str, connection: Connection, said: Said) -> GroupFinding | None:
+    def _contested(
+        self, name: str, connection: Connection, extras: HeartbeatExtras
+    ) -> GroupFinding | None:
         """Whether a member uses another's client id; a reason to refuse the one who came later."""
         group = self._state.consumers.groups[name]
         member = group.members[connection]
@@ -210,7 +212,7 @@ class ClientProcessor:
         group.contested[member.client_id] = self._state.clock.now_ms()
         if not known:
             self._monitor.look_for_conflicts(name)
-        refuse = said.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
+        refuse = extras.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
         return same_id(name, member, rival) if refuse else None
 
     def _refused(self, command: Command, finding: GroupFinding) -> Command:

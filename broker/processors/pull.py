@@ -9,6 +9,7 @@ loop goes on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,8 +68,8 @@ Codes = TagsCodes | None
 """Tags codes of the messages that a pull wants; None for all."""
 
 
-class PullTarget(TypedDict):
-    """What a pull asks the store for."""
+class GetArgs(TypedDict):
+    """The arguments of the store's ``get`` for a pull."""
 
     topic: str
     queue_id: int
@@ -104,11 +105,12 @@ class HeldPull:
 class PullProcessor:
     """Serves pulls and wakes the parked ones."""
 
-    __slots__ = ("_offsets", "_state")
+    __slots__ = ("_offsets", "_state", "_woken")
 
     def __init__(self, state: BrokerState, offsets: OffsetProcessor) -> None:
         self._state = state
         self._offsets = offsets
+        self._woken: list[ParkedPull] = []
 
     def pull(
         self, command: Command, connection: Connection
@@ -117,24 +119,52 @@ class PullProcessor:
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
         codes = self.admit(held)
-        self._state.pulled(header.consumer_group, header.topic, header.queue_id, connection)
+        online = self._state.consumers.groups.get(header.consumer_group)
+        if online is not None:
+            now = self._state.clock.monotonic()
+            online.pulled(header.topic, header.queue_id, connection, now)
         if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        want = self.wanted(header, codes)
-        result = self._state.store.get(**want, wait=False)
+        args = self.get_args(header, codes)
+        result = self._state.store.get(**args, wait=False)
         if result.status is GetStatus.COLD:
-            return self._pull_patiently(held, want)
+            return self._pull_from_disk(held, args)
         return self.answer(held, codes, result, suspend=not self._state.stopping)
 
-    async def _pull_patiently(self, held: HeldPull, want: PullTarget) -> Command | None:
+    async def _pull_from_disk(self, held: HeldPull, args: GetArgs) -> Command | None:
         try:
-            result = await self._state.store.get_async(held.connection, **want)
+            result = await self._state.store.get_async(held.connection, **args)
         except StoreBusy as busy:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         suspend = not (self._state.stopping or held.connection.closed)
-        return self.answer(held, want["codes"], result, suspend=suspend)
+        return self.answer(held, args["codes"], result, suspend=suspend)
+
+    # parked pulls
+
+    def wake_soon(self, pulls: list[ParkedPull]) -> None:
+        """Run parked pulls again, some in each of the next turns of the loop."""
+        if pulls and not self._woken:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._woken += pulls
+
+    def _wake_some(self) -> None:
+        at_once = self._state.config.limits.woken_at_once
+        woken, self._woken = self._woken[:at_once], self._woken[at_once:]
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self.wake(woken)
+
+    def expire(self) -> None:
+        """Wake the pulls whose time is over; called every ``TICK_SECONDS``."""
+        state = self._state
+        self.wake_soon(state.long_polls.expired(state.clock.monotonic()))
+
+    def wake_all(self) -> None:
+        """Answer all parked pulls now: the broker stops."""
+        woken, self._woken = self._woken, []
+        self.wake(woken + self._state.long_polls.drain())
 
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again and send their answers, whatever they are."""
@@ -148,7 +178,7 @@ class PullProcessor:
             try:
                 # Answer a parked pull. What woke it came just now, so the disk is not waited for.
                 codes = self.admit(held)
-                result = self._state.store.get(**self.wanted(held.header, codes), wait=False)
+                result = self._state.store.get(**self.get_args(held.header, codes), wait=False)
                 reply = self.answer(held, codes, result, suspend=False)
             except RequestRefused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
@@ -258,24 +288,24 @@ class PullProcessor:
 
     # the store
 
-    def most(self, header: PullMessageRequestHeader) -> tuple[int, int]:
+    def limits(self, header: PullMessageRequestHeader) -> tuple[int, int]:
         """How many messages, and bytes, a pull gets at most."""
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
-        most = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
+        size = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
-            most = min(header.max_msg_bytes, config.pull_max_bytes)
-        return count, most
+            size = min(header.max_msg_bytes, config.pull_max_bytes)
+        return count, size
 
-    def wanted(self, header: PullMessageRequestHeader, codes: Codes) -> PullTarget:
-        """What it asks the store for."""
-        count, most = self.most(header)
+    def get_args(self, header: PullMessageRequestHeader, codes: Codes) -> GetArgs:
+        """Return what to ask the store for."""
+        max_count, max_bytes = self.limits(header)
         return {
             "topic": header.topic,
             "queue_id": header.queue_id,
             "offset": header.queue_offset,
-            "max_count": count,
-            "max_bytes": most,
+            "max_count": max_count,
+            "max_bytes": max_bytes,
             "codes": codes,
         }
 

@@ -66,9 +66,9 @@ class QueryProcessor:
     async def by_key(self, command: Command, connection: Connection) -> Command:
         """QUERY_MESSAGE: the newest messages of a topic with a key, in the order of the log."""
         header = command.read(QueryMessageRequestHeader)
-        most = min(header.max_num, MAX_KEY_MESSAGES)
+        max_count = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
-            most = FOUND_BY_UNIQUE_KEY
+            max_count = FOUND_BY_UNIQUE_KEY
         found = await self._state.store.engine.index.find(
             header.topic,
             header.key,
@@ -80,10 +80,10 @@ class QueryProcessor:
         records: list[RecordView] = []
         room = self._state.config.limits.query_bytes
         for offset in found.offsets:
-            if len(records) >= most:
+            if len(records) >= max_count:
                 break
             record = await self._record(connection, offset)
-            if record is None or not _is_wanted(record, header):
+            if record is None or not _matches(record, header):
                 continue
             room -= record.size
             if room < 0 and records:
@@ -184,23 +184,17 @@ class QueryProcessor:
             max_queue_index=store.max_offset(topic, queue_id),
             min_queue_index=store.min_offset(topic, queue_id),
         )
-        self._add_subscription(body, header.consumer_group, topic)
+        group = header.consumer_group
+        if group is not None:
+            online = self._state.consumers.groups.get(group)
+            body.subscription_data = None if online is None else online.subscriptions.get(topic)
+            offline = body.subscription_data is None
+            body.filter_data = f"{group}@{topic} is not online!" if offline else _NO_FILTER
         remark = _REMARK if rows else f"Index {index} of {queue_id}@{topic} is not exist!"
         return command.reply(remark=remark, body=encode(body))
 
-    def _add_subscription(
-        self, body: QueryConsumeQueueResponseBody, group: str | None, topic: str
-    ) -> None:
-        if group is None:
-            return
-        online = self._state.consumers.groups.get(group)
-        body.subscription_data = None if online is None else online.subscriptions.get(topic)
-        body.filter_data = _NO_FILTER
-        if body.subscription_data is None:
-            body.filter_data = f"{group}@{topic} is not online!"
 
-
-def _is_wanted(record: RecordView, header: QueryMessageRequestHeader) -> bool:
+def _matches(record: RecordView, header: QueryMessageRequestHeader) -> bool:
     if not header.begin_timestamp <= record.store_timestamp_ms <= header.end_timestamp:
         return False
     keys = (key.decode("utf-8", "replace") for key in keys_in(record.properties_text))

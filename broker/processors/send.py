@@ -157,7 +157,8 @@ class SendProcessor:
             postpone(message, level, self._levels_ms)
         result = self._state.store.put(message)
         if result.status is not PutStatus.OK:
-            raise _store_refusal(result.status, result.message)
+            code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
+            raise RequestRefused(code, result.message)
         self._count(1, len(command.body))
         self._state.counters.messages_delayed += level > 0
         if target.dead:
@@ -218,7 +219,8 @@ class SendProcessor:
             )
         result = self._state.store.put_batch(messages)
         if result.status is not PutStatus.OK:
-            raise _store_refusal(result.status, result.message)
+            code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
+            raise RequestRefused(code, result.message)
         self._count(len(messages), len(command.body))
         if target.dead:
             for message in messages:
@@ -351,7 +353,10 @@ class SendProcessor:
         )
 
     def _check_kind(self, header: SendHeader, text: bytes) -> None:
-        if _is_transactional(header, text):
+        value = properties.find(text, _TRAN_MSG)
+        if header.sys_flag & _TRANSACTION_BITS in _HALF_OR_ROLLBACK or (
+            value is not None and value.lower() == b"true"
+        ):
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending transaction message is forbidden",
@@ -388,7 +393,7 @@ class SendProcessor:
         saved = self._state.changes.topic_pending(target.config.topic_name)
         if not (wait and self._state.store.sync_flush):
             return reply if saved is None else _after(saved, reply)
-        flushed: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
+        flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 
         def durable(ok: bool) -> None:
             if not ok:
@@ -397,7 +402,7 @@ class SendProcessor:
                 flushed.set_result(reply)
 
         self._state.store.when_durable(end_offset, durable)
-        return flushed if saved is None else _both(saved, flushed)
+        return flushed if saved is None else _after(saved, flushed)
 
     def _offset_id(self, physical_offset: int) -> str:
         return ids.offset_id_of(self._state.packed_host, physical_offset)
@@ -408,26 +413,14 @@ class SendProcessor:
         counters.bytes_sent += size
 
 
-async def _after(saved: Awaitable[bool], reply: Command) -> Command:
+async def _after(saved: Awaitable[bool], reply: Command | Awaitable[Command]) -> Command:
     await saved
-    return reply
-
-
-async def _both(saved: Awaitable[bool], flushed: Awaitable[Command | None]) -> Command | None:
-    await saved
-    return await flushed
+    return reply if isinstance(reply, Command) else await reply
 
 
 def _waits(text: bytes) -> bool:
     value = properties.find(text, _WAIT)
     return value is None or value.lower() == b"true"
-
-
-def _is_transactional(header: SendHeader, text: bytes) -> bool:
-    if header.sys_flag & _TRANSACTION_BITS in _HALF_OR_ROLLBACK:
-        return True
-    value = properties.find(text, _TRAN_MSG)
-    return value is not None and value.lower() == b"true"
 
 
 def _check_timer(target: _Target, text: bytes) -> None:
@@ -445,10 +438,6 @@ def _check_timer(target: _Target, text: bytes) -> None:
                 f"timers yet, and a message to topic {target.config.topic_name} has the property "
                 f"{name}; take it out, or ask for a delay level",
             )
-
-
-def _store_refusal(status: PutStatus, sentence: str) -> RequestRefused:
-    return RequestRefused(_CODES.get(status, ResponseCode.SYSTEM_ERROR), sentence)
 
 
 def _report_made(topic: TopicConfig, asked: int) -> None:

@@ -26,9 +26,9 @@ from tests.archives import unpack as unpack_archive
 from tests.integration.remoting.peers import until
 
 
-def tables(directory: Path, *, now_ms: int = 0, **settings) -> SavedTables:
+def tables(directory: Path, *, now_ms: int = 0, on_topics=None, **settings) -> SavedTables:
     config = BrokerConfig(**{"broker_name": "broker-a", **settings})
-    return SavedTables(config, directory, OsFiles(), now_ms)
+    return SavedTables(config, directory, OsFiles(), now_ms, on_topics)
 
 
 async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):
@@ -189,14 +189,13 @@ async def test_a_commit_during_a_write_is_in_the_next_one(tmp_path):
 
 
 async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
-    saved = tables(tmp_path)
     told, heard = [], asyncio.Event()
 
     def register(names, oneway):
         told.append((names, oneway))
         return None if oneway else heard.wait()
 
-    saved.on_topics = register
+    saved = tables(tmp_path, on_topics=register)
     await saved.topics_changed(None, oneway=True)
     change = asyncio.ensure_future(saved.topics_changed(["T"], oneway=False))
     await asyncio.sleep(0.05)

@@ -30,7 +30,7 @@ REMOTE = ("10.0.0.7", 5555)
 
 
 class Wire:
-    """A connection: what is sent on it becomes bytes. Works frames on the general path."""
+    """A connection: what is sent on it becomes bytes. Works frames on the slow path."""
 
     remote_text = "10.0.0.7:5555"
     closed = False
@@ -66,7 +66,7 @@ class Wire:
     def complete_answers(self, answers: int) -> None:
         self.held -= answers
 
-    def work_cold(self, buffer: bytes, position: int) -> int:
+    def work_slow(self, buffer: bytes, position: int) -> int:
         frame = cut(buffer, position, max_frame_bytes=MAX_FRAME_BYTES)
         if frame is None:
             return position
@@ -114,7 +114,7 @@ class Side:
             if self.read_pass:
                 end = self.read_pass.work(self.wire, buffer, position, len(buffer), may_go_on)
             else:
-                end = self.wire.work_cold(buffer, position)
+                end = self.wire.work_slow(buffer, position)
             if end == position:
                 break
             position = end

@@ -25,7 +25,7 @@ from tests.unit.broker.store.stores import FailingFiles
 
 @contextmanager
 def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
-    """The same broker twice: one works on the general path, one on the fast path."""
+    """The same broker twice: one works on the slow path, one on the fast path."""
     base = Path(tempfile.mkdtemp(dir=root))
     with ExitStack() as stack:
         sides = []

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.groups.consumers import ConsumerTable, Said
+from broker.groups.consumers import ConsumerTable, HeartbeatExtras
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
 from tests.sizes import size
@@ -62,8 +62,8 @@ class Groups(RuleBasedStateMachine):
             ],
         )
         channel = ClientChannel(connection, client_id, "ip:1", "JAVA", 407, self.now_ms)
-        said = Said(on_conflict="warn", strategy=strategy)
-        told = self.table.heartbeat(data, channel, self.now_ms, said)
+        extras = HeartbeatExtras(on_conflict="warn", strategy=strategy)
+        told = self.table.heartbeat(data, channel, self.now_ms, extras)
         group = self.groups.setdefault(name, ModelGroup())
         changed = connection not in group.members or group.topics.keys() != topics.keys()
         group.members[connection] = ModelMember(client_id, self.now_ms, topics)
