@@ -25,7 +25,6 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.disk_state import StoreContext
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import takes_queue_offset
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -40,6 +39,7 @@ from remoting.protocol.message.record import (
     encode_record,
     host_bytes,
     record_size,
+    takes_queue_offset,
 )
 from remoting.protocol.names import SCHEDULE_TOPIC
 

@@ -14,13 +14,14 @@ reached the disk, and no text has that by itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.results import OpeningProgress, StoreError
+from remoting.protocol import core
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (
@@ -86,11 +87,6 @@ class Stretch(NamedTuple):
     runs: Sequence[EntryRun]
 
 
-LookTogether = Callable[[memoryview, int], Stretch | None]
-"""Finds the good records that bytes of the log begin with, of which the physical offset is given;
-None for none."""
-
-
 class LogRecord(NamedTuple):
     """A good record; its bytes begin at ``position`` of ``view``.
 
@@ -130,7 +126,7 @@ class LogWalk:
         synced_ms: int,
         synced_end: int | None = None,
         progress: OpeningProgress | None = None,
-        together: Callable[[], LookTogether | None] = lambda: None,
+        levels_ms: Sequence[int] | None = None,
     ) -> None:
         """A walk.
 
@@ -141,7 +137,8 @@ class LogWalk:
             synced_ms: store time up to which all records had reached the disk.
             synced_end: physical offset up to which they had; None to go by the time.
             progress: tells whether to go on.
-            together: asked when there is much to walk over, for what does it faster.
+            levels_ms: delay levels; with them, and where the compiled core runs, a long walk looks
+                at many records at once.
         """
         self._mapped = mapped
         self._limits = limits
@@ -151,8 +148,7 @@ class LogWalk:
         self._progress = progress or OpeningProgress()
         self._asked: MappedFile | None = None
         self._asked_end = 0
-        self._get_together = together
-        self._together: LookTogether | None = None
+        self._levels_ms = levels_ms if check_crc and core.KIND == "compiled" else None
         self.end = 0
         self.last = 0
         self.last_store_ms = 0
@@ -224,18 +220,24 @@ class LogWalk:
 
     def _stretches(self, file: MappedFile, position: int) -> Iterator[Stretch]:
         """Good records, for as long as there are many of them."""
-        if self._together is None:
-            self._together, self._get_together = self._get_together(), lambda: None
-        together, behind = self._together, self._data_end(file)
-        if together is None:
+        if self._levels_ms is None:
             return
+        # Where it is not compiled there is no such module.
+        from remoting.protocol.core.record import walk_records  # noqa: PLC0415
+
+        behind = self._data_end(file)
         while position < behind:
             self._tell(file, position)
             data = file.view[position : min(position + self._limits.stretch_bytes, behind)]
-            stretch = together(data, file.start + position)
-            if stretch is None:
+            base = file.start + position
+            size, records, last, last_ms, _, runs, *_ = walk_records(
+                data, base, self._levels_ms, self._synced_ms, self._synced_end
+            )
+            if not records:
                 return
-            position += stretch.size
+            entries = list(map(EntryRun._make, runs))
+            stretch = Stretch(base, size, records, last, last_ms, entries)
+            position += size
             yield stretch
             if stretch.size < self._limits.stretch_bytes // 2:
                 return

@@ -21,7 +21,6 @@ log has grown to where it stood.
 from __future__ import annotations
 
 import errno
-import functools
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,14 +32,13 @@ from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue, QueueSpace
 from broker.store.limits import open_maps
-from broker.store.log_walk import LogRecord, LogWalk, LookTogether, Stretch, begins_by
+from broker.store.log_walk import LogRecord, LogWalk, Stretch, begins_by
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, Lock
 from broker.store.queue_table import QueueTable
-from broker.store.redispatch import QueueLacksEntries, Replay, find_stretch
+from broker.store.redispatch import QueueLacksEntries, Replay
 from broker.store.results import OpeningProgress, RecoveryReport, StoreError
 from remoting.clock import Clock
-from remoting.protocol import core
 
 
 class Recovery:
@@ -95,18 +93,7 @@ class Recovery:
             synced_ms=self._checkpoint.times.physic_ms,
             synced_end=None if self._safe is None else self._safe.synced,
             progress=self._progress,
-            together=self._look_together,
-        )
-
-    def _look_together(self) -> LookTogether | None:
-        """The compiled core's search for many records at once, if the core is used."""
-        if not self._check_crc or core.KIND != "compiled":
-            return None
-        return functools.partial(
-            find_stretch,
             levels_ms=self._delay_levels_ms,
-            synced_ms=self._checkpoint.times.physic_ms,
-            synced_end=None if self._safe is None else self._safe.synced,
         )
 
     @property
@@ -206,7 +193,10 @@ class Recovery:
         start = self._mapped[0].start
         at = max(safe.tail, start)
         index, position = divmod(at - start, self._mapped[0].size)
-        if index >= len(self._mapped) or (at == safe.tail and not self._is_known(safe, at)):
+        if index >= len(self._mapped):
+            self._disbelieve()
+        head = bytes.fromhex(safe.head)
+        if at == safe.tail and self._mapped[index].view[position : position + len(head)] != head:
             self._disbelieve()
         self._walk = self._new_walk()
         found = self._behind(safe, self._walk.sweep(index, position, safe.end))
@@ -226,12 +216,6 @@ class Recovery:
             self._report.cut_entries += queue.keep(max(end, number) if first >= number else end)
             queue.rewrite(number)
             queue.correct_min(self._mapped[0].start)
-
-    def _is_known(self, safe: SafePoint, at: int) -> bool:
-        file = self._mapped[(at - self._mapped[0].start) // self._mapped[0].size]
-        head = bytes.fromhex(safe.head)
-        position = at - file.start
-        return bytes(file.view[position : position + len(head)]) == head
 
     def _behind(
         self, safe: SafePoint, found: Iterator[LogRecord | Stretch]
@@ -290,12 +274,9 @@ class Recovery:
             self._report.cut_entries += queue.settle(
                 self._seen.get(queue), start, end, damaged=self._walk.damaged > 0
             )
-        self._keep_numbers()
-
-    def _keep_numbers(self) -> None:
-        """A queue whose last messages are gone goes on behind them all the same."""
         if self._safe is None:
             return
+        # A queue whose last messages are gone goes on behind them all the same.
         for topic, rows in self._safe.numbers.items():
             for queue_id, number in rows.items():
                 if number:

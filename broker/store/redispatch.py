@@ -10,6 +10,7 @@ out are runs: messages of one queue with consecutive numbers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from struct import Struct
@@ -26,11 +27,9 @@ from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
     BORN_HOST_V6,
     FIXED_BYTES_V4,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    TRANSACTION_NONE,
     body_crc,
     locate,
+    takes_queue_offset,
 )
 from remoting.protocol.message.tags import tags_code_of
 from remoting.protocol.names import SCHEDULE_TOPIC, validate_topic
@@ -54,12 +53,6 @@ class QueueEntry(NamedTuple):
     tags_code: int
 
 
-def takes_queue_offset(sys_flag: int) -> bool:
-    """Whether a message is one of its queue; prepared and rolled back ones are not."""
-    kind = sys_flag & TRANSACTION_MASK
-    return kind in {TRANSACTION_NONE, TRANSACTION_COMMIT}
-
-
 def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | None:
     """The queue entry that a record of the log calls for; None for none.
 
@@ -73,7 +66,11 @@ def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | 
     view = record.view
     topic = str(view[record.topic_at : record.topic_end], "utf-8", "replace")
     text = bytes(view[record.topic_end + 2 : record.position + record.size])
-    if topic == SCHEDULE_TOPIC and (level := _delay_level(text)) > 0:
+    level = 0
+    if topic == SCHEDULE_TOPIC:
+        with contextlib.suppress(ValueError):
+            level = int(properties.find(text, _DELAY) or b"0")
+    if level > 0:
         delay_ms = delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
         tags_code = record.store_timestamp_ms + delay_ms
     else:
@@ -86,14 +83,6 @@ def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | 
         record.size,
         tags_code,
     )
-
-
-def _delay_level(properties_text: bytes) -> int:
-    level = properties.find(properties_text, _DELAY)
-    try:
-        return int(level or b"0")
-    except ValueError:
-        return 0
 
 
 class Row(NamedTuple):
@@ -219,28 +208,6 @@ class Gathering:
         for key in sorted(gathered):
             for first, entries in gathered[key]:
                 yield EntryRun(key, first, entries)
-
-
-def find_stretch(
-    data: memoryview, base: int, levels_ms: Sequence[int], *, synced_ms: int, synced_end: int | None
-) -> Stretch | None:
-    """The good records that a piece of the log begins with; None for none. Compiled core only.
-
-    Args:
-        data: the piece.
-        base: physical offset of its first byte, where a record begins.
-        levels_ms: delay levels.
-        synced_ms: see ``LogWalk``.
-        synced_end: see ``LogWalk``.
-    """
-    from remoting.protocol.core.record import walk_records  # noqa: PLC0415 - only where it runs
-
-    size, records, last, last_ms, _, runs, *_ = walk_records(
-        data, base, levels_ms, synced_ms, synced_end
-    )
-    if not records:
-        return None
-    return Stretch(base, size, records, last, last_ms, list(map(EntryRun._make, runs)))
 
 
 _MAX_GATHERED: Final = 4096

@@ -189,6 +189,12 @@ def record_size(
     return FIXED_BYTES_V4 - 2 * HOST_BYTES_V4 + hosts + (version - 1) + variable
 
 
+def takes_queue_offset(sys_flag: int) -> bool:
+    """Whether a message is one of its queue; prepared and rolled back ones are not."""
+    kind = sys_flag & TRANSACTION_MASK
+    return kind in {TRANSACTION_NONE, TRANSACTION_COMMIT}
+
+
 def body_crc(body: bytes | memoryview) -> int:
     """What a record says of its body as stored: 31 bits of CRC-32 (cf. UtilAll.crc32)."""
     return crc32(body) & 0x7FFFFFFF

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +36,6 @@ from tests.unit.broker.store.stores import bodies, message, opened, small_config
 
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)
-
-from broker.store import redispatch as stretches
 
 FILE_BYTES = 32 * 1024
 
@@ -139,13 +136,12 @@ def mapped(root: Path, files: Iterable[bytearray]) -> list[MappedFile]:
 
 
 def walked(files: list[MappedFile], *, by_stretch: bool, **synced: Any) -> Found:
-    look = partial(stretches.find_stretch, levels_ms=DEFAULT_DELAY_LEVELS_MS, **synced)
     walk = LogWalk(
         files,
         limits=SHORT_STRETCHES,
         check_crc=True,
         **synced,
-        together=lambda: look if by_stretch else None,
+        levels_ms=DEFAULT_DELAY_LEVELS_MS if by_stretch else None,
     )
     entries: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
     for key, offset, packed in entries_of(walk.sweep()):
@@ -195,18 +191,12 @@ def test_a_walk_by_the_stretch_finds_what_one_by_the_record_does(
 
 def test_sound_records_come_by_the_stretch(tmp_path: Path) -> None:
     files = mapped(tmp_path, log_of([{}] * 400, []))
-    look = partial(
-        stretches.find_stretch,
-        levels_ms=DEFAULT_DELAY_LEVELS_MS,
-        synced_ms=SYNCED_MS,
-        synced_end=None,
-    )
     walk = LogWalk(
         files,
         limits=SHORT_STRETCHES,
         check_crc=True,
         synced_ms=SYNCED_MS,
-        together=lambda: look,
+        levels_ms=DEFAULT_DELAY_LEVELS_MS,
     )
     found = list(walk.sweep())
     together = sum(one.records for one in found if isinstance(one, Stretch))
