@@ -22,10 +22,8 @@ from typing import Any, NamedTuple, cast
 
 from remoting.addresses import address_text
 from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
-from remoting.endpoint import Endpoint, Feed
+from remoting.endpoint import Endpoint, Feed, InFlightRequests
 from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost, TooManyRequests
-from remoting.flow_control import InFlightRequests, ReadPause, Reason
-from remoting.large_frames import LargeFrameReader
 from remoting.limits import (
     MAX_LOOKS,
     SLICE_SECONDS,
@@ -46,6 +44,7 @@ from remoting.protocol.frame import (
     decode,
     encode_head,
 )
+from remoting.reading import LargeFrameReader, ReadPause, Reason
 
 _log = Log("remoting")
 
@@ -108,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._alarm = Alarm(self._ring)
         self._alarm_at = inf
         self._inbox = Inbox(endpoint.limits.max_frame_bytes)
-        self._large_frame = LargeFrameReader(self, endpoint.buffers, endpoint.limits)
+        self._large_frame = LargeFrameReader(self)
         self._outbox = Outbox()
         self._drained: asyncio.Future[None] | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
@@ -172,14 +171,9 @@ class Connection(asyncio.Protocol):
         self._counters.bytes_held -= self._held
         self._held = 0
         self._release_drain()
-        endpoint = self.endpoint
         self._pending.fail_all(self.remote_text, self.close_reason)
-        if self in endpoint.connections:
-            endpoint.connections.discard(self)
-            if endpoint.room is not None:
-                endpoint.room.taken -= 1
-            self._counters.connections_closed += 1
-            endpoint.notify(endpoint.on_close, self)
+        if self in self.endpoint.connections:
+            self.endpoint.ended(self)
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -289,10 +283,6 @@ class Connection(asyncio.Protocol):
     def read_by(self, protocol: asyncio.BaseProtocol) -> None:
         """Have the transport give what it reads to another protocol."""
         self._transport.set_protocol(protocol)
-
-    def read_again(self) -> None:
-        """Have the transport give what it reads to this connection."""
-        self._transport.set_protocol(self)
 
     def on_partial_frame(self, count: int) -> None:
         """A part of a large frame was read."""

@@ -1,4 +1,11 @@
-"""What all connections of one server, or of one pool, have in common."""
+"""What all connections of one server, or of one pool, have in common; the requests they serve.
+
+A handler that has its answer returns it: no task, no future. One that has to wait returns an
+awaitable: a future is awaited as it is, anything else becomes a task of the endpoint. These
+requests are counted, and so are the bytes of their frames. A peer with too many requests in
+progress is not read from for a while; when all peers together have too many, further requests are
+answered SYSTEM_BUSY, as the protocol provides.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,19 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from remoting.clock import Clock, SystemClock
 from remoting.counters import Counters
 from remoting.deadlines import Alarms
-from remoting.large_frames import BufferPool
+from remoting.errors import CommandTooLarge
 from remoting.limits import ConnectionLimits
 from remoting.log import Log, RateLimitedLog
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.errors import BodyError, HeaderError
+from remoting.reading import BufferPool
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -61,34 +72,38 @@ class Endpoint:
     """Shared with the other servers of the process; None: descriptors are not looked at."""
     connections: set[Connection] = field(default_factory=set)
     buffers: BufferPool = field(default_factory=BufferPool)
-    """Where large frames land."""
+    """What large frames are read into."""
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)
     peer_log: RateLimitedLog = field(init=False)
-    held: int = 0
+    deferred: int = 0
     """Answers that wait outside of a handler; see ``Connection.defer_answers``."""
-    _none_held: asyncio.Future[None] | None = None
+    _none_deferred: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
         self.alarms = Alarms(self.clock)
         self.tasks = Supervisor(self.name)
         self.peer_log = RateLimitedLog(self.clock)
 
-    def notify(self, callback: ConnectionCallback | None, connection: Connection) -> None:
-        """Call an owner's callback; its faults are logged and go no further."""
-        if callback is None:
+    def ended(self, connection: Connection) -> None:
+        """Forget a connection and tell the owner, whose faults are logged and go no further."""
+        self.connections.discard(connection)
+        if self.room is not None:
+            self.room.taken -= 1
+        self.counters.connections_closed += 1
+        if self.on_close is None:
             return
         try:
-            callback(connection)
+            self.on_close(connection)
         except Exception:  # noqa: BLE001 - an owner's fault must not break the server
             _log.exception("connection callback failed", remote=connection.remote_text)
 
     def defer(self, count: int) -> None:
         """So many answers more, or less, wait outside of a handler."""
-        self.held += count
-        if not self.held and self._none_held is not None:
-            self._none_held.set_result(None)
-            self._none_held = None
+        self.deferred += count
+        if not self.deferred and self._none_deferred is not None:
+            self._none_deferred.set_result(None)
+            self._none_deferred = None
 
     def reason_to_refuse(self) -> str:
         """Why a connection can't be taken now; empty: it can."""
@@ -100,10 +115,10 @@ class Endpoint:
 
     async def _answered(self, timeout: float) -> None:
         """Wait until no answers wait outside of a handler."""
-        if self.held:
-            self._none_held = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._none_held], timeout=timeout)
-            self._none_held = None
+        if self.deferred:
+            self._none_deferred = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._none_deferred], timeout=timeout)
+            self._none_deferred = None
 
     async def stop(self, reason: str, *, drain_timeout: float) -> None:
         """Begin no more requests, let those in progress finish, close all connections.
@@ -130,3 +145,146 @@ class Endpoint:
         for connection in tuple(self.connections):
             connection.abort(reason)
         self.alarms.close()
+
+
+BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+_MAX_REMARK_CHARS: Final = 1024
+_PIN_FACTOR: Final = 2
+_DEFERRED_BYTES: Final = 512
+"""What a deferred request keeps: the numbers of its answer."""
+
+
+class InFlightRequests:
+    """The requests of one connection that are being done."""
+
+    __slots__ = ("_connection", "_endpoint", "bytes", "requests")
+
+    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+        self._connection = connection
+        self._endpoint = endpoint
+        self.requests = 0
+        self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the connection has as many requests in progress as it may have."""
+        limits = self._endpoint.limits
+        return (
+            self.requests >= limits.max_in_progress_requests
+            or self.bytes >= limits.max_in_progress_bytes
+        )
+
+    @property
+    def may_defer(self) -> bool:
+        """Whether requests whose answers have to wait may be begun."""
+        return not self.full and not self._endpoint_full(_DEFERRED_BYTES)
+
+    def defer(self, count: int) -> None:
+        """So many requests more, or less, wait for their answers outside of a handler."""
+        self._count(count, count * _DEFERRED_BYTES)
+        self._endpoint.defer(count)
+
+    def serve(self, command: Command, size: int) -> None:
+        """Do a request whose frame had ``size`` bytes."""
+        handler = self._endpoint.handler
+        if handler is None:
+            # cf. NettyRemotingAbstract.processRequestCommand, leading space included
+            self._answer(
+                command,
+                command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                ),
+            )
+            return
+        try:
+            answer = handler(command, self._connection)
+            if answer is None:
+                return
+            if isinstance(answer, Command):
+                self._answer(command, answer)
+                return
+        except Exception as failure:  # noqa: BLE001 - a fault in one request ends only that request
+            self._fail(command, failure)
+            return
+        self._serve_later(command, answer, size)
+
+    def _serve_later(self, command: Command, answer: Awaitable[Command | None], size: int) -> None:
+        if self._endpoint_full(size) or (self.full and not self._endpoint.serving):
+            _discard(answer)
+            self._endpoint.counters.requests_refused_busy += 1
+            self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, BUSY))
+            return
+        # A small body that has to wait must not keep a large read alive.
+        body = command.body
+        if isinstance(body, memoryview) and _PIN_FACTOR * len(body) < memoryview(body.obj).nbytes:
+            command.body = bytes(body)
+        self._count(1, size)
+        served = partial(self._served, command, size)
+        if asyncio.isfuture(answer):
+            self._endpoint.defer(1)
+            answer.add_done_callback(served)
+            answer.add_done_callback(lambda _: self._endpoint.defer(-1))
+        else:
+            work = answer if asyncio.iscoroutine(answer) else _wait_for(answer)
+            self._endpoint.tasks.spawn(work, "request", on_done=served)
+
+    def _served(self, command: Command, size: int, task: asyncio.Future[Command | None]) -> None:
+        self._count(-1, -size)
+        self._connection.request_served()
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if failure is not None:
+            self._fail(command, failure)
+            return
+        answer = task.result()
+        if answer is not None:
+            try:
+                self._answer(command, answer)
+            except Exception as problem:  # noqa: BLE001 - an answer that can't be encoded
+                self._fail(command, problem)
+
+    def _answer(self, command: Command, answer: Command) -> None:
+        if not command.is_oneway:
+            self._connection.send(answer)
+
+    def _fail(self, command: Command, failure: BaseException) -> None:
+        endpoint = self._endpoint
+        endpoint.counters.requests_failed += 1
+        told = isinstance(failure, HeaderError | BodyError | CommandTooLarge)
+        remark = str(failure) if told else f"{type(failure).__name__}: {failure}"
+        endpoint.peer_log.write(
+            "request failed",
+            remote=self._connection.remote_text,
+            code=command.code,
+            reason=remark[:_MAX_REMARK_CHARS],
+            exc_info=None if told else failure,
+        )
+        self._answer(command, command.reply(ResponseCode.SYSTEM_ERROR, remark[:_MAX_REMARK_CHARS]))
+
+    def _endpoint_full(self, size: int) -> bool:
+        limits = self._endpoint.limits
+        counters = self._endpoint.counters
+        return (
+            counters.requests_in_progress >= limits.max_total_in_progress_requests
+            or counters.bytes_in_flight + size > limits.max_total_in_progress_bytes
+        )
+
+    def _count(self, requests: int, size: int) -> None:
+        self.requests += requests
+        self.bytes += size
+        self._endpoint.counters.requests_in_progress += requests
+        self._endpoint.counters.bytes_in_flight += size
+
+
+def _discard(answer: Awaitable[Command | None]) -> None:
+    """End an awaitable that has not been waited for, without a warning."""
+    if asyncio.iscoroutine(answer):
+        answer.close()
+    elif asyncio.isfuture(answer):
+        answer.cancel()
+
+
+async def _wait_for(answer: Awaitable[Command | None]) -> Command | None:
+    return await answer

@@ -9,8 +9,8 @@ import pytest
 
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.endpoint import BUSY
 from remoting.errors import ConnectionLost, TooManyRequests
-from remoting.flow_control import BUSY
 from remoting.limits import ConnectionLimits
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.large_frames import BufferPool
 from remoting.limits import BEGIN_BYTES, LARGE_REST_BYTES, ConnectionLimits
 from remoting.protocol.frame import encode
+from remoting.reading import BufferPool
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
 
 LARGE = BEGIN_BYTES + 3 * LARGE_REST_BYTES

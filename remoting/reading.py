@@ -1,9 +1,11 @@
-"""Large frames: while much of one is missing, it is read into a buffer of a pool.
+"""How a connection reads: when not at all, and large frames into a buffer of their own.
 
-``LargeFrameReader`` has the transport read into that buffer, and copies the frame out of it when it
-is complete. The buffer is at most ``_GROWTH`` times as large as what has arrived and no larger than
-the frame: a peer that announces much and sends little takes little. All of it counts as held by the
-peer.
+Back-pressure is counted in our own bytes. ``ReadPause`` stops reading while there is any reason to.
+
+While much of a frame is missing, ``LargeFrameReader`` has the transport read into a buffer of a
+pool, and copies the frame out of it when it is complete. The buffer is at most ``_GROWTH`` times as
+large as what has arrived and no larger than the frame: a peer that announces much and sends little
+takes little. All of it counts as held by the peer.
 """
 
 from __future__ import annotations
@@ -11,14 +13,70 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterable
-from typing import Final, Protocol
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
-from remoting.limits import BEGIN_BYTES, ConnectionLimits
+from remoting.limits import BEGIN_BYTES
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, needed
 
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
 _GROWTH: Final = 4
 _MAX_SPARE_BYTES: Final = BEGIN_BYTES * _GROWTH**3
+
+
+class Reason(IntEnum):
+    """Why nothing is read from a peer; bits, of which several may be set.
+
+    No ``IntFlag``: its operators are Python code, and these run for every frame.
+    """
+
+    BACKLOG = 1
+    """It was read faster than it was worked."""
+    UNSENT = 2
+    """The peer does not take its answers."""
+    IN_PROGRESS = 4
+    """Too many of its requests are being done."""
+    CLOSING = 8
+    """Nothing more is wanted from it."""
+
+
+_STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
+
+
+class ReadPause:
+    """Pauses and resumes the reading of a transport; says whether what was read may be worked.
+
+    Attributes:
+        reasons: the reasons that hold now.
+        allows_work: whether frames that were read may be worked.
+    """
+
+    __slots__ = ("_transport", "allows_work", "reasons")
+
+    def __init__(self, transport: asyncio.ReadTransport) -> None:
+        self._transport = transport
+        self.reasons = 0
+        self.allows_work = True
+
+    def pause(self, reason: Reason) -> None:
+        """Stop reading for ``reason``."""
+        if not self.reasons and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self.reasons |= reason
+        self.allows_work = not self.reasons & _STOPS_WORK
+
+    def resume(self, reason: Reason) -> bool:
+        """Take ``reason`` away. True if it was there and frames may be worked again."""
+        if not self.reasons & reason:
+            return False
+        self.reasons &= ~reason
+        self.allows_work = not self.reasons & _STOPS_WORK
+        if not self.reasons and not self._transport.is_closing():
+            self._transport.resume_reading()
+        return self.allows_work
 
 
 class BufferPool:
@@ -46,36 +104,6 @@ class BufferPool:
             self._spare = buffer
 
 
-class Receiver(Protocol):
-    """What a ``LargeFrameReader`` needs of its connection."""
-
-    def read_by(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have the transport give what it reads to another protocol."""
-        ...
-
-    def read_again(self) -> None:
-        """Have the transport give what it reads to the connection."""
-        ...
-
-    def on_partial_frame(self, count: int) -> None:
-        """A part of a large frame was read."""
-        ...
-
-    def data_received(self, data: bytes, counted: int = 0) -> None:
-        """A whole frame was read, of which so many bytes were counted already."""
-        ...
-
-    def eof_received(self) -> bool:
-        """See ``asyncio.Protocol``, as the next three."""
-        ...
-
-    def connection_lost(self, exc: Exception | None) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-
 class LargeFrameReader(asyncio.BufferedProtocol):
     """Takes the place of a connection at its transport while large frames come.
 
@@ -85,10 +113,10 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     __slots__ = ("_buffer", "_buffers", "_connection", "_limits", "_need", "filled")
 
-    def __init__(self, connection: Receiver, buffers: BufferPool, limits: ConnectionLimits) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._buffers = buffers
-        self._limits = limits
+        self._buffers = connection.endpoint.buffers
+        self._limits = connection.endpoint.limits
         self._buffer: memoryview | None = None
         self._need = 0
         self.filled = 0
@@ -155,7 +183,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             need = 0
         if need - self.filled < self._limits.large_rest_bytes:
             # The connection reads again, and gets what is here.
-            self._connection.read_again()
+            self._connection.read_by(self._connection)
             self._need = self.filled
         else:
             self._need = need
