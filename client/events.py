@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from remoting.docs import DOCS
+from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from client.errors import ConsumerStopped, GroupConflict
+
+
+_log = Log("client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,3 +342,12 @@ class Start:
 
     def __str__(self) -> str:
         return self.text
+
+
+def deliver(event: Event, on_event: EventHandler | None, group: str) -> None:
+    """Call the application's ``on_event``; a fault of it must not stop the consuming."""
+    if on_event is not None:
+        try:
+            on_event(event)
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("on_event failed", group=group)

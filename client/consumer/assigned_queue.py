@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from client.consumer.fetcher import Fetcher
 from client.consumer.offset_store import commit_last
@@ -30,6 +30,7 @@ from client.errors import AlreadySettled, PocketMQError, RemoteError
 from client.events import Event, QueueBlocked
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
+from client.group.view import EVERYTHING
 from client.limits import LOCK_RETRY
 from client.serde import Serde
 from remoting.log import Log
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = Log("client")
-
-_ALL: Final = TagExpression.parse("*")
 
 
 class AssignmentState(Enum):
@@ -489,7 +488,7 @@ class AssignedQueues(Generic[T]):
     def gain(self, queue: MessageQueue, start: Start) -> AssignedQueue[T]:
         """Begin to read a queue."""
         assigned = self._queues[queue] = AssignedQueue(self, queue, start)
-        assigned.start(self.member.expression(queue.topic) or _ALL)
+        assigned.start(self.member.expression(queue.topic) or EVERYTHING)
         return assigned
 
     def remove(self, assigned: AssignedQueue[T]) -> None:

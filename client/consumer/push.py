@@ -33,7 +33,7 @@ from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
 from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
-from client.events import ConsumerFailed, ConsumptionPaused, Event
+from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
 from client.interceptors import show
@@ -221,12 +221,7 @@ class PushConsumer(ClientPart, Generic[T]):
         return SendBack(self._context, self.group, max_retries, self._tell)
 
     def _tell(self, event: Event) -> None:
-        if self._options.on_event is None:
-            return
-        try:
-            self._options.on_event(event)
-        except Exception:  # noqa: BLE001 - the application's fault must not stop the consuming
-            _log.exception("on_event failed", group=self.group)
+        deliver(event, self._options.on_event, self.group)
 
     async def run(self) -> None:
         """Serve until ``stop``, SIGTERM, SIGINT or a failure.
@@ -288,21 +283,17 @@ class PushConsumer(ClientPart, Generic[T]):
             await self._store.save()
         finally:
             try:
-                await self._close_parts()
+                async with asyncio.timeout(CANCEL_TIMEOUT):
+                    await self._tasks.close()
+            except TimeoutError:
+                _log.error("a handler ignores that it is cancelled", group=self.group)
             finally:
+                self._store.close()
+                if self._message_handler is not None:
+                    self._message_handler.close()
                 self._context.remove_part(self)
                 if self._owns_context:
                     await self._context.close()
-
-    async def _close_parts(self) -> None:
-        try:
-            async with asyncio.timeout(CANCEL_TIMEOUT):
-                await self._tasks.close()
-        except TimeoutError:
-            _log.error("a handler ignores that it is cancelled", group=self.group)
-        self._store.close()
-        if self._message_handler is not None:
-            self._message_handler.close()
 
     def _died(self, _: str, error: BaseException) -> None:
         """A background task died: leave the group, so that others get the queues."""

@@ -20,9 +20,8 @@ from client.consumer.prefetch import Prefetch
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import RemoteError, UsageError
-from client.events import Event
+from client.events import Event, deliver
 from client.serde import Serde
-from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -31,8 +30,6 @@ from remoting.tasks import Supervisor
 T = TypeVar("T")
 
 _OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
-
-_log = Log("client")
 
 
 class QueueReader(Generic[T]):
@@ -314,9 +311,4 @@ class QueueReader(Generic[T]):
 
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""
-        if self._options.on_event is None:
-            return
-        try:
-            self._options.on_event(event)
-        except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
-            _log.exception("on_event failed", group=self._group)
+        deliver(event, self._options.on_event, self._group)

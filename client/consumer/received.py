@@ -112,8 +112,11 @@ class ReceivedMessage(RecordView, Generic[T]):
     def __getattr__(self, name: str) -> Any:
         """What ``messages_of`` left out, found when the first of it is needed."""
         if name == "topic":
-            self.topic = self._find_topic()
-            return self.topic
+            topic = super().topic
+            if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
+                topic = self._property(_RETRY_TOPIC) or topic
+            self.topic = topic
+            return topic
         if name not in _LEFT_OUT:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         buffer = self._answer.buffer
@@ -127,12 +130,6 @@ class ReceivedMessage(RecordView, Generic[T]):
     def queue(self) -> MessageQueue:
         """The queue it was read from."""
         return self._answer.queue
-
-    def _find_topic(self) -> str:
-        topic = super().topic
-        if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
-            return self._property(_RETRY_TOPIC) or topic
-        return topic
 
     @property
     def body(self) -> bytes:

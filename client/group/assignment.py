@@ -196,7 +196,7 @@ class AssignmentManager:
                     await self._starts.store.commit(queue, start.offset)
                     del self._forced[queue]
             except PocketMQError as error:
-                self._report_waiting(queue, error)
+                self.waits(queue, error)
                 await asyncio.sleep(backoff.next())
             else:
                 if queue in self._complained:
@@ -264,11 +264,8 @@ class AssignmentManager:
             self._listener.tell(LockLost(queue))
         self._listener.locked(queue, held)
 
-    def lock_delayed(self, queue: MessageQueue, error: PocketMQError) -> None:
-        """A queue's broker can't be asked for its lock."""
-        self._report_waiting(queue, error)
-
-    def _report_waiting(self, queue: MessageQueue, error: PocketMQError) -> None:
+    def waits(self, queue: MessageQueue, error: PocketMQError) -> None:
+        """A queue waits because its broker can't be asked."""
         now = self._loop.time()
         last = self._complained.get(queue)
         if queue not in self._taking or (last is not None and now - last < COMPLAINT_PERIOD):

@@ -179,8 +179,8 @@ class LockListener(Protocol):
         """A queue's lock was taken or lost."""
         ...
 
-    def lock_delayed(self, queue: MessageQueue, error: PocketMQError) -> None:
-        """A queue's broker can't be asked for its lock."""
+    def waits(self, queue: MessageQueue, error: PocketMQError) -> None:
+        """A queue waits because its broker can't be asked for the lock."""
         ...
 
 
@@ -319,7 +319,7 @@ class LockKeeper:
             broker.leases.failed(queues, self._loop.time())
             for queue in queues:
                 if not broker.leases.holds(queue, self._loop.time()):
-                    self._listener.lock_delayed(queue, error)
+                    self._listener.waits(queue, error)
             return
         finally:
             broker.asked = frozenset()

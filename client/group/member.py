@@ -300,10 +300,6 @@ class GroupMember:
         """Whether this member surely holds a queue's lock."""
         return self._assignments.holds_lock(queue)
 
-    def rebalance_soon(self) -> None:
-        """Look at the group again now."""
-        self._wake.set()
-
     async def rebalance(self) -> None:
         """Look at the group again, and wait until that is done."""
         self._wake.set()

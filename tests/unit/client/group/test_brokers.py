@@ -118,7 +118,7 @@ async def test_sticky_keeps_still_about_a_broker_that_does_not_answer(tmp_path: 
         await asyncio.sleep(10)
         world.brokers["broker-b"].silent.add(20010)
         before = len(one.told(QueueLost))
-        one.member.rebalance_soon()
+        one.member.route_changed("T")
         await asyncio.sleep(30)
         assert len(reads(world, "x")) == 8
         assert len(one.told(QueueLost)) == before

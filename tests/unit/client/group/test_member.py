@@ -164,10 +164,10 @@ async def test_wake_ups_during_a_round_become_one_more_round(tmp_path: Path):
         one = await cluster.consumer("a").start()
         await asyncio.sleep(1)
         before = broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-        one.member.rebalance_soon()
+        one.member.route_changed("T")
         await asyncio.sleep(0.001)
         for _ in range(100):
-            one.member.rebalance_soon()
+            one.member.route_changed("T")
         await one.member.settled()
         await asyncio.sleep(0.1)
         assert broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == before + 2

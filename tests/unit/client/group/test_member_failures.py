@@ -84,7 +84,7 @@ async def test_a_member_unknown_to_the_broker_says_so_before_it_lets_go(tmp_path
         [link] = [link for link in broker.links if link.client.client_id == "a"]
         broker.bench.state.consumers.unregister("g", link)
         events = len(one.events)
-        one.member.rebalance_soon()
+        one.member.route_changed("T")
         await asyncio.sleep(0.5)
         assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
         assert one.events[events:] == []

@@ -138,7 +138,7 @@ async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everyth
         await asyncio.sleep(5)
         broker.restart()
         await one.client.heartbeats.connect(broker.address, 1.0)
-        one.member.rebalance_soon()
+        one.member.route_changed("T")
         await asyncio.sleep(0.1)
         assert broker.lock_owner("g", queue(0)) == "a"
         assert broker.lock_owner("g", queue(3)) == "b"
