@@ -198,7 +198,7 @@ class ClientContext:
         await self.heartbeats.say_goodbye(consumer_group=member.group)
 
     def heartbeat_soon(self) -> None:
-        """What heartbeats say has changed: tell the brokers now."""
+        """Send heartbeats now: their content has changed."""
         self.heartbeats.soon()
 
     # Connections to brokers

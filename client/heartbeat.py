@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -94,17 +94,17 @@ class Members:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nobody to tell of."""
+        """Whether heartbeats would have no content."""
         return not self._producers and not self._consumers and not self._memberships
 
     @property
     def consuming(self) -> bool:
-        """Whether anybody reads: then slaves are told too."""
+        """Whether there are consumers: then slaves get heartbeats too."""
         return bool(self._consumers or self._memberships)
 
     @property
     def memberships(self) -> list[Membership]:
-        """Those who share queues with others."""
+        """The consumers that share their groups' queues."""
         return list(self._memberships.values())
 
     def membership(self, group: str) -> Membership | None:
@@ -157,7 +157,7 @@ class Members:
             del self._memberships[member.group]
 
     def heartbeats(self, client_id: str) -> list[Heartbeat]:
-        """What brokers are told: of everybody who doesn't share queues, and of each who does.
+        """One heartbeat for all that don't share queues, and one for each consumer that does.
 
         Groups that read nothing yet are left out: an empty list of topics would take away the
         subscriptions of the other members.
@@ -172,16 +172,16 @@ class Members:
             for group, members in self._consumers.items()
             if group not in self._memberships and (subscriptions := _merged(members))
         ]
-        # Who is a member already stays one: only the heartbeat with which it joins is refused.
-        told = [about(client_id, member, "warn") for member in self._memberships.values()]
-        if self._producers or consumers or not told:
+        # Brokers refuse only the heartbeat with which a member joins: a later one is never refused.
+        made = [about(client_id, member, "warn") for member in self._memberships.values()]
+        if self._producers or consumers or not made:
             data = HeartbeatData(
                 client_id=client_id,
                 producer_data_set=[ProducerData(group_name=group) for group in self._producers],
                 consumer_data_set=consumers,
             )
-            told.insert(0, Heartbeat(encode(data)))
-        return told
+            made.insert(0, Heartbeat(encode(data)))
+        return made
 
 
 class Heartbeat(NamedTuple):
@@ -192,7 +192,7 @@ class Heartbeat(NamedTuple):
 
 
 def about(client_id: str, member: Membership, on_conflict: str) -> Heartbeat:
-    """The heartbeat of one member alone; its ext fields are about nobody else."""
+    """The heartbeat of one member; ext fields can describe one only."""
     fields = [(ON_CONFLICT, on_conflict), (STRATEGY, member.strategy_name)]
     blocked = member.blocked()
     if blocked:
@@ -234,7 +234,7 @@ class Heartbeats:
     """The heartbeats of one instance.
 
     Args:
-        faults: is told of brokers that answer.
+        faults: notes the brokers that answer.
         period: seconds between rounds.
         timeout: seconds for one.
     """
@@ -259,7 +259,7 @@ class Heartbeats:
         self.period = period
         self._timeout = timeout
         self._wake = asyncio.Event()
-        self._doubted: set[str] = set()
+        self._probing: set[str] = set()
         self._repeated: set[str] = set()
         self._reconnected_at: dict[str, float] = {}
         self._beating: dict[str, asyncio.Task[None]] = {}
@@ -290,7 +290,7 @@ class Heartbeats:
             self._reconnected_at[address] = now if again else float("-inf")
             if not self._members.empty:
                 for future in self._send_all(connection, address):
-                    future.add_done_callback(partial(self._heard, address))
+                    future.add_done_callback(partial(self._first_answered, address))
             for member in self._members.memberships:
                 member.connected(address)
         return connection
@@ -300,8 +300,8 @@ class Heartbeats:
         now = asyncio.get_running_loop().time()
         return now - self._reconnected_at.get(address, float("-inf"))
 
-    def _heard(self, address: str, future: asyncio.Future[Command]) -> None:
-        """What became of a connection's first heartbeat."""
+    def _first_answered(self, address: str, future: asyncio.Future[Command]) -> None:
+        """Repeat a connection's first heartbeat if the broker did not take it."""
         if future.cancelled():
             return
         error = future.exception()
@@ -310,27 +310,28 @@ class Heartbeats:
 
     def _repeat(self, address: str) -> None:
         """A broker didn't take a heartbeat: it gets another one soon."""
+
+        async def again() -> None:
+            await asyncio.sleep(HEARTBEAT_RETRY)
+            self._repeated.discard(address)
+            if self.connected(address) is not None:
+                await self.now(address)
+
         if address not in self._repeated:
             self._repeated.add(address)
-            self._tasks.spawn(self._beat_again(address), f"heartbeat again {address}")
-
-    async def _beat_again(self, address: str) -> None:
-        await asyncio.sleep(HEARTBEAT_RETRY)
-        self._repeated.discard(address)
-        if self.connected(address) is not None:
-            await self.now(address)
+            self._tasks.spawn(again(), f"heartbeat again {address}")
 
     def probe(self, address: str) -> None:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
-        if self.connected(address) is not None and address not in self._doubted:
-            self._doubted.add(address)
+        if self.connected(address) is not None and address not in self._probing:
+            self._probing.add(address)
             task = self._tasks.spawn(self._beat_one(address, address), f"probe {address}")
-            task.add_done_callback(lambda _: self._doubted.discard(address))
+            task.add_done_callback(lambda _: self._probing.discard(address))
 
     # Rounds
 
     def soon(self) -> None:
-        """What heartbeats say has changed: tell the brokers now."""
+        """Send heartbeats now: their content has changed."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -353,7 +354,7 @@ class Heartbeats:
                 )
 
     async def now(self, address: str) -> None:
-        """A heartbeat for one broker at once; those who ask for it meanwhile share it."""
+        """Send a heartbeat to one broker; concurrent calls share it."""
         task = self._beating.get(address)
         if task is None:
             task = self._tasks.spawn(self._beat_one(address, address), f"heartbeat {address}")
@@ -388,7 +389,7 @@ class Heartbeats:
         return await self._send(connection, address, heartbeat)
 
     def _send_all(self, connection: Connection, address: str) -> list[asyncio.Future[Command]]:
-        """All at once: of a member that leaves meanwhile nothing is said afterwards."""
+        """Send all heartbeats without a pause in which a member could leave."""
         heartbeats = self._members.heartbeats(self._client_id)
         return [self._send(connection, address, heartbeat) for heartbeat in heartbeats]
 
@@ -413,18 +414,14 @@ class Heartbeats:
             client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
         )
         addresses = {address for ids in self._routes.brokers().values() for address in ids.values()}
-        await self._unregister_all(addresses, header)
-
-    async def _unregister_all(
-        self, addresses: Iterable[str], header: UnregisterClientRequestHeader
-    ) -> None:
         known = [address for address in addresses if self.connected(address) is not None]
         await asyncio.gather(*(self._unregister(address, header) for address in known))
 
     async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
         if under_way := self._under_way.get(address):
-            # Apache's brokers serve one connection with many threads: a heartbeat that came second
-            # would be that of a member, which gets its share of the queues, for two minutes.
+            # Apache's brokers serve one connection with many threads. A heartbeat that is served
+            # after the unregistration makes the client a member again, with a share of the queues,
+            # for two minutes.
             await asyncio.wait(under_way, timeout=UNREGISTER_TIMEOUT)
         try:
             await self._remote.call(
@@ -437,7 +434,8 @@ class Heartbeats:
 def _ended(under_way: set[asyncio.Future[Command]], future: asyncio.Future[Command]) -> None:
     under_way.discard(future)
     if not future.cancelled():
-        # Read once: nobody may wait for it, if the next one could not be sent.
+        # Retrieved, for asyncio reports an exception that is not: the caller may have stopped
+        # waiting because the next heartbeat could not be sent.
         future.exception()
 
 

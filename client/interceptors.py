@@ -8,6 +8,7 @@ application takes them itself, are shown to each. Where there are none they cost
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remoting.log import Log
@@ -90,19 +91,11 @@ def around_handler(handler: Call, interceptors: Sequence[Interceptor], *, batche
         proceed: Callable[[], Awaitable[None]] = innermost
         messages = argument if batches else [argument]
         for interceptor in reversed(interceptors):
-            proceed = _handling(interceptor, messages, proceed)
+            proceed = partial(interceptor.handle, messages, proceed)
         await proceed()
         return result
 
     return call
-
-
-def _handling(
-    interceptor: Interceptor,
-    messages: Sequence[ReceivedMessage[Any]],
-    proceed: Callable[[], Awaitable[None]],
-) -> Callable[[], Awaitable[None]]:
-    return lambda: interceptor.handle(messages, proceed)
 
 
 def around(
@@ -110,16 +103,10 @@ def around(
     hooks: Sequence[Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]]],
 ) -> Callable[[Message[Any]], Awaitable[R]]:
     """``send`` with these methods of interceptors around it, the first one outermost."""
-    for hook in reversed(hooks):
-        send = _sending(hook, send)
-    return send
-
-
-def _sending(
-    hook: Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]],
-    proceed: Callable[[Message[Any]], Awaitable[R]],
-) -> Callable[[Message[Any]], Awaitable[R]]:
-    return lambda message: hook(message, proceed)
+    if not hooks:
+        return send
+    first, proceed = hooks[0], around(send, hooks[1:])
+    return lambda message: first(message, proceed)
 
 
 def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:

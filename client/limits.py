@@ -142,7 +142,7 @@ SLICE: Final = 0.002
 """Seconds handlers that never wait may keep the event loop before others get a turn."""
 
 BLOCKED_LOOP: Final = 1.0
-"""Seconds after which a handler that kept the event loop is told of."""
+"""Seconds after which a handler that kept the event loop is reported."""
 
 MAX_DEAD_REASON: Final = 500
 """Characters of the reason that a dead letter carries."""

@@ -126,16 +126,13 @@ class Offsets:
                 await self._commit(queue, group, offset)
                 return
             async with self._first.setdefault(key, asyncio.Lock()):
-                await self._commit_first(queue, group, offset)
+                for _ in range(FIRST_COMMIT_TRIES):
+                    await self._commit(queue, group, offset)
+                    stored = await self.committed(queue, group)
+                    # A broker of 4.x answers 0 where a young queue has nothing stored.
+                    if stored or stored == offset:
+                        break
                 self._begun.add(key)
-
-    async def _commit_first(self, queue: MessageQueue, group: str, offset: int) -> None:
-        for _ in range(FIRST_COMMIT_TRIES):
-            await self._commit(queue, group, offset)
-            stored = await self.committed(queue, group)
-            # A broker of 4.x says 0 where a young queue has nothing stored.
-            if stored or stored == offset:
-                return
 
     async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         header = commit_header(queue, group, offset)

@@ -58,9 +58,14 @@ class Typed(Generic[V]):
     def __init__(self, kind: type[V], *, format: Format = "json") -> None:  # noqa: A002
         if format not in ("json", "msgpack"):
             raise UsageError(f"format can't be {format!r}", hint="use json or msgpack")
-        codec = {"json": _json_of, "msgpack": _msgpack_of}[format]
+        import msgspec  # noqa: PLC0415 - only who uses it pays for its import
+
         self._kind = kind
-        self._encode, self._decode = codec(kind)
+        self._encode: Callable[[V], bytes] = msgspec.json.Encoder().encode
+        self._decode: Callable[[bytes], V] = msgspec.json.Decoder(kind).decode
+        if format == "msgpack":
+            self._encode, loads = _msgpack()
+            self._decode = lambda body: msgspec.convert(loads(body), kind)
 
     def dumps(self, value: V, /) -> bytes:
         """Writes the value."""
@@ -113,19 +118,6 @@ def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
         partial(packb, datetime=True, default=plain),
         partial(unpackb, timestamp=3, strict_map_key=False),
     )
-
-
-def _json_of(kind: type[V]) -> tuple[Callable[[V], bytes], Callable[[bytes], V]]:
-    import msgspec  # noqa: PLC0415 - only who uses it pays for its import
-
-    return msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
-
-
-def _msgpack_of(kind: type[V]) -> tuple[Callable[[V], bytes], Callable[[bytes], V]]:
-    from msgspec import convert  # noqa: PLC0415 - only who uses it pays for its import
-
-    dumps, loads = _msgpack()
-    return dumps, lambda body: convert(loads(body), kind)
 
 
 def _same(body: bytes) -> bytes:

@@ -551,7 +551,7 @@ class Producer(Generic[T]):
     ) -> Future[Receipt]: ...
     @overload
     def send_oneway(self, message: Message[T], /, *, timeout: Duration | None = None) -> None:
-        """Write a message that nobody acknowledges: it may be lost without a word.
+        """Write a message without an acknowledgement: it may be lost, and no error says so.
 
         Raises:
             UsageError: it can't be sent as it is.

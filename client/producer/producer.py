@@ -232,7 +232,8 @@ class Producer(ClientPart, Generic[T]):
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         if self._intercepted is not None:
             sending = self._intercepted.send(message, timeout)
-            return self._tasks.spawn(sending, "an intercepted send", on_done=_noted)
+            # The caller has the task, and its failure.
+            return self._tasks.spawn(sending, "an intercepted send", on_done=lambda _: None)
         future = self._add(message, timeout)
         return future or self._buffer.offer(self._preparer.prepare(message, timeout))[0]
 
@@ -269,7 +270,7 @@ class Producer(ClientPart, Generic[T]):
         delay_level: int = 0,
         timeout: Duration | None = None,
     ) -> None:
-        """Write a message that nobody acknowledges: it may be lost without a word.
+        """Write a message without an acknowledgement: it may be lost, and no error says so.
 
         Raises:
             UsageError: it can't be sent as it is.
@@ -374,10 +375,6 @@ class Producer(ClientPart, Generic[T]):
         """Wait until every message accepted before is acknowledged or has failed."""
         self._life.check()
         await self._buffer.flush()
-
-
-def _noted(_: asyncio.Task[Receipt]) -> None:
-    """Who called has the task, and its failure."""
 
 
 def _message(

@@ -2,7 +2,7 @@
 
 ``add`` and ``offer`` never wait; ``reserve`` waits for room. Messages to a topic without a known
 route are kept together until it is found. At the end of the loop's turn, or when a lane has
-lingered, what is ripe goes to the sender.
+lingered, the requests that are due go to the sender.
 
 A *free* lane (its key is the topic) may have any number of requests in flight, and each may go to
 any queue; its messages are spread over the topic's queues. An *ordered* lane (its key is a queue,
@@ -65,8 +65,8 @@ class SendLane:
 class SendLanes:
     """All lanes of one producer: which messages leave together, and when.
 
-    A lane is ripe when its oldest message has waited ``linger`` seconds or a full batch is there.
-    With ``linger`` 0 it is ripe at once, and the owner calls ``take`` once per turn of the loop.
+    A lane is due when its oldest message has waited ``linger`` seconds or it has a full batch. With
+    ``linger`` 0 it is due at once, and the owner calls ``take`` once per turn of the loop.
 
     Args:
         linger: seconds for which a message may wait for others.
@@ -105,9 +105,9 @@ class SendLanes:
         requests: list[MessageColumns] = []
         for lane in list(self._busy.values()):
             if lane.ordered:
-                if not lane.in_flight and (everything or self._ripe(lane, now)):
+                if not lane.in_flight and (everything or self._is_due(lane, now)):
                     requests.append(self._cut(lane, self._max_batch_messages))
-            elif everything or self._ripe(lane, now):
+            elif everything or self._is_due(lane, now):
                 most = min(
                     self._max_batch_messages,
                     max(SPREAD_MESSAGES, -(-lane.count // lane.spread)),
@@ -154,7 +154,7 @@ class SendLanes:
                     del self._lanes[lane.key]
         return expired
 
-    def _ripe(self, lane: SendLane, now: float) -> bool:
+    def _is_due(self, lane: SendLane, now: float) -> bool:
         return now >= lane.since + self._linger or self._full(lane)
 
     def _full(self, lane: SendLane) -> bool:
@@ -424,7 +424,7 @@ class SendBuffer:
             self._queue(self._routeless.pop(topic), route)
 
     async def write_oneway(self, columns: MessageColumns) -> None:
-        """Write a prepared message that nobody acknowledges. Raises SendError."""
+        """Write a prepared message without an acknowledgement. Raises SendError."""
         columns.seal(self._take_ids)
         await self.sender.write_oneway(columns)
 

@@ -257,7 +257,7 @@ class Sender:
         self._written.clear()
 
     async def write_oneway(self, message: MessageColumns) -> None:
-        """Write one sealed message that nobody acknowledges. Raises SendError."""
+        """Write one sealed message without an acknowledgement. Raises SendError."""
         try:
             route = await self._route(message.topic, message.deadline - self._now())
             queue = message.queue
@@ -403,7 +403,7 @@ class Sender:
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
         """Write what waited for a connection before anything else can be written to it."""
         if not task.cancelled():
-            # Read, lest it be reported as lost when nothing waits any longer.
+            # Retrieved, for asyncio reports exceptions that are not, and nothing may wait any more.
             task.exception()
         for delivery, late in self._unconnected.pop(address).items():
             late.cancel()
@@ -421,12 +421,12 @@ class Sender:
     def _try_later(self, delivery: Delivery) -> None:
         try:
             self._tasks.spawn(
-                self._try(delivery), "delivery", on_done=partial(self._tried, delivery)
+                self._try(delivery), "delivery", on_done=partial(self._attempt_ended, delivery)
             )
         except RuntimeError:
             self._fail(delivery)
 
-    def _tried(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+    def _attempt_ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
         try:
             task.result()
         except asyncio.CancelledError as error:
