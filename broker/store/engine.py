@@ -154,6 +154,7 @@ class MessageStore:
         config: as given.
         paths: where its files are.
         stats: counters since it was made.
+        disk: what is wrong with the disk.
         sync_flush: messages become visible, and answers go out, when the disk has them.
         progress: how far an opening is that is under way.
         recovery: what the last opening found and did.
@@ -168,7 +169,7 @@ class MessageStore:
         self.sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._files: Files = OsFiles() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._disk = DiskState(self._files, self._clock, self.config.limits)
+        self.disk = DiskState(self._files, self._clock, self.config.limits)
         self._dispatcher = EntryDispatcher()
         self._parts: Engine | None = None
         self.progress = OpeningProgress()
@@ -188,9 +189,9 @@ class MessageStore:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
         opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
         self.recovery = opened.report
-        self._disk = DiskState(self._files, self._clock, self.config.limits)
+        self.disk = DiskState(self._files, self._clock, self.config.limits)
         context = StoreContext(
-            self.config, self.paths, self._files, self._clock, self._disk, self.stats
+            self.config, self.paths, self._files, self._clock, self.disk, self.stats
         )
         self._parts = build_engine(opened, context, self._dispatcher)
         return opened.report
@@ -533,4 +534,4 @@ class MessageStore:
     @property
     def why_not_writable(self) -> str | None:
         """Why it takes no messages, in one sentence; None when it does."""
-        return self._not_open if self._parts is None else self._disk.trouble
+        return self._not_open if self._parts is None else self.disk.trouble

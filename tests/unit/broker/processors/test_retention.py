@@ -64,7 +64,7 @@ def test_queues_of_topics_that_are_gone_go_and_others_stay(bench: Bench) -> None
 
 def test_a_broker_that_takes_no_messages_tells_why(bench: Bench) -> None:
     assert "pocketmqWhyNotWritable" not in runtime(bench)
-    bench.store._disk.measured("the disk is full")
+    bench.store.disk.measured("the disk is full")
     assert runtime(bench)["pocketmqWhyNotWritable"] == "the disk is full"
     refused = bench.send("T")
     assert refused.code != 0

@@ -192,7 +192,7 @@ class SimulatedDisk:
         self.full = False
         self.crashed: SimulatedDisk | None = None
         self._locks: set[Path] = set()
-        self._inodes = 1
+        self.inodes = 1
         self._root = root or Directory(0)
 
     # --- faults
@@ -236,7 +236,7 @@ class SimulatedDisk:
         root = left_of(self._root)
         assert isinstance(root, Directory)
         self.crashed = SimulatedDisk(self.random, root)
-        self.crashed._inodes = self._inodes
+        self.crashed.inodes = self.inodes
         return self.crashed
 
     def sync(self, inode: Inode, path: Path) -> None:
@@ -277,8 +277,8 @@ class SimulatedDisk:
         return node
 
     def _number(self) -> int:
-        self._inodes += 1
-        return self._inodes
+        self.inodes += 1
+        return self.inodes
 
     def _new_file(self, path: Path) -> Inode:
         inode = Inode(self._number())
@@ -398,4 +398,4 @@ class SimulatedDisk:
         return self.free
 
     def disk_use(self, path: Path) -> DiskUse:
-        return DiskUse(0, self.free)
+        return DiskUse(self.free // 10, self.free)

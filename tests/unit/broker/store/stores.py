@@ -15,7 +15,7 @@ from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreCo
 from broker.store.limits import StoreLimits
 from broker.store.os_files import OsFiles, Region
 from broker.store.results import StoreStats
-from remoting.clock import Clock, SystemClock
+from remoting.clock import Clock, ManualClock, SystemClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
 
@@ -26,6 +26,15 @@ NOTHING_HOT = StoreLimits(hot_log_bytes=0, trusted_memory_ratio=0)
 """What is appended counts as old from the next record on."""
 
 BORN_HOST = b"\x0a\x01\x02\x03\x00\x00\xd4\x31"
+
+
+class SettableClock(ManualClock):
+    """A clock whose wall time can be set back."""
+
+    __slots__ = ()
+
+    def set_back(self, seconds: float) -> None:
+        self._now_ms -= round(seconds * 1000)
 
 
 class _EveryCode(frozenset[int]):

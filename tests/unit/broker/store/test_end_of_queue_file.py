@@ -5,19 +5,32 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import MessageStore, PutStatus
-from broker.store.mapped_file import MappedFile
+from broker.store.os_files import OsFiles, Region
 from remoting.clock import ManualClock
-from tests.unit.broker.store.stores import QUEUE_FILE, bodies, message, opened
+from tests.unit.broker.store.stores import (
+    QUEUE_FILE,
+    FailingFiles,
+    FailingRegion,
+    bodies,
+    message,
+    opened,
+)
 
 ENTRIES = QUEUE_FILE // 20
 NEXT_FILE = f"{QUEUE_FILE:020d}"
+
+
+class DiskWithoutBlocks(FailingFiles):
+    """A disk that, when it is full, still makes files, but gives them no blocks."""
+
+    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
+        return FailingRegion(OsFiles.open_mapped(self, path, size, create=create), path, self)
 
 
 def put(store: MessageStore, first: int, end: int) -> None:
@@ -36,22 +49,14 @@ def queue_of(store: MessageStore) -> ConsumeQueue:
 
 
 def test_a_file_that_got_no_blocks_before_a_stop_takes_no_entries_of_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock=clock, mapped_file_size_commit_log=1 << 20)
+    clock, files = ManualClock(), DiskWithoutBlocks()
+    store = opened(tmp_path, files=files, clock=clock, mapped_file_size_commit_log=1 << 20)
     put(store, 0, ENTRIES - 4)
-    extend = MappedFile.extend
-
-    def refuse(file: MappedFile, end: int, step: int, **more: Any) -> None:
-        if file.path.name == NEXT_FILE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        extend(file, end, step, **more)
-
-    monkeypatch.setattr(MappedFile, "extend", refuse)
+    files.full, files.full_for = True, NEXT_FILE
     batch = [message(b"%d" % number) for number in range(5)]
     assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
-    monkeypatch.undo()
     store.close()
     next_file = tmp_path / "consumequeue" / "TopicTest" / "0" / NEXT_FILE
     assert next_file.stat().st_blocks == 0
@@ -69,9 +74,10 @@ def test_a_file_that_got_no_blocks_before_a_stop_takes_no_entries_of_the_one_bef
 
 
 def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    files = FailingFiles()
+    store = opened(tmp_path, files=files, mapped_file_size_commit_log=1 << 20)
     put(store, 0, ENTRIES - 2)
     queue = queue_of(store)
     queue.prepare(5)
@@ -79,12 +85,9 @@ def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
     end = store.end_offset
     batch = [message(b"%d" % (ENTRIES - 2 + number)) for number in range(5)]
 
-    def refuse(file: MappedFile) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
-
-    with monkeypatch.context() as broken:
-        broken.setattr(MappedFile, "_map", refuse)
-        assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
+    files.open_error = OSError(errno.EIO, os.strerror(errno.EIO))
+    assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
+    files.open_error = None
     # Nothing is in the log that its queue does not know.
     assert store.end_offset == end
     assert queue.next_offset == queue.max_offset == ENTRIES - 2
@@ -95,7 +98,8 @@ def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
 def test_a_queue_whose_map_went_for_a_file_of_the_log_takes_the_message_or_refuses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, together: bool
 ) -> None:
-    store = opened(tmp_path)
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
     put(store, 0, 3)
     queue = queue_of(store)
     reserve = CommitLog.reserve
@@ -104,14 +108,12 @@ def test_a_queue_whose_map_went_for_a_file_of_the_log_takes_the_message_or_refus
         queue.files[-1].unmap()
         return reserve(log, size)
 
-    def refuse(file: MappedFile) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(file.path))
-
+    files.open_error = OSError(errno.EIO, os.strerror(errno.EIO))
     with monkeypatch.context() as broken:
         broken.setattr(CommitLog, "reserve", roll)
-        broken.setattr(MappedFile, "_map", refuse)
         result = store.put_batch([message()] * 2) if together else store.put(message())
-        assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    files.open_error = None
     assert queue.next_offset == queue.max_offset == 3
     assert bodies(store) == numbers(3)
     store.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -121,22 +120,15 @@ def test_a_run_ahead_that_finds_the_disk_full_leaves_it_to_the_appender(
     store.close()
 
 
-async def test_the_threads_heal_a_store(
-    tmp_path: Path, files: FailingFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, healed = asyncio.get_running_loop(), asyncio.Event()
-
-    def heal(disk: DiskState) -> None:
-        disk.trouble = None
-        loop.call_soon_threadsafe(healed.set)
-
-    monkeypatch.setattr(DiskState, "healed", heal)
+async def test_the_threads_heal_a_store(tmp_path: Path, files: FailingFiles) -> None:
     files.full = True
     store = opened(tmp_path, files=files)
-    store.start(loop)
+    store.start(asyncio.get_running_loop())
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     files.full = False
-    await asyncio.wait_for(healed.wait(), 20)
+    async with asyncio.timeout(20):
+        while not store.writable:  # noqa: ASYNC110 - a thread does it
+            await asyncio.sleep(0.01)
     assert store.put(message()).status is PutStatus.OK
     store.close()
 
@@ -193,20 +185,15 @@ def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
     third.close()
 
 
-def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence() -> None:
     disk = SimulatedDisk(Random(1))
     disk.kept = 1.0
     store = opened(ROOT, files=disk, flush_disk_type="SYNC_FLUSH")
     store.put(message())
     assert store.engine.syncer.log.sync()
 
-    def fail(path: Path, data: bytes, *, backup: bool) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
     killed = disk.cut()
-    monkeypatch.setattr(killed, "replace", fail)
+    killed.faults = {"create": 1.0}
     with pytest.raises(StoreError, match=r"can't be opened .*Input/output error"):
         opened(ROOT, files=killed, flush_disk_type="SYNC_FLUSH")
 
@@ -318,7 +305,7 @@ def test_a_final_trouble_is_not_covered_by_a_later_one(tmp_path: Path, clock: Ma
 
 def test_nothing_is_allocated_ahead_of_a_store_that_has_failed(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    disk = store._disk
+    disk = store.disk
     disk.sync_failed(tmp_path, OSError(errno.EIO, "Input/output error"))
     assert store.engine.preallocator.try_step() is False
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE

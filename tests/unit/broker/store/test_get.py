@@ -132,7 +132,7 @@ def test_a_queue_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
     (store.paths.consume_queues / "TopicTest" / "0" / ("0" * 20)).unlink()
     # Found out by a get, not by a map that is still there.
     for queue in store.engine.queues.all():
-        for file in queue._all:
+        for file in queue.files:
             file.unmap()
     result = store.get("TopicTest", 0, 5, 32)
     assert (result.status, result.next_offset) == (GetStatus.OFFSET_FOUND_NULL, entries)

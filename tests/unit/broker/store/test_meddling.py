@@ -12,12 +12,12 @@ import pytest
 
 from broker.store.engine import GetStatus, MessageStore, PutStatus
 from broker.store.results import StoreError
-from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     FailingFiles,
+    SettableClock,
     bodies,
     message,
     opened,
@@ -156,12 +156,12 @@ def test_a_checkpoint_from_the_future_keeps_no_torn_record(filled: MessageStore)
 
 
 def test_a_clock_that_went_back_costs_nothing(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = SettableClock()
     store = opened(tmp_path / "store", clock=clock)
     expected = []
     for number in range(30):
         if number == 10:
-            clock._now_ms -= 3_600_000
+            clock.set_back(3600)
         expected.append(b"%2d" % number + b"x" * 2000)
         store.put(message(expected[-1]))
         clock.advance(0.1)

@@ -81,5 +81,3 @@ def test_where_it_can_not_be_asked_nobody_knows(
 ) -> None:
     monkeypatch.setattr(page_cache, "_mincore", None)
     assert is_range_cached(address, 0, SIZE) is None
-    monkeypatch.setattr(page_cache.sys, "platform", "darwin")
-    assert page_cache._find_mincore() is None

@@ -370,7 +370,7 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
     files.gate.clear()
     end = store.put(message()).end_offset
     for queue in store.engine.queues.all():
-        for file in queue._all:
+        for file in queue.files:
             file.unmap()
     seen = asyncio.Event()
     store.on_arrival = lambda *_: seen.set()
@@ -384,21 +384,18 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
     assert bodies(store) == [b"hello"]
 
 
-async def test_a_thread_that_dies_is_heard_of(
-    tmp_path: Path, files: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_thread_that_dies_is_heard_of(tmp_path: Path, files: SlowDisk) -> None:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
-    flusher = store.engine.syncer.log
 
-    def die() -> bool:
+    def die(_: Path) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(flusher, "sync", die)
+    files.on_sync = die
     store.start(asyncio.get_running_loop())
     answer = durable(store, store.put(message()).end_offset)
     assert not await asyncio.wait_for(answer, 10)
     assert "store-flush-log died" in (store.why_not_writable or "")
-    monkeypatch.undo()
+    files.on_sync = lambda _: None
     store.close()
 
 

@@ -362,16 +362,15 @@ def test_a_file_looked_at_lately_keeps_its_map(tmp_path: Path) -> None:
     made = [make(number) for number in range(3)]
     kept = made[0].view
     make(3)
-    assert made[0]._region is not None
-    assert made[1]._region is None
+    assert made[0].mapped
+    assert not made[1].mapped
     assert made[0].view is kept
 
 
-def test_a_file_that_is_removed_while_it_is_fetched_is_no_error(tmp_path: Path) -> None:
+def test_a_file_that_was_removed_need_not_be_fetched(tmp_path: Path) -> None:
     file = new_file(tmp_path)
     held = file.hold()
     file.remove()
-    file._region = held
     file.fetch(0, FILE, ahead=FILE)
     assert bytes(held.view) == bytes(FILE)
 
@@ -388,7 +387,7 @@ def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
     pinned = MappedFile.create(OsFiles(), maps, tmp_path / "a", 0, 4096, pinned=True)
     for number in range(5):
         MappedFile.create(OsFiles(), maps, tmp_path / str(number), 0, 4096, pinned=False)
-    assert pinned._region is not None
+    assert pinned.mapped
     pinned.unpin()
     pinned.unpin()
     assert len(maps) == 2

@@ -119,7 +119,7 @@ class Day:
         message = self._message(queue)
         result = self.store.put(message)
         if result.status is PutStatus.OK:
-            self._note(queue, result.queue_offset, result.end_offset, message)
+            self.note(queue, result.queue_offset, result.end_offset, message)
 
     def put_batch(self) -> None:
         queue = self.random.choice(QUEUES)
@@ -128,7 +128,7 @@ class Day:
         if result.status is PutStatus.OK:
             ends = [*result.physical_offsets[1:], result.end_offset]
             for number, (message, end) in enumerate(zip(messages, ends, strict=True)):
-                self._note(queue, result.queue_offset + number, end, message)
+                self.note(queue, result.queue_offset + number, end, message)
 
     def put_together(self) -> None:
         """As the fast path does: the messages of one read, to several queues."""
@@ -157,7 +157,7 @@ class Day:
             record = self._record(message, run.number, position, store_ms)
             records += record
             run.entries += ENTRY.pack(position, len(record), message.tags_code)
-            self._note(queue, run.number, position + len(record), message)
+            self.note(queue, run.number, position + len(record), message)
             run.number += 1
         end = begin + len(records)
         appender.store(begin, memoryview(records), len(messages))
@@ -179,7 +179,7 @@ class Day:
             store_timestamp_ms=store_ms,
         )
 
-    def _note(self, queue: Queue, number: int, end: int, message: PendingMessage) -> None:
+    def note(self, queue: Queue, number: int, end: int, message: PendingMessage) -> None:
         assert number == len(self.sent[queue]), "a number was left out or given twice"
         self.sent[queue].append(Sent(end, bytes(message.body), message.properties))
 

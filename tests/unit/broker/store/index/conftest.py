@@ -8,20 +8,19 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import MessageStore
-from remoting.clock import ManualClock
 from remoting.protocol import core
 from tests.core import LACKING
 from tests.unit.broker.store.index.indexed import SMALL
-from tests.unit.broker.store.stores import opened
+from tests.unit.broker.store.stores import SettableClock, opened
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> SettableClock:
+    return SettableClock()
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
+def store(tmp_path: Path, clock: SettableClock) -> Iterator[MessageStore]:
     store = opened(tmp_path / "store", clock=clock, **SMALL)
     yield store
     # Of a test that fails, no thread may be left to the tests that look for threads.

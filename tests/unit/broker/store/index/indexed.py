@@ -8,7 +8,7 @@ from broker.store.engine import MessageStore, PendingMessage
 from broker.store.results import PutStatus
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.crashes import forget
-from tests.unit.broker.store.stores import message, opened
+from tests.unit.broker.store.stores import message
 
 SLOTS, ENTRIES = 50, 40
 SMALL = {"max_hash_slots": SLOTS, "max_index_entries": ENTRIES}
@@ -49,7 +49,6 @@ def index_files(store: MessageStore) -> list[str]:
 
 
 def reopen(store: MessageStore, *, crash: bool = False) -> MessageStore:
-    root, clock = store.paths.root, store._clock
     if crash:
         flushed = store.flush()
         assert flushed
@@ -57,4 +56,5 @@ def reopen(store: MessageStore, *, crash: bool = False) -> MessageStore:
     if crash:
         store.paths.abort.touch()
         forget(store.paths.own_checkpoint, "index")
-    return opened(root, clock=clock, **SMALL)
+    store.open()
+    return store

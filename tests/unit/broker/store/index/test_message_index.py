@@ -27,7 +27,7 @@ from tests.unit.broker.store.index.indexed import (
     index_files,
     keyed,
 )
-from tests.unit.broker.store.stores import LIMITS, message, opened
+from tests.unit.broker.store.stores import LIMITS, SettableClock, message, opened
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -72,12 +72,11 @@ async def test_files_roll_when_they_are_full_and_all_are_searched(store: Message
 
 
 async def test_names_of_files_go_on_when_the_clock_goes_back(
-    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, clock: SettableClock
 ) -> None:
     fill(store, range(15))
     await check(store, range(15))
-    early = clock.now_ms() - 3_600_000
-    monkeypatch.setattr(ManualClock, "now_ms", lambda _: early)
+    clock.set_back(3600)
     fill(store, range(15, 100))
     names = index_files(store)
     await check(store, range(100))

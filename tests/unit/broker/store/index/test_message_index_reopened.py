@@ -165,7 +165,7 @@ async def test_a_store_that_shall_not_index_finds_what_was_indexed(store: Messag
     assert await find(store, "later") == []
     assert await find(store, "k3") == [b"k3"]
     store.close()
-    store = reopen(store)
+    store = opened(store.paths.root, **SMALL)
     assert await find(store, "later") == [b"later"]
     store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ class Disk(OsFiles):
 
     def __init__(self) -> None:
         self.use = DiskUse(10, 90)
+        self.use_error: OSError | None = None
         self.remove_error: OSError | None = None
+        self.on_look: Callable[[], object] = lambda: None
 
     def disk_use(self, path: Path) -> DiskUse:
+        self.on_look()
+        if self.use_error is not None:
+            raise self.use_error
         return self.use
 
     def remove(self, path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
-
-import pytest
 
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import DiskUse
@@ -56,10 +53,10 @@ def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself
 def test_a_disk_that_has_refused_stays_refused_when_it_is_measured(
     store: MessageStore, disk: Disk
 ) -> None:
-    trouble = store._disk.refused(store.paths.root, OSError(28, "No space left on device"))
+    trouble = store.disk.refused(store.paths.root, OSError(28, "No space left on device"))
     store.engine.retention.step()
     assert store.why_not_writable == trouble
-    store._disk.healed()
+    store.disk.healed()
     assert store.writable
 
 
@@ -86,13 +83,8 @@ def test_a_reader_keeps_its_slices_and_their_room_is_waited_for(
     assert store.engine.retention.held_bytes == 0
 
 
-def test_a_disk_that_can_not_be_asked_is_not_too_full(
-    store: MessageStore, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(path: Path) -> DiskUse:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(disk, "disk_use", fails)
+def test_a_disk_that_can_not_be_asked_is_not_too_full(store: MessageStore, disk: Disk) -> None:
+    disk.use_error = OSError(5, "Input/output error")
     store.engine.retention.step()
     assert store.writable
     assert store.engine.retention.stats.places == ()

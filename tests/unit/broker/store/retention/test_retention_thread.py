@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from broker.store.disk_state import DiskState
 from broker.store.engine import GetStatus, MessageStore
 from broker.store.os_files import DiskUse
 from remoting.clock import ManualClock
@@ -16,16 +14,16 @@ from tests.unit.broker.store.stores import opened
 
 
 async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning(
-    store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, 300)
     store.close()
+    # Nothing that was there before is known to be in memory.
+    store.config.limits = replace(store.config.limits, max_probes=0)
     store.open()
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
     store.engine.queues.close()
-    reader = store.engine.reader
-    monkeypatch.setattr(reader._page_cache, "are_resident", lambda ranges: False)
     cold = store.get("TopicTest", 0, 0, 10, wait=False)
     assert cold.status is GetStatus.COLD
     reading = asyncio.ensure_future(store.get_async("me", "TopicTest", 0, 0, 10))
@@ -60,30 +58,26 @@ async def test_the_thread_deletes_and_ends_with_the_store(
 
 
 async def test_nothing_goes_soon_after_the_start_but_the_disk_is_looked_at(
-    tmp_path: Path, disk: Disk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
     disk.use = DiskUse(95, 5)
     store = opened(tmp_path, files=disk, clock=clock, retention=kept(interval_ms=10))
     fill(store, 300)
     looked = asyncio.Semaphore(0)
     loop = asyncio.get_running_loop()
-    measured = DiskState.measured
-
-    def look(state: DiskState, too_full: str | None) -> None:
-        measured(state, too_full)
-        loop.call_soon_threadsafe(looked.release)
 
     async def looks(count: int) -> None:
         for _ in range(count):
             await asyncio.wait_for(looked.acquire(), 20)
 
-    monkeypatch.setattr(DiskState, "measured", look)
+    # Of both directories each time.
+    disk.on_look = lambda: loop.call_soon_threadsafe(looked.release)
     store.start(loop)
-    await looks(3)
+    await looks(6)
     assert not store.writable
     assert store.start_offset == 0
     clock.advance(61)
-    await looks(3)
+    await looks(6)
     assert store.start_offset > 0
     store.close()
 
