@@ -1,18 +1,18 @@
-"""Reading a store's directory without a broker: stopped or running, ours or Apache RocketMQ's.
+"""Read a store's directory without a broker: stopped or running, ours or Apache RocketMQ's.
 
-Nothing is locked and nothing is written, so a reader needs no right but to read, and a broker does
-not notice. A view of a running store is true of one moment; messages come after, and retention may
-remove files (``StoreChanged``). Neither file sizes nor any other setting of the broker has to be
-known. Files are read with ``pread``, never mapped: a file that is shortened under a map ends the
-process with a signal, under ``pread`` it is an error.
+Nothing is locked or written, so read permission is enough, and a broker doesn't notice. A view of a
+running store describes one moment: messages are added later, and retention may remove files
+(``StoreChanged``). No setting of the broker, such as the size of files, has to be known. Files are
+read with ``pread``, never mapped: when a mapped file is shortened, the process ends with SIGBUS;
+``pread`` returns an error.
 
 ``StoreView`` finds the files. A ``QueueView`` has a queue's messages and their positions; a
 ``LogView`` reads the log, by position or from end to end.
 
 Files of a queue are pre-allocated, so it ends behind the last entry that has a size; its first
-entries may be fillers, or of messages whose log is gone. A broker may be writing the last entry, or
-have died before its message reached the disk: entries at the end whose record is not there are
-``torn``, and not counted in.
+entries may be fillers, or belong to messages that retention has deleted. A broker may be writing
+the last entry, or have died before its message reached the disk: entries at the end without a
+record are ``torn``, and not counted.
 
     view = StoreView(Path("/var/lib/pocketmq/store"))
     for chunk in view.log.walk(view.log.start, view.log_end().position):
@@ -72,7 +72,7 @@ _NO_MESSAGE: Final = frozenset({0, FILLER_SIZE})
 
 
 class QueueRange(NamedTuple):
-    """A queue has the messages ``[min_offset, max_offset)``.
+    """The messages ``[min_offset, max_offset)`` of a queue.
 
     The ``torn`` entries behind them have no record in the log.
     """
@@ -83,7 +83,7 @@ class QueueRange(NamedTuple):
 
 
 class ViewedRun(NamedTuple):
-    """Entries of 20 bytes, one behind the other; the first is that of message ``offset``."""
+    """Consecutive packed entries; the first is that of message ``offset``."""
 
     offset: int
     entries: memoryview
@@ -99,7 +99,7 @@ class QueueView:
         self.queue_id = queue_id
 
     def range(self) -> QueueRange:
-        """Which messages it has now. Raises ``StoreError``."""
+        """The messages that it has now. Raises ``StoreError``."""
         if not self._log.files:
             return QueueRange(0, 0, 0)
         written = self._row.start // ENTRY_BYTES
@@ -124,7 +124,7 @@ class QueueView:
     ) -> Iterator[ViewedRun]:
         """The entries of messages ``[begin, end)``, at most ``max_entries`` in one piece.
 
-        An entry may be a filler (``FILLER``), which says that its message was lost or removed.
+        An entry may be a filler (``FILLER``): its message was lost or removed.
 
         Raises:
             StoreChanged: retention took them meanwhile.
@@ -141,7 +141,7 @@ class QueueView:
     def offset_of_time(self, timestamp_ms: int) -> int:
         """The first message stored at or after a time; behind the last when there is none.
 
-        Messages whose store times go back, after a clock did, may be missed. Raises ``StoreError``.
+        Messages may be missed if the broker's clock was set back. Raises ``StoreError``.
         """
         low, high, _ = self.range()
         while low < high:
@@ -216,7 +216,7 @@ def written_entries(row: FileRow, file: ViewFile) -> int:
 
 
 def first_from(entries: memoryview, place: int) -> tuple[int, int]:
-    """Where the messages at or behind a physical offset begin.
+    """Find the first message at or behind a physical offset.
 
     Returns:
         Index behind the last entry with a message before it, and of the first one with a message
@@ -295,7 +295,7 @@ class StoreView:
         return self.queue(topic, queue_id).range()
 
     def log_end(self) -> LogEnd:
-        """Where the log ends now. Raises ``StoreError``."""
+        """The end of the log now. Raises ``StoreError``."""
         return self.log.find_end(self.last_position())
 
     def last_position(self) -> int:
@@ -308,7 +308,7 @@ class StoreView:
         return max((queue.last_position(queue.range().max_offset) for queue in queues), default=0)
 
     def checkpoint(self) -> Checkpoint:
-        """What the last flush left; nothing known when there is none, or it is damaged."""
+        """RocketMQ's checkpoint; all zeros when there is none, or it is damaged."""
         try:
             return Checkpoint.decode((self.root / "checkpoint").read_bytes())
         except (OSError, RecordError):

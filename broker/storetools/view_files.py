@@ -1,4 +1,4 @@
-"""The files of a log or a queue, for a reader that the broker doesn't know of."""
+"""The files of a log or a queue, opened and read without a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remoting.protocol.disk.files import offset_of
 
 
 class StoreChanged(StoreError):
-    """Files that were there are there no more, or have become shorter."""
+    """Files have been removed or shortened since they were listed."""
 
 
 class ViewLimits(NamedTuple):
@@ -62,7 +62,7 @@ class ViewFile:
         self.size = size
 
     def __del__(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         self.close()
 
     @property
@@ -88,7 +88,7 @@ class ViewFile:
             raise unreadable(self.path, error) from error
 
     def close(self) -> None:
-        """Let go of the descriptor; reading opens it again."""
+        """Close the descriptor; reading opens the file again."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -109,7 +109,7 @@ class ViewFile:
             done += got
 
     def data_end(self) -> int:
-        """Offset behind the last byte that may be other than zero, by what the disk has of it."""
+        """Offset behind the last byte that has blocks on the disk; what follows is zeros."""
         if not hasattr(os, "SEEK_DATA"):
             return self.end
         end, at = self.start, 0
@@ -128,7 +128,7 @@ class FileRow:
 
     Args:
         directories: where they are; more than one when the commit log is spread over disks.
-        what: what they are, for sentences.
+        what: what they are, for error messages.
         limits: how much to hold at once.
     """
 
@@ -144,7 +144,7 @@ class FileRow:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again which files there are. Raises ``StoreError``."""
+        """List the files again. Raises ``StoreError``."""
         known = {file.start: file for file in self.files}
         files = []
         for directory in self._directories:
@@ -157,7 +157,7 @@ class FileRow:
         self._starts = [file.start for file in self.files]
 
     def close(self) -> None:
-        """Let go of all descriptors; reading opens files again."""
+        """Close all descriptors; reading opens files again."""
         while self._open:
             self._open.pop().close()
 
@@ -259,7 +259,7 @@ def _listed(directory: Path) -> list[tuple[str, int, int]]:
                     size = entry.stat().st_size
                 except FileNotFoundError:
                     continue
-                # Made just before a crash: it has a name, but not yet its length.
+                # A file created just before a crash has a name, but no length yet.
                 if size:
                     found.append((entry.path, start, size))
     except FileNotFoundError:
@@ -270,7 +270,7 @@ def _listed(directory: Path) -> list[tuple[str, int, int]]:
 
 
 def unreadable(path: str, error: OSError) -> StoreError:
-    """What is said when the system refuses to let something be read."""
+    """The error for a file or directory that the system doesn't let us read."""
     return StoreError(
         f"{path} can't be read ({error.strerror or error}): let this user read the store, or give"
         " the path of a copy"

@@ -1,21 +1,20 @@
-"""The commit log, walked by one who only reads it: running or stopped, whole or damaged.
+"""Walk the commit log read-only: running or stopped, whole or damaged.
 
-A walk goes from head to head: a record's size leads to the next one. A head is taken for one when
-its magic is known and it says of itself that it lies where it lies; lengths and CRC are the
-decoder's business, so that a walk costs a fraction of a microsecond a record. Where no head is, the
-bytes up to the next sound record (lengths and CRC included) are ``Damage``, and are handed out as
-such: nothing is skipped in silence. A record whose size leads there although it is not the sum of
-its parts is damage too, and what it would have hidden is found. A blank record ends a file; what
-stands behind it is not part of the log.
+A walk goes from head to head: a record's size leads to the next one (``chain``). Lengths within a
+record and CRCs are left to the decoder. Where there is no head, the bytes up to the next sound
+record (lengths and CRC included) are reported as ``Damage``: nothing is skipped silently. A record
+whose size leads to such a place, although its lengths don't add up to it, is damage too, and the
+records that it would have hidden are found. A blank record ends a file; the bytes behind it are not
+part of the log.
 
-``end`` is where recovery would let the log end, but for one thing: of records that fail their CRC
-only those at the very end count as torn. Behind a truncated tail old records may stand, which say
-that they lie where they lie, and yet are no part of the log. So in the last file a gap is stepped
-over only to a record that a queue points at, or to one that is not older than the one before the
-gap and that the checkpoint calls synced (cf. ``log_walk``).
+``find_end`` gives the end that recovery would choose, with one exception: of records that fail
+their CRC only those at the very end count as torn. Old records may lie behind a truncated tail, at
+the offsets that they claim, and yet are not part of the log. So in the last file a gap is passed
+only to a record that a queue points at, or to one that is not older than the one before the gap and
+was synced according to the checkpoint (cf. ``log_walk``).
 
-A broker may append meanwhile. It writes in order, but a large read is not one moment's picture:
-before a place counts as damaged it is read again.
+A broker may append meanwhile. It writes in order, but a large read is not atomic: a place is read
+again before it counts as damaged.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Accept = Callable[[memoryview], bool]
 
 
 class Damage(NamedTuple):
-    """Bytes of the log, from ``begin`` to ``end``, in which no record can be trusted."""
+    """Bytes ``[begin, end)`` of the log that contain no sound record."""
 
     begin: int
     end: int
@@ -61,7 +60,7 @@ class Damage(NamedTuple):
 
 
 class LogChunk(NamedTuple):
-    """Records that lie one behind the other.
+    """Consecutive records.
 
     ``starts`` are positions in ``data``, whose first byte lies at ``position`` of the log; the last
     record ends where ``data`` ends.
@@ -73,7 +72,7 @@ class LogChunk(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends, and what stands behind it that is not nothing (None: nothing)."""
+    """The end of the log, and what is wrong with the bytes behind it; None when they are zeros."""
 
     position: int
     torn: str | None
@@ -99,7 +98,7 @@ class LogView:
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte there is."""
+        """Physical offset of the first byte."""
         return self._row.start
 
     def file_name(self, position: int) -> str:
@@ -155,7 +154,7 @@ class LogView:
     def walk(
         self, begin: int, end: int, *, chunk_bytes: int | None = None
     ) -> Iterator[LogChunk | Damage]:
-        """What begins in ``[begin, end)``, in order.
+        """The records and the damage that begin in ``[begin, end)``, in order.
 
         Args:
             begin: where a record or a file begins; see ``first_start``.
@@ -203,14 +202,14 @@ class LogView:
                 position = following
 
     def first_start(self, position: int, end: int) -> int:
-        """Where the first record, gap or file begins that lies at or behind ``position``.
+        """The start of the first record, gap or file at or behind ``position``.
 
-        The search begins so far before it that a record that reaches beyond ``position`` is found
-        first: a body may hold copies of records, and none of these is taken for one.
+        The search begins far enough before it to find a record that reaches beyond ``position``:
+        its body may contain copies of records, which must not be taken for records of the log.
 
         Args:
             position: any.
-            end: the log's end; the answer when nothing begins before.
+            end: the log's end, which is returned when nothing begins before it.
 
         Raises:
             StoreError: a file can't be read.
@@ -228,7 +227,7 @@ class LogView:
         return stop if at is None else at
 
     def _behind(self, file: ViewFile, at: int, position: int, stop: int) -> int | None:
-        """The end of what begins at ``at``, or of as many records as begin before ``position``."""
+        """The end of what begins at ``at``: a gap, a record, or all records before ``position``."""
         length = min(self._limits.chunk_bytes, file.end - at)
         _, starts, used = self._chain(file, at, length, position)
         if starts:
@@ -241,10 +240,10 @@ class LogView:
     # --- the end
 
     def find_end(self, hint: int = 0) -> LogEnd:
-        """Where the log ends; everything before it has been appended, whole.
+        """The end of the log; all records before it have been appended completely.
 
         Args:
-            hint: where the last record that a queue points at begins.
+            hint: physical offset of the last record that a queue points at.
 
         Raises:
             StoreError: a file can't be read.
@@ -273,7 +272,7 @@ class LogView:
             if isinstance(scan, Blank):
                 return LogEnd(file.end, None)
             while last and not self._is_sound(file, last[-1]):
-                # What was torn is not of the log.
+                # Torn records at the end are not part of the log.
                 position = last.pop()
             following = self._synced_behind(file, position, last[-1] if last else None)
             if following is None:
@@ -282,7 +281,7 @@ class LogView:
             position = following
 
     def _synced_behind(self, file: ViewFile, position: int, last: int | None) -> int | None:
-        """Where the log goes on behind a gap of its last file, if it does."""
+        """The first record behind a gap of the last file that belongs to the log; None for none."""
         if not self._synced_ms:
             return None
         oldest = 0
@@ -299,7 +298,7 @@ class LogView:
     def _chain(
         self, file: ViewFile, position: int, length: int, stop: int
     ) -> tuple[memoryview, list[int], int]:
-        """So many bytes, and ``chain`` of them but for a last record that leads astray."""
+        """Read bytes, and ``chain`` them, without a last record whose size is wrong."""
         data = self._row.read(position, length)
         starts, used = chain(data, position, stop)
         if (
@@ -312,7 +311,7 @@ class LogView:
         return data, starts, used
 
     def _look(self, file: ViewFile, position: int, *, check_crc: bool) -> tuple[memoryview, Scan]:
-        """What stands at a place, read now: the record, if one does, and what it is."""
+        """Read a place again: the bytes of the record, if there is one, and what was found."""
         remaining = file.end - position
         if remaining < MIN_TAIL_BYTES:
             return _NOTHING, Blank(remaining)
@@ -340,7 +339,7 @@ class LogView:
     def _next_sound(
         self, file: ViewFile, position: int, stop: int, accept: Accept | None = None
     ) -> int | None:
-        """Where the first sound record begins in ``[position, stop)`` of a file."""
+        """The first sound record that begins in ``[position, stop)`` of a file."""
         step = self._limits.search_bytes
         for head in find_heads(self._row.read, position, stop, end=file.end, step=step):
             record, scan = self._look(file, head, check_crc=True)

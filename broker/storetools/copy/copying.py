@@ -1,15 +1,15 @@
-"""Copying a store, running or stopped, ours or Apache RocketMQ's: an online backup.
+"""Copy a store, running or stopped, ours or Apache RocketMQ's: an online backup.
 
 Nothing is locked and nothing is written to the source. The steps, in this order:
 
 1.  read the state that must not be ahead of the log (``rest``);
-2.  look up the log's end: the copy is true of this moment;
-3.  copy the queues before the log: retention takes the log first, and a queue whose messages are
-    gone is usual, while a message without its queue is not (``queues``);
+2.  look up the log's end: the copy shows the store at this moment;
+3.  copy the queues before the log: retention deletes log files first, and a queue whose messages
+    are gone is normal, while a message without its queue is not (``queues``);
 4.  copy the log, and check every record of the copy (``files``);
 5.  add the queue entries that were not written yet;
-6.  copy index and the rest (``rest``), and write a checkpoint and a safe point, since by then all
-    of it is on the disk.
+6.  copy index and the rest (``rest``), and write a checkpoint and a safe point: everything is on
+    the disk by then.
 
 So the copy looks as if its broker had been stopped cleanly: RocketMQ's opens it, and ours finds a
 safe point at the end of the log.
@@ -57,32 +57,32 @@ _HEAD_BYTES: Final = 64
 
 
 class CopyProgress(Protocol):
-    """Is told how far something is."""
+    """Shows progress."""
 
     def advance(self, count: int) -> None:
-        """So much more is done."""
+        """Count more as done."""
         ...
 
 
 ShowProgress = Callable[[str, int], AbstractContextManager[CopyProgress]]
-"""What goes on, and of how much; gives what is told of the progress."""
+"""Begins to show the progress of something: its name, and how much there is to do."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CopyReport:
-    """What a copy comes to.
+    """The result of a copy.
 
     Attributes:
         source: the store.
         target: the copy.
         begin: physical offset where the copy's log begins.
-        end: where it ends: what lies before is in the copy, and nothing else.
+        end: physical offset where it ends: the copy has the messages before it, and no others.
         records: whole records of it.
         queues: how many it has.
         topics: how many have a queue.
         index_files: how many of the index could be copied.
-        faults: what of the log is no whole record; it was copied as it is.
-        notes: what else should be known, in sentences.
+        faults: damaged parts of the log; they were copied as they are.
+        notes: further remarks, in sentences.
     """
 
     source: Path
@@ -98,7 +98,7 @@ class CopyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether every record that was copied is whole."""
+        """Whether every copied record is whole."""
         return self.faults.count == 0
 
 
@@ -114,13 +114,13 @@ def copy_store(
 
     Args:
         root: the store's.
-        target: is made; it may be there if it is empty.
-        show: gets told how far it is.
+        target: the directory to create; it may exist if it is empty.
+        show: shows the progress.
         commit_log: ``storePathCommitLog``, if the log lies elsewhere. The copy has it inside.
         until: copy messages up to this physical offset only.
 
     Raises:
-        StoreError: it can't be copied, and nothing was left at the target; the text says why.
+        StoreError: it can't be copied; nothing is left at the target.
     """
     try:
         early = rest.read_early(root)

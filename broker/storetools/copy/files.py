@@ -1,10 +1,10 @@
-"""Copying the log up to an offset and other files' beginnings, and checking every copied record.
+"""Copy the log up to an offset, copy the beginnings of other files, and check every copied record.
 
-Ranges without blocks stay without blocks, so a file that was made at full length costs only its
-content. Where the file system can share blocks (``copy_file_range``) they are shared.
+Ranges without blocks get no blocks in the copy, so a pre-allocated file takes only the space of its
+content. File systems that can share blocks do so (``copy_file_range``).
 
-Retention may remove the first files before they are copied: then the copy begins where the log then
-begins. Damaged records are copied as they are, and reported.
+Retention may remove the first files before they are copied: then the copy begins where the log
+begins by then. Damaged records are copied as they are, and reported.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from remoting.protocol.message.record import (
 from remoting.protocol.message.view import RecordView
 
 STEP_BYTES: Final = 32 * 1024 * 1024
-"""Copied by one call: a tenth of a second, after which the progress bar moves and ^C is heard."""
+"""Copied by one call: a tenth of a second, after which progress is shown and ^C takes effect."""
 
 PLAIN_STEP_BYTES: Final = 1024 * 1024
-"""The same where the system can't copy by itself and the bytes pass through this process."""
+"""The same where the system can't copy, and the bytes pass through this process."""
 
 
 MAX_FAULTS: Final = 1000
-"""Places of damage that a report names; the others are counted."""
+"""Damaged places that a report names; further ones are only counted."""
 
 MAX_STATE_READS: Final = 20
-"""How often a state file is read that is not there, or not whole: it may be being replaced."""
+"""Attempts to read a state file that is missing or incomplete: it may just be being replaced."""
 
 STATE_PAUSE_SECONDS: Final = 0.02
 """Between two of these reads."""
 
 
 DELIVERY_SLACK_MS: Final = 60_000
-"""With an end in the past: what was due so long before it is taken to have been delivered."""
+"""With an end in the past: messages due so long before it count as delivered."""
 
 
 Tell = Callable[[int], None]
-"""Is told of so many more bytes."""
+"""Called with the bytes done since the last call."""
 
 _NOT_SERVED: Final = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -94,7 +94,7 @@ def copy_beginning(source: Path | str, target: Path, *, end: int, size: int, tel
 
 
 def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges of ``[0, end)`` that may hold other than zeros."""
+    """The ranges of ``[0, end)`` that have blocks; the rest is zeros."""
     at = 0
     while at < end:
         try:
@@ -127,7 +127,7 @@ def _copy_range(
 
 
 def _share(reading: int, writing: int, at: int, length: int) -> int | None:
-    """Have the system copy; how much it did, None if it does not do that here."""
+    """Let the system copy; the number of bytes, None if it can't do that here."""
     if not hasattr(os, "copy_file_range"):
         return None
     try:
@@ -147,13 +147,13 @@ def _shortened(path: Path | str, size: int) -> StoreChanged:
 
 @dataclass(slots=True)
 class Faults:
-    """Places of the log that are damaged; of more than ``MAX_FAULTS`` only the number."""
+    """Damaged places of the log; at most ``MAX_FAULTS`` of them are kept."""
 
     shown: list[Damage] = field(default_factory=list)
     count: int = 0
 
     def add(self, damage: Damage) -> None:
-        """One more."""
+        """Add a place."""
         self.count += 1
         if len(self.shown) < MAX_FAULTS:
             self.shown.append(damage)
@@ -170,7 +170,7 @@ class LogCopy:
         records: whole ones in it.
         last: physical offset of the last of them; -1 for none.
         last_ms: its store time.
-        faults: what is no whole record.
+        faults: its damaged places.
     """
 
     view: LogView
@@ -188,7 +188,7 @@ class LogCopy:
 
 
 def copy_log(moment: CopyPoint, target: Target, tell: Tell) -> LogCopy:
-    """Copy the files that begin before the moment's end; ``check_log`` looks at what is in them.
+    """Copy the files that begin before the moment's end; ``check_log`` checks their records.
 
     Raises:
         StoreError: the source can't be read, or retention takes it faster than it is copied.
@@ -238,7 +238,7 @@ def _copy_file(file: ViewFile, directory: Path, end: int, tell: Tell) -> None:
 
 
 def check_log(copied: LogCopy, tell: Tell) -> None:
-    """Look at every record of the copy, and count. Raises ``StoreError``."""
+    """Check and count the records of the copy. Raises ``StoreError``."""
     if not copied.view.files:
         return
     for found in copied.view.walk(copied.start, copied.end):

@@ -1,12 +1,12 @@
-"""Copying the consume queues: the entries of messages before the moment's end, all of them.
+"""Copy the consume queues: all entries of messages before the moment's end.
 
-Entries lie in the order of the log, so a queue is cut where they begin to point behind the end;
-zeros follow. Of what was appended shortly before, an entry may not have been written yet when its
-queue was copied. So the copied log is walked from where all entries were there, and what a queue
-lacks is added.
+Entries are in the log's order, so a queue is cut at the first entry that points behind the end;
+zeros follow. Entries of messages appended shortly before may not have been written when their queue
+was copied. So the copied log is walked from the offset up to which all entries were written, and
+the missing entries are added.
 
 A queue that lacks entries of earlier messages is damaged. It is copied as it is, with a note; our
-broker builds it anew when it opens the copy.
+broker rebuilds it when it opens the copy.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class CopiedQueue:
         file_bytes: length of its files.
         first: the first entry that has a file.
         end: number of the next message.
-        number: the same by the log; more than ``end`` when entries are missing.
+        number: the same according to the log; more than ``end`` when entries are missing.
         added: entries that the source did not have yet.
-        first_position: physical offset that the first copied entry tells; -1 when there is none.
+        first_position: physical offset in the first copied entry; -1 when there is none.
     """
 
     directory: Path
@@ -61,7 +61,7 @@ class CopiedQueue:
     first_position: int = -1
 
     def write_added(self) -> None:
-        """Bring the added entries to the disk. Raises ``OSError``."""
+        """Write and sync the added entries. Raises ``OSError``."""
         writer = QueueWriter(self.directory, self.file_bytes)
         writer.write(self.end - len(self.added) // ENTRY_BYTES, self.added)
         writer.sync()
@@ -71,12 +71,12 @@ Queues = dict[tuple[str, int], CopiedQueue]
 
 
 def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) -> Queues:
-    """Copy the queues that there are, each up to the moment's end.
+    """Copy all queues, each up to the moment's end.
 
     Args:
         moment: what is copied.
         target: where to.
-        tell: of so many more queues.
+        tell: called with the queues done since the last call.
 
     Raises:
         StoreError: the source can't be read.
@@ -84,7 +84,7 @@ def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) 
     """
     target.directory("consumequeue")
     if not moment.view.log.files:
-        # Entries of messages that are gone would take the place of new ones.
+        # New messages would get the numbers of entries whose messages are gone.
         return {}
 
     def one(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
@@ -92,7 +92,7 @@ def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) 
 
     queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        # Whoever is told need not be one for several threads at once.
+        # ``tell`` need not be safe for several threads.
         for key, queue in pool.map(one, list(moment.view.all_queues())):
             tell(1)
             if queue is not None:
@@ -135,7 +135,7 @@ def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
 
 
 def cut_of(row: FileRow, log_end: int) -> int:
-    """Number of the first message of a queue that lies at or behind a physical offset.
+    """The number of a queue's first message at or behind a physical offset.
 
     Raises:
         StoreChanged: retention took its files.
@@ -158,7 +158,7 @@ def cut_of(row: FileRow, log_end: int) -> int:
 
 
 def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) -> list[str]:
-    """Add the entries that came late; what can't be put right, in sentences.
+    """Add the missing entries; what can't be repaired, in sentences.
 
     Raises:
         StoreError: the copied log can't be read.
@@ -206,7 +206,7 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
 
 
 def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
-    """Queues that have fewer entries than they once had; they get the number that they had."""
+    """Queues that have fewer entries than at the safe point; they get the number of that point."""
     found = {}
     for topic, rows in moment.numbers.items():
         for queue_id, number in rows.items():

@@ -1,15 +1,15 @@
-"""Copying what a store has beside log and queues: the index, and the state files of ``config/``.
+"""Copy the rest of a store: the index, the state files of ``config/``, and other directories.
 
 The index file being written is left out unless the store is closed; our broker indexes its messages
-again. All other index files are full, and are copied as far as the copied log has their messages.
-Of the other directories, extended queue entries only grow and can be copied at any time, as can a
-name server's table. What Apache's 5.x keeps (timers, batch queues, compacted topics) is consistent
-only when the store is closed.
+again. All other index files are full, and are copied if the copied log has their messages. Extended
+queue entries only grow, so they can be copied at any time, as can a name server's table. The other
+directories of Apache's 5.x (timers, batch queues, compacted topics) are consistent only when the
+store is closed.
 
 Committed offsets and the progress of delayed messages must not be ahead of the copy: a consumer
-beyond messages that are missing would skip those that come in their place. These files are read
-before the log's end is looked up, and what is beyond a queue all the same (after a crash, or with
-an end in the past) is set back to its end. Topics and groups are read last, so that all copied
+ahead of it would skip the messages that get the missing numbers. These files are read before the
+log's end is looked up, and an offset that is still beyond its queue (after a crash, or with an end
+in the past) is set back to the queue's end. Topics and groups are read last, so that all copied
 messages have theirs. Apache's brokers remove a state file before they write the new one: a missing
 file is looked for again.
 """
@@ -63,7 +63,7 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpo
         except StoreChanged:
             continue
         is_last = source == sources[-1]
-        # Whether it knows messages, and only such as the copy has or as retention has taken.
+        # It must have entries, and only of messages that the copy has or that retention deleted.
         if header is None or not (
             header.next_entry > 1 and log.start <= header.end_offset < log.end
         ):
@@ -83,7 +83,7 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpo
 
 
 def copy_others(moment: CopyPoint, target: Target) -> list[str]:
-    """Copy what else there is; names of what was left out.
+    """Copy the other files and directories; the names of those that were left out.
 
     Raises:
         StoreError: a file can't be read.
@@ -141,7 +141,7 @@ def _names(path: Path) -> list[str]:
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 DELIVERY_PROGRESS: Final = "deliveryProgress"
-"""Of our broker; it tells for how long a log it is good, so it needs no change."""
+"""Of our broker; it contains the length of the log it is valid for, so it needs no change."""
 
 _LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
 _OLD: Final = ".bak"
@@ -153,17 +153,17 @@ StateFiles = dict[str, bytes]
 
 
 def read_early(root: Path, sleep: Callable[[float], None] = time.sleep) -> StateFiles:
-    """What must not be ahead of the log. Raises ``StoreError``."""
+    """Read the state files that must not be ahead of the log. Raises ``StoreError``."""
     return _read(root / "config", lambda name: not _is_late(name), sleep)
 
 
 def read_late(root: Path) -> StateFiles:
-    """What must not be behind it. Raises ``StoreError``."""
+    """Read the state files that must not be behind the log. Raises ``StoreError``."""
     return _read(root / "config", _is_late, time.sleep)
 
 
 def write(files: StateFiles, target: Target) -> None:
-    """Have them in the copy. Raises ``OSError``."""
+    """Write them into the copy. Raises ``OSError``."""
     directory = target.directory("config")
     for name, data in files.items():
         target.write(directory / name, data)
@@ -194,7 +194,7 @@ def _read(
 
 
 def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
-    """A file's content: a version of it that can be read, if one comes."""
+    """A file's content, read again while it is missing or incomplete."""
     data: bytes | None = None
     for _ in range(MAX_STATE_READS):
         try:
@@ -218,10 +218,10 @@ def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
 
 
 def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list[str]:
-    """Set back what is beyond the copied queues; what was done, in sentences.
+    """Set back offsets beyond the copied queues; what was changed, in sentences.
 
     Args:
-        files: those that were read early; changed in place.
+        files: the result of ``read_early``; changed in place.
         queues: of the copy.
         past_ms: when the copy ends in the past, the store time of its last message.
     """
@@ -246,7 +246,7 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
 
 
 def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
-    """Change the table in a file; how many values were."""
+    """Change the table in a file; the number of changed values."""
     try:
         content = relaxed_json.loads(files.get(name, b"{}"))
     except BodyError:
@@ -292,7 +292,7 @@ def _number(value: object) -> int:
 
 
 def _not_due(queue: CopiedQueue, at_ms: int) -> int:
-    """The first message of a delay level that was to be delivered at a time or later."""
+    """The first message of a delay level that was due at a time or later."""
     row = FileRow([queue.directory], "a copied queue")
     entry = memoryview(bytearray(ENTRY_BYTES))
     low, high = queue.first, queue.end

@@ -1,4 +1,4 @@
-"""What a copy is a copy of, and the directory it goes to, which is renamed when complete."""
+"""The moment that a copy shows, and the target directory, which is renamed when complete."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ T = TypeVar("T")
 DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 
 MAX_STARTS: Final = 10
-"""How often copying begins anew because retention took what was to be copied next."""
+"""Attempts when retention deletes files before they are copied."""
 
 
 SYNC_THREADS: Final = 8
-"""Files synced at once: a journal takes what comes together for little more than one of them."""
+"""Files synced at the same time: a file system's journal commits them together."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPoint:
-    """The moment, and how to look at what was there.
+    """The moment that a copy shows, and the view of the source.
 
     Attributes:
         view: of the source.
         commit_log: where its log lies, if elsewhere.
         end: physical offset where the copy's log ends; a record ends there, or a file.
-        is_past: whether the end was asked for and lies before the log's.
-        settled: physical offset before which all entries are there.
+        is_past: whether the caller chose an end before the log's.
+        settled: physical offset before which all queue entries are written.
         checkpoint: the source's.
-        numbers: of each queue the number that the next message had some time before, as far as
-            that is known.
+        numbers: the next message's number of each queue at the safe point; empty without one.
     """
 
     view: StoreView
@@ -59,10 +58,10 @@ class CopyPoint:
 
 
 def until_unchanged(action: Callable[[], T]) -> T:
-    """Do what reads files that retention may take meanwhile, again if it did.
+    """Run an action, again whenever retention has deleted files that it was to read.
 
     Raises:
-        StoreChanged: it did so each time.
+        StoreChanged: the last attempt failed too.
     """
     for _ in range(MAX_STARTS - 1):
         with suppress(StoreChanged):
@@ -71,7 +70,7 @@ def until_unchanged(action: Callable[[], T]) -> T:
 
 
 def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
-    """The end of the log now, or the place at or behind ``until`` where a record begins.
+    """The moment at the end of the log, or at the first record at or behind ``until``.
 
     Raises:
         StoreError: a file can't be read, or the log has no such place.
@@ -117,11 +116,11 @@ def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
 
 
 class Target:
-    """A directory to be made.
+    """The directory of the copy.
 
     Args:
         path: its name.
-        sources: directories it must not lie in.
+        sources: directories that it must not lie in.
 
     Attributes:
         part: where to write.
@@ -182,7 +181,7 @@ class Target:
             os.fsync(file.fileno())
 
     def finish(self) -> None:
-        """All is written: give it its name, for good. Raises ``OSError``."""
+        """Sync the directories, and give the complete copy its name. Raises ``OSError``."""
         directories = [Path(root) for root, _, _ in os.walk(self.part)]
         with ThreadPoolExecutor(SYNC_THREADS) as pool:
             for _ in pool.map(sync_path, reversed(directories)):
@@ -191,7 +190,7 @@ class Target:
         sync_path(self.path.parent)
 
     def abandon(self) -> None:
-        """Leave nothing, if that can be done."""
+        """Remove the incomplete copy, as far as possible."""
         shutil.rmtree(self.part, ignore_errors=True)
 
 

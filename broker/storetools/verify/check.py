@@ -1,12 +1,12 @@
-"""Checking a whole store: the files, the log with all that it calls for, and what is beside it.
+"""Check a whole store: its files, the log, the queues and the index.
 
-Nothing is written and no lock is taken. Of a running store it is true of the moment at which the
-check began: of the log, up to where it ended then. Retention may take files meanwhile; then the
-check begins again.
+Nothing is written and no lock is taken. The report on a running store describes the moment at which
+the check began: the log up to its end at that time. If retention deletes files meanwhile, the check
+starts again.
 
-First the small files are read and the index's, which are behind the log, then where the log ends.
-Each of the log's files is a part, which can be walked by a process of its own. What the parts give
-is put together in the log's order, and then the queues are judged.
+The small files and the index are read first, because they lag behind the log, and the log's end is
+looked up after them. Each file of the log is a part that another process can walk. The results of
+the parts are merged in the log's order; then the queues are checked.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from broker.storetools.view import LogEnd, StoreView
 from broker.storetools.view_files import StoreChanged, ViewFile
 
 MAX_TRIES: Final = 4
-"""How often a running store is looked at: retention may take files meanwhile, and what is read
-while it is written may be half of the old and half of the new. Damage is there each time."""
+"""Attempts to check a running store. Retention may delete files meanwhile, and a read during a
+write may return half of the old and half of the new bytes; real damage is found every time."""
 
 _PAUSE_SECONDS: Final = 0.1
 
@@ -68,13 +68,13 @@ class CheckOptions(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of a check.
+    """The result of a check.
 
     Attributes:
         log_start, log_end: physical offsets.
         running: a broker has the store open.
         clean: it was closed properly.
-        bad_queues: what ``repair`` has to build anew.
+        bad_queues: queues that ``repair`` has to rebuild.
         last_ms: the greatest store time.
     """
 
@@ -94,7 +94,7 @@ class Report(NamedTuple):
 
 
 def _no_progress(_: int) -> None:
-    """Nobody looks."""
+    """The default: no progress is shown."""
 
 
 def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Report:
@@ -103,7 +103,8 @@ def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Repor
     Args:
         root: its directory.
         options: how.
-        tell: told how many bytes of the log have been walked, negative to begin again.
+        tell: called with the bytes walked since the last call; a negative number takes back an
+            attempt.
 
     Raises:
         StoreError: there is none, or it can't be read.
@@ -138,7 +139,7 @@ class Check:
         self._damaged = Ranges()
 
     def run(self) -> Report:
-        """Do it. Raises ``StoreError``."""
+        """Run it. Raises ``StoreError``."""
         begun = time.monotonic()
         root, findings = self._root, self._findings
         running = not self._options.locked and is_open(root)
@@ -152,7 +153,7 @@ class Check:
             )
         tables = metadata_files.read_tables(root, findings)
         checkpoint = metadata_files.read_checkpoint(root)
-        # First the index, then which files the log has: the other way it might be ahead of them.
+        # The index before the list of log files: otherwise it might be ahead of them.
         index = load_index(root / "index", findings)
         view = StoreView(root, commit_log=self._options.commit_log)
         end = view.log_end()
@@ -173,7 +174,7 @@ class Check:
         unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
         keys = sum(result.keys for result in results)
         index.judge(own, keys, unindexed, findings, clean=clean)
-        # Of what retention took meanwhile the queues need not know any more.
+        # Retention may have deleted messages since; their queue entries are not needed any more.
         now = StoreView(root, commit_log=self._options.commit_log) if running else view
         evidence = Evidence(
             log_start=now.log.start,
@@ -219,7 +220,7 @@ class Check:
     def _lost_until(
         self, view: StoreView, end: LogEnd, safe: SafePoint | None, *, clean: bool
     ) -> int:
-        """Up to where messages are known to have been behind the log's end; 0 for none."""
+        """Up to where there must have been messages behind the log's end; 0 when there are none."""
         files = view.log.files
         if not files:
             return 0
@@ -250,7 +251,7 @@ class Check:
         return max(known, last + 1, behind)
 
     def _used(self, view: StoreView, end: int) -> list[ViewFile]:
-        """The files with records; they have to go with one another."""
+        """The files with records; their lengths and names have to fit together."""
         files = [file for file in view.log.files if file.start < end or file is view.log.files[0]]
         if not files:
             return []

@@ -1,7 +1,7 @@
-"""What a check of a store has found, and what it needs to know of places and of a running broker.
+"""The findings of a check, ranges of damaged log, and whether a broker runs.
 
-``DAMAGE`` concerns what exists only once: the log, or the broker's tables. ``DERIVED`` can be built
-from the log again: queues, index, checkpoint. A ``NOTE`` is not a problem.
+``DAMAGE`` concerns data that exists only once: the log, or the broker's tables. ``DERIVED`` data
+can be rebuilt from the log: queues, index, checkpoint. A ``NOTE`` is not a problem.
 
 A running broker holds a lock on the first byte of the store's file ``lock``, Apache's as ours. The
 system is asked who would conflict with such a lock; none is taken. Closing the file would give up
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 MAX_FINDINGS: Final = 1000
-"""Findings that are kept; the others are counted. Nobody reads more, and memory stays bounded."""
+"""Findings that are kept, to bound memory; further ones are only counted."""
 
 
 class Severity(StrEnum):
@@ -35,7 +35,7 @@ class Severity(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that was found.
+    """One finding.
 
     Attributes:
         severity: how bad it is.
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
         path: the file or directory that it is in.
         place: of the log its physical offset; of other files the number of the byte; None for all
             of it.
-        sentence: what it is.
+        sentence: the finding in words.
     """
 
     severity: Severity
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """Those of a check.
+    """The findings of a check.
 
     Args:
         most: how many to keep.
@@ -74,7 +74,7 @@ class Findings:
     def add(
         self, severity: Severity, kind: str, path: str, place: int | None, sentence: str
     ) -> None:
-        """One more."""
+        """Add a finding."""
         kind = str(kind)
         self.counts[severity] += 1
         self.kinds[kind] += 1
@@ -82,19 +82,19 @@ class Findings:
             self.shown.append(Finding(severity, kind, path, place, sentence))
 
     def damage(self, kind: str, path: str, place: int | None, sentence: str) -> None:
-        """Something is wrong that exists but once."""
+        """Add damage of data that exists only once."""
         self.add(Severity.DAMAGE, kind, path, place, sentence)
 
     def derived(self, kind: str, path: str, place: int | None, sentence: str) -> None:
-        """Something is wrong that can be built anew."""
+        """Add a fault of data that can be rebuilt from the log."""
         self.add(Severity.DERIVED, kind, path, place, sentence)
 
     def note(self, kind: str, path: str, place: int | None, sentence: str) -> None:
-        """Something is worth to be known."""
+        """Add something that is not a problem."""
         self.add(Severity.NOTE, kind, path, place, sentence)
 
     def merge(self, other: Findings) -> None:
-        """Those of a part of the check."""
+        """Add the findings of a part of the check."""
         self.counts += other.counts
         self.kinds += other.kinds
         self.shown += other.shown[: self._most - len(self.shown)]
@@ -106,16 +106,16 @@ class Findings:
 
     @property
     def left_out(self) -> int:
-        """How many are counted, but not shown."""
+        """The number of findings that are counted, but not kept."""
         return self.counts.total() - len(self.shown)
 
     def of_kinds(self, kinds: Iterable[str]) -> int:
-        """How many are of some kinds."""
+        """The number of findings of some kinds."""
         return sum(self.kinds[kind] for kind in kinds)
 
 
 MAX_RANGES: Final = 65_536
-"""More are taken together, with what lies between them: half a megabyte each way."""
+"""Further ranges extend the last one, gaps included: half a megabyte of positions at most."""
 
 
 class Ranges:
@@ -126,7 +126,7 @@ class Ranges:
         self._ends: list[int] = []
 
     def add(self, begin: int, end: int) -> None:
-        """One more; it begins behind those before it."""
+        """Add a range that begins behind all earlier ones."""
         if self._ends and (begin == self._ends[-1] or len(self._ends) >= MAX_RANGES):
             self._ends[-1] = end
         else:
@@ -134,7 +134,7 @@ class Ranges:
             self._ends.append(end)
 
     def merge(self, other: Ranges) -> None:
-        """Those of a later part of the log."""
+        """Add the ranges of a later part of the log."""
         for begin, end in zip(other._begins, other._ends, strict=True):
             self.add(begin, end)
 
@@ -151,7 +151,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 def is_open(root: Path) -> bool:
-    """Whether a process has the store's lock; False where nobody can tell."""
+    """Whether a process holds the store's lock; False where the system can't tell."""
     path = root / "lock"
     try:
         inode = path.stat().st_ino
@@ -174,7 +174,7 @@ def is_open(root: Path) -> bool:
 
 
 def _is_mine(inode: int) -> bool:
-    """Whether this process has a lock on a file with such a number."""
+    """Whether this process holds a lock on the file with this inode."""
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:

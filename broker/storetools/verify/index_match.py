@@ -1,9 +1,9 @@
-"""The index's entries beside the keys that a part of the log has.
+"""Compare the entries of the index with the keys of a part of the log.
 
-Both follow the log, so they are read side by side. Where they differ, the next place at which they
-agree is looked for: what the log has in between is missing in the index, what the index has is
-wrong. Allowed are entries of damaged records, and keys of one message that come twice, which
-RocketMQ writes when it indexes anew after a crash.
+Both are in the log's order, so they are read side by side. Where they differ, the next place where
+they agree is searched for: keys of the log before it are missing in the index, entries of the index
+before it are wrong. Allowed are entries of damaged records, and entries of one message that come
+twice, which RocketMQ writes when it indexes again after a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 _Block = tuple[int, int, bytearray]
 
 _WINDOW: Final = 64
-"""Entries in which both are brought together again, before it is done by physical offset."""
+"""Entries within which the next match is searched for; beyond them physical offsets decide."""
 
 
 class Key(NamedTuple):
@@ -52,13 +52,13 @@ class IndexMatch:
     Args:
         parts: the index files, oldest first.
         begin, end: the places between which the part's entries are; None for the index's end.
-        claims: what of the log it knows.
-        findings: what is found.
+        claims: the part of the log that it covers.
+        findings: receives what is wrong.
         compiled: the compiled core; None for the Python code.
 
     Attributes:
-        unclaimed: keys behind what the index claims to know.
-        earlier: keys before.
+        unclaimed: keys behind the part of the log that the index covers.
+        earlier: keys before it.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class IndexMatch:
     # --- side by side
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
-        """Whether the next entries are those of some keys; then they are passed over.
+        """Whether the next entries match these keys, given as columns; if so they are consumed.
 
-        Keys are columns; where they are not all as they should be, ``compare`` them.
+        If not, ``compare`` finds out why.
         Raises ``StoreError``.
         """
         block = self._current()
@@ -112,7 +112,7 @@ class IndexMatch:
         return True
 
     def compare(self, keys: Sequence[Key], end: int) -> None:
-        """The keys of a piece of the log that ends at a physical offset. Raises ``StoreError``."""
+        """Compare the keys of the log up to a physical offset. Raises ``StoreError``."""
         wanted = []
         for key in keys:
             if key.offset < self._claims.begin:
@@ -125,7 +125,7 @@ class IndexMatch:
         self._align(wanted, found)
 
     def finish(self) -> None:
-        """The part has ended. Raises ``StoreError``."""
+        """Compare the remaining entries; the part has ended. Raises ``StoreError``."""
         self._align([], list(self._take(None)))
         self._flush()
 
@@ -138,7 +138,7 @@ class IndexMatch:
         return self._block
 
     def _take(self, end: int | None) -> Iterator[ClaimedEntry]:
-        """Entries of messages before ``end``, and single ones behind it among them."""
+        """Entries of messages before ``end``; a single later one between them is damaged."""
         held: ClaimedEntry | None = None
         mark: tuple[_Block, int] | None = None
         while (block := self._current()) is not None:

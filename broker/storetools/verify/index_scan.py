@@ -1,7 +1,7 @@
-"""The index files of a store and what each claims: header, order of entries, chains.
+"""Check the index files of a store: headers, order of entries, hash chains.
 
 A file does not contain its numbers of slots and entries, which are settings of the broker that
-wrote it. They are found by trying: the newest entry must be the one that its slot leads to.
+wrote it. They are found by trial: the newest entry must be the one that its slot leads to.
 
 Entries are nearly sorted by physical offset, because the index follows the log. So a file is read
 once from end to end: the chains are built as a writer would and compared, and the first entry of
@@ -35,10 +35,10 @@ from remoting.protocol.disk.index_file import (
 
 NAME_DIGITS: Final = 17
 BLOCK_ENTRIES: Final = 65_536
-"""Entries that are looked at together: 1.3 MB."""
+"""Entries that are read at once: 1.3 MB."""
 
 _MAX_SHAPES: Final = 4096
-"""Shapes that are tried one by one; of larger files that are not the usual ones, the likely."""
+"""Shapes that are tried for a file of unusual length."""
 
 _SAMPLES: Final = 32
 
@@ -76,11 +76,11 @@ class IndexPart(NamedTuple):
 
     @property
     def entries_at(self) -> int:
-        """Byte at which entry 0 would be."""
+        """Position of entry 0 in the file."""
         return HEADER.size + self.shape.slots * SLOT.size
 
     def place(self, number: int) -> int:
-        """Byte at which an entry is."""
+        """Position of an entry in the file."""
         return self.entries_at + number * ENTRY.size
 
     def open(self) -> ViewFile:
@@ -90,25 +90,25 @@ class IndexPart(NamedTuple):
         return file
 
     def read(self, file: ViewFile, number: int, count: int) -> bytearray:
-        """Entries from a number on. Raises ``StoreError``."""
+        """Read packed entries, from a number on. Raises ``StoreError``."""
         data = bytearray(count * ENTRY.size)
         file.read_into(self.place(number), memoryview(data))
         return data
 
 
 class IndexPlace(NamedTuple):
-    """The entry with a number in the file with an index."""
+    """An entry: the index of its file among all, and its number there."""
 
     file: int
     number: int
 
 
 class IndexEntries(NamedTuple):
-    """What of the log the index knows.
+    """The part of the log that the index covers.
 
     Attributes:
-        begin: physical offset of the first message that it must have.
-        end: of the last one, whose keys it may have in part.
+        begin: physical offset of the first message that must be indexed.
+        end: of the last one, some of whose keys may be missing.
     """
 
     begin: int
@@ -142,7 +142,7 @@ def _size(path: str) -> int:
 
 
 def is_made(path: str) -> bool:
-    """Whether a file has more than its name, which it gets first. Raises ``StoreChanged``."""
+    """Whether a file has its length; a new one is empty for a moment. Raises ``StoreChanged``."""
     return _size(path) > 0
 
 
@@ -160,7 +160,7 @@ def header_of(path: str) -> IndexHeader | None:
 
 
 def shape_of(path: str, header: IndexHeader) -> Shape | None:
-    """How many slots and entries a file with such a header has; None when that can't be told.
+    """The numbers of slots and entries of a file; None when no shape fits.
 
     Raises:
         StoreError: it can't be read.
@@ -190,7 +190,7 @@ def _shapes(size: int, next_entry: int) -> list[Shape]:
 
 
 def _votes(file: ViewFile, part: IndexPart) -> int:
-    """How many of some entries would be where they belong."""
+    """A score: how many of the newest entries would be where they belong in this shape."""
     header, slots = part.header, part.shape.slots
     last = header.next_entry - 1
     votes = 0
@@ -210,10 +210,10 @@ def _votes(file: ViewFile, part: IndexPart) -> int:
 
 
 class IndexScan:
-    """Reads index files from end to end.
+    """Reads all index files once, and checks their chains.
 
     Args:
-        findings: what is found.
+        findings: receives what is wrong.
         borders: physical offsets at which parts of the log begin, ascending.
         compiled: the compiled core; None for the Python code.
 
@@ -233,7 +233,7 @@ class IndexScan:
         self.entries = 0
 
     def run(self, parts: Sequence[IndexPart]) -> None:
-        """Look at the files, oldest first. Raises ``StoreError``."""
+        """Read the files, oldest first. Raises ``StoreError``."""
         for index, part in enumerate(parts):
             self._scan(index, part)
         self._end(IndexPlace(len(parts), 1))
@@ -254,7 +254,7 @@ class IndexScan:
     # --- where parts of the log begin
 
     def _place(self, index: int, first: int, data: bytearray) -> None:
-        """Of two entries behind a border the first is where it is: one alone may be damaged."""
+        """Find the parts' first entries. It takes two behind a border: one alone may be damaged."""
         left = self._borders[len(self.places) :]
         if not left or (self._fast is not None and not self._fast.reaches(data, left[0])):
             self._before = None
@@ -315,7 +315,7 @@ def offsets_of(data: bytearray) -> list[int]:
 def blocks(
     parts: Sequence[IndexPart], begin: IndexPlace, end: IndexPlace | None
 ) -> Iterator[tuple[int, int, bytearray]]:
-    """Entries from a place to another: index of the file, number of the first, and packed.
+    """Read entries block by block: index of the file, number of the first entry, packed entries.
 
     Raises:
         StoreError: a file can't be read.
@@ -336,7 +336,7 @@ def blocks(
 
 
 class IndexFiles:
-    """Those of one store.
+    """The index files of one store.
 
     Attributes:
         parts: the files that have entries, oldest first.
@@ -353,13 +353,13 @@ class IndexFiles:
 
     @property
     def claims(self) -> IndexEntries:
-        """What of the log they know."""
+        """The part of the log that they cover."""
         if not self.parts:
             return NO_ENTRIES
         return IndexEntries(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
 
     def check_headers(self, view: StoreView, log_end: int, findings: Findings) -> None:
-        """Whether headers go with the entries and the log. Raises ``StoreError``."""
+        """Check headers against entries and log; drop files beyond use. Raises ``StoreError``."""
         kept = []
         for part in self.parts:
             header = part.header
@@ -400,13 +400,13 @@ class IndexFiles:
         *,
         clean: bool,
     ) -> None:
-        """What the index does not claim to know.
+        """Report keys of the log that the index does not cover.
 
         Args:
             own: the sections of our checkpoint.
             keys: that the log has.
             unindexed: how many of them lie before and behind what the index knows.
-            findings: what is found.
+            findings: receives what is wrong.
             clean: the store was closed properly.
         """
         is_noted = self._check_note(own, findings)
@@ -441,7 +441,7 @@ class IndexFiles:
 
 
 def load_index(directory: Path, findings: Findings) -> IndexFiles:
-    """Look at the files of a directory. Raises ``StoreError``."""
+    """Read the headers of a directory's index files. Raises ``StoreError``."""
     found: list[IndexPart] = []
     paths = [path for path in index_files(directory) if is_made(path)]
     before_ms = 0
@@ -460,7 +460,7 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
 
 
 def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:
-    """Those that go with the newest: a broker that was set otherwise has begun the index anew."""
+    """Files of the newest one's shape: a broker with other settings started a new index."""
     kept = [part for part in parts if part.shape.bytes == parts[-1].shape.bytes]
     for part in parts:
         if part not in kept:

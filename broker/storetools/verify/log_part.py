@@ -1,11 +1,10 @@
-"""One file of the log, walked from record to record, and all that its records call for.
+"""Walk one file of the log, check every record, and compare queues and index with it.
 
-A file is a part of its own: others can be walked by other processes at the same time. What is said
-of queues and index is compared as the walk goes; what crosses the border of a file is put together
-by whom has all parts (``check``).
+Other processes can walk other files at the same time. Queue entries and index entries are compared
+during the walk; ``check`` puts together what crosses the border of a file.
 
-In what can't be walked the next sound record is looked for, and what lies between is damage. Each
-record is looked at whole: lengths, magic, its own place, CRC, its number.
+Every record is checked completely: lengths, magic, its physical offset, CRC, its number. Where
+there is no record, the next sound one is searched for, and the bytes before it are damage.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from remoting.protocol.message.record import (
 )
 
 CHUNK_BYTES: Final = 1024 * 1024
-"""What is looked at together: it stays in the processor's cache while that is done."""
+"""Bytes of the log checked at once: they stay in the processor's cache meanwhile."""
 
 _START: Final = Struct(">II")
 
 Tell = Callable[[int], None]
-"""Told how many bytes of the log have been walked."""
+"""Called with the bytes of the log walked since the last call."""
 
 
 class PartPlan(NamedTuple):
-    """What to walk, in a form that another process understands.
+    """A part of the log to walk, in a form that can be sent to another process.
 
     Attributes:
         root, commit_log: as given to ``StoreView``.
@@ -58,10 +57,10 @@ class PartPlan(NamedTuple):
         levels_ms: delay levels.
         plain: do without the compiled core.
         closed: whether a blank record must end it.
-        lost_until: up to where what comes behind ``end`` is known to be lost.
+        lost_until: up to where the bytes behind ``end`` are known to be lost.
         index_parts: the index files, oldest first.
         index_begin, index_end: between which the entries of the part are; None for their end.
-        claims: what of the log the index knows.
+        claims: the part of the log that the index covers.
     """
 
     root: Path
@@ -81,10 +80,10 @@ class PartPlan(NamedTuple):
 
 
 class PartResult(NamedTuple):
-    """What came of it.
+    """The result of walking a part.
 
     Attributes:
-        unindexed: keys before and behind what the index knows.
+        unindexed: keys before and behind the part of the log that the index covers.
         last_ms: store time of the last record; 0 for none.
     """
 
@@ -99,10 +98,10 @@ class PartResult(NamedTuple):
 
 
 class LogPart:
-    """A walk.
+    """A walk over one part.
 
     Args:
-        plan: over what.
+        plan: the part.
         view: the store.
         tell: told how far it is.
         queues: what becomes of entries; they are compared when absent.
@@ -183,7 +182,7 @@ class LogPart:
     # --- records
 
     def _records_at(self, data: memoryview, position: int) -> int:
-        """Where the records end that begin one behind the other at a position."""
+        """Check consecutive records at a position; where the last one ends."""
         if self._fast is not None:
             behind = self._together(data, position)
             if behind > position or len(data) < _START.size:
@@ -195,7 +194,7 @@ class LogPart:
         return self._singly(data[:used], position, singly, used) if used else position
 
     def _together(self, data: memoryview, base: int) -> int:
-        """Where the plainly good records end that begin at a position."""
+        """Check consecutive usual records by the compiled core; where the last one ends."""
         assert self._fast is not None
         used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = (
             self._fast.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
@@ -249,7 +248,7 @@ class LogPart:
     # --- what is no record
 
     def _step(self, position: int) -> tuple[int, bool]:
-        """Where to go on behind what is no record, or a long one; whether the file ends there."""
+        """Pass a long or blank record, or damage; the next position, and whether the file ends."""
         left = self._plan.file_end - position
         if left < MIN_TAIL_BYTES:
             return self._plan.end, True

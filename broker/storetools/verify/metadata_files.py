@@ -1,4 +1,4 @@
-"""The small files of a store: checkpoint, tables, and what is ours alone."""
+"""Check the small files of a store: checkpoints, and the broker's tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BATCH_QUEUES: Final = "BatchCQ"
 
 
 class Tables(NamedTuple):
-    """What the broker's tables say, as they were when the check began.
+    """The broker's tables, as they were when the check began.
 
     Attributes:
-        topics: names of topics with consume queues; None when nobody knows.
+        topics: names of topics with consume queues; None when not known.
         offsets: committed offsets, by topic and group and queue.
         delays: of each delay level the next message.
         has_offsets: whether there is a table of offsets.
-        broker_name: of the broker that wrote them; None when nobody knows.
+        broker_name: of the broker that wrote them; None when not known.
     """
 
     topics: frozenset[str] | None
@@ -35,14 +35,14 @@ class Tables(NamedTuple):
     broker_name: str | None
 
     def topics_with(self, seen: Iterable[str]) -> frozenset[str] | None:
-        """The topics, with the system's among some others; None when nobody knows any."""
+        """The topics, and the system topics among ``seen``; None when they are not known."""
         if self.topics is None:
             return None
         return self.topics | set(filter(is_system_topic, seen))
 
 
 def read_tables(root: Path, findings: Findings) -> Tables:
-    """Read the JSON files; what can't be read is found."""
+    """Read the JSON files; an unreadable one is a finding."""
     config = root / "config"
     try:
         names = sorted(path.name for path in config.iterdir() if path.suffix == ".json")

@@ -1,4 +1,4 @@
-"""What is in a store: told from its files, without walking the log."""
+"""An overview of a store, from its files, without walking the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TopicRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A consumer group's committed offsets of a topic: of how many queues, and what is behind."""
+    """A consumer group and a topic: queues with a committed offset, and the lag."""
 
     group: str
     topic: str
@@ -33,7 +33,7 @@ class GroupRow(NamedTuple):
 
 
 class IndexFileFacts(NamedTuple):
-    """An index file: its keys, and what of the log it knows."""
+    """An index file: its keys, and the part of the log that it covers."""
 
     name: str
     keys: int
@@ -44,15 +44,15 @@ class IndexFileFacts(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """What is in a store.
+    """The contents of a store.
 
     Attributes:
-        writer: who wrote it last, as far as can be told.
-        broker_name: of the broker, if it was ours; None when the store doesn't say.
+        writer: the broker that probably wrote it last.
+        broker_name: of the broker; None when the store doesn't have it.
         begin, end: physical offsets.
-        log_files, log_bytes: files of the log, and what is in them.
+        log_files, log_bytes: number of the log's files, and bytes in use.
         first_ms, last_ms: store times of the first and the last message.
-        torn: why the log's end is no end; None when it is.
+        torn: what is wrong at the log's end; None when it is clean.
         running: a broker has it open.
         abort: whether the file ``abort`` is there.
         free_bytes: on its disk.
@@ -76,9 +76,9 @@ class Overview(NamedTuple):
 
 
 def overview(root: Path, commit_log: str | None = None) -> Overview:
-    """Look at a store. Raises ``StoreError``."""
+    """Read it. Raises ``StoreError``."""
     view = StoreView(root, commit_log=commit_log)
-    # The end first: what is read after it can only be ahead of it.
+    # The end first: data read later can only be ahead of it.
     end = view.log_end()
     tables = metadata_files.read_tables(root, Findings())
     found = load_index(root / "index", Findings())

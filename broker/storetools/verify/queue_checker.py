@@ -1,10 +1,10 @@
-"""What is wrong with the queues, once all of the log has been seen.
+"""Check the queues, once all of the log has been read.
 
-An entry may say other than the log: one of a message that retention has taken, a filler for one
-that was lost, one that leads into a damaged place. One that the log has no message for, or that a
-message lacks, is wrong. At a queue's end a crash leaves messages without entries, and entries
-without messages; the next start of a broker puts that right, so it is but noted. While a broker
-runs, what came after the check began is left alone.
+Some entries may differ from the log: those of messages that retention has deleted, fillers of lost
+messages, those that lead to damaged records. An entry without a message in the log is wrong, and so
+is a message without an entry. A crash leaves messages without entries and entries without messages
+at the end of a queue; the next start of a broker repairs that, so it is only a note. What a running
+broker adds after the check began is ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SENTENCES: Final = {
 
 
 class Evidence(NamedTuple):
-    """What has to be known of the store to judge its queues.
+    """The state of the store that the queues are checked against.
 
     Attributes:
         log_start: physical offset at which the log begins evidence.
@@ -75,10 +75,10 @@ class Evidence(NamedTuple):
 
 
 class QueueChecker:
-    """Looks at one queue after the other.
+    """Checks one queue after the other.
 
     Attributes:
-        bad: queues that have to be built anew.
+        bad: queues that have to be rebuilt.
         queues: how many there are.
     """
 

@@ -1,14 +1,14 @@
-"""Comparing the log with the queues' files as the log is walked, and writing queues again from it.
+"""Compare the queues' files with the log as it is walked, and rebuild queues from it.
 
 Messages of a queue have consecutive numbers. Where they haven't, records were lost (a gap), or the
 topic was deleted and created again: then its queue began at 0 again, and the records of its first
-life do not count. A single message whose number doesn't match its neighbours' has a damaged number:
-neither CRC nor lengths cover it. Wrong entries are kept as ranges of one kind, a few for each
-queue, and judged at the end (``queue_checker``), when the whole log has been read.
+life do not count. A single message whose number doesn't match its neighbours' has a damaged number,
+which neither CRC nor lengths cover. Wrong entries are kept as ranges of one kind, a few for each
+queue; ``queue_checker`` decides about them when the whole log has been read.
 
 A repair writes new files beside the old ones. Entries that the log has no record for are taken from
 the old files if possible: those of messages that retention has deleted. Numbers without a message
-become fillers, as in recovery. A queue never ends before a number that it has given.
+become fillers, as in recovery. A queue never ends before a number that it has already used.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 
 MAX_RANGES_PER_QUEUE: Final = 64
-"""Ranges of wrong entries that are kept of one queue; those behind them count as one."""
+"""Ranges of wrong entries that are kept of one queue; further ones extend the last."""
 
 MAX_OPEN_ROWS: Final = 20_000
-"""Queues whose file names are remembered: a KiB each."""
+"""Queues whose file names are cached: a KiB each."""
 
 _POSITION: Final = Struct(">q")
 
@@ -57,7 +57,7 @@ class Wrong(NamedTuple):
 
 @dataclass(slots=True)
 class WalkedQueue:
-    """What the log says of one queue.
+    """One queue according to the log.
 
     Attributes:
         first: number of its first message.
@@ -66,7 +66,7 @@ class WalkedQueue:
         last_position: of its last.
         messages: how many there are.
         gaps: numbers that no record has.
-        wrong: entries that are not as they should be.
+        wrong: stored entries that differ from the log.
     """
 
     first: int
@@ -78,13 +78,13 @@ class WalkedQueue:
     wrong: list[Wrong] = field(default_factory=list)
 
     def add_gap(self, begin: int, end: int) -> None:
-        """Numbers without a record."""
+        """Add numbers that no record has."""
         if len(self.gaps) >= MAX_RANGES_PER_QUEUE:
             begin, _ = self.gaps.pop()
         self.gaps.append((begin, end))
 
     def add_wrong(self, wrong: Wrong) -> None:
-        """Entries that are wrong."""
+        """Add wrong entries; they extend the range before them if they can."""
         last = self.wrong[-1] if self.wrong else None
         if last is not None and last.kind == wrong.kind and last.end == wrong.begin:
             self.wrong[-1] = last._replace(end=wrong.end)
@@ -94,7 +94,7 @@ class WalkedQueue:
             self.wrong.append(wrong)
 
     def follow(self, later: WalkedQueue) -> None:
-        """Go on with what a later part of the log says of the queue."""
+        """Add the messages of a later part of the log."""
         if later.first < self.end and later.first == 0:
             self.gaps, self.wrong = [], []
             self.first, self.first_position = 0, later.first_position
@@ -114,7 +114,7 @@ class WalkedQueue:
 
 
 class StoredQueues:
-    """Reads entries of any queue, missing ones as zeros."""
+    """Reads entries of any queue; missing ones are zeros."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -169,7 +169,7 @@ class QueueWalk:
         self.entries = 0
 
     def add(self, run: EntryRun) -> None:
-        """Messages of a queue, in the log's order. Raises ``StoreError``."""
+        """Add messages of a queue, in the log's order. Raises ``StoreError``."""
         state = self.states.get(run.key)
         if (odd := self._odd.pop(run.key, None)) is not None:
             assert state is not None
@@ -185,7 +185,7 @@ class QueueWalk:
             self._follow(state, run)
 
     def finish(self) -> None:
-        """The part has ended. Raises ``StoreError``."""
+        """End the part. Raises ``StoreError``."""
         while self._odd:
             key, run = self._odd.popitem()
             self._follow(self.states[key], run)
@@ -213,7 +213,7 @@ class QueueWalk:
             state.follow(found)
 
     def merge(self, later: dict[QueueKey, WalkedQueue]) -> None:
-        """Go on with what a later part of the log says."""
+        """Add the queues of a later part of the log."""
         for key, state in later.items():
             if key in self.states:
                 self.states[key].follow(state)

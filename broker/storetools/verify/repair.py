@@ -1,8 +1,8 @@
-"""Building anew what is derived: queues, index, checkpoint, and what is ours alone.
+"""Rebuild derived data: queues, index and checkpoints.
 
-The store is locked as a broker does it. The log is never written. New files are written beside the
+The store is locked as a broker locks it. The log is never written. New files are written beside the
 old ones and synced, the old ones are moved into a directory of this repair, and the new ones take
-their names. Killed in between, it can be called again: what is missing then is built from the log.
+their names. A repair that was killed can be started again: it rebuilds the missing files.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _INDEX_KINDS: Final = (
 
 
 class Repair(NamedTuple):
-    """What was done.
+    """The result of a repair.
 
     Attributes:
-        before: what was found.
-        after: what is found now.
-        done: sentences.
-        moved: the directory that has what was moved away; None for nothing.
+        before: the check before it.
+        after: the check after it.
+        done: what was repaired, in sentences.
+        moved: the directory with the replaced files; None when there are none.
     """
 
     before: Report
@@ -66,7 +66,7 @@ class Repair(NamedTuple):
 
 
 def repair(root: Path, options: CheckOptions, tell: Tell) -> Repair:
-    """Check a store, put right what can be, and check it again.
+    """Check a store, rebuild what is wrong, and check it again.
 
     Raises:
         StoreError: a broker has it open, or it can't be read or written.
@@ -110,11 +110,11 @@ class _Work:
 
     @property
     def moved(self) -> Path | None:
-        """Where things were moved to."""
+        """The directory with the replaced files; None when there are none."""
         return self._away if self._away.is_dir() else None
 
     def run(self) -> None:
-        """Put right what was found. Raises ``OSError``, ``StoreError``."""
+        """Rebuild what was found to be wrong. Raises ``OSError``, ``StoreError``."""
         report, kinds = self._report, self._report.findings.kinds
         index = bool(report.findings.of_kinds(_INDEX_KINDS))
         if report.bad_queues or index or kinds["checkpoint"]:
@@ -245,7 +245,7 @@ class _Work:
 
 
 class IndexBuild(IndexMatch):
-    """Takes keys from the log into new index files."""
+    """Writes keys of the log into new index files."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
         super().__init__((), INDEX_BEGIN, None, NO_ENTRIES, Findings(), None)
@@ -253,12 +253,12 @@ class IndexBuild(IndexMatch):
         self.row = IndexFileSet(OsFiles(), directory, shape, SystemClock())
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
-        """Take columns."""
+        """Add keys, given as columns."""
         self.row.add(KeyBatch(hashes, offsets, times_ms))
         return True
 
     def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares
-        """Take keys."""
+        """Add keys."""
         hashes, offsets = [key.hash for key in keys], [key.offset for key in keys]
         self.row.add(KeyBatch(hashes, offsets, [key.stored_ms for key in keys]))
 
