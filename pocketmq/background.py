@@ -1,8 +1,8 @@
-"""Reading a blocking source, such as a terminal or a pipe, for a program that runs a loop.
+"""Read a blocking source, such as a terminal or a pipe, from a program with an event loop.
 
-A thread reads ahead up to a bound and hands over what it has in lists: many items at a time when
-the source is fast, each at once when it is slow. The thread is a daemon: a read that never ends
-doesn't keep the process from ending.
+A thread reads ahead up to a bound and hands items over in lists: many at a time from a fast source,
+each immediately from a slow one. The thread is a daemon: a read that never ends doesn't keep the
+process from ending.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BackgroundReader(Generic[T]):
     """Takes items from an iterator in a thread.
 
     Args:
-        items: may block; is used by the thread alone.
+        items: may block; only the thread uses it.
     """
 
     def __init__(self, items: Iterator[T]) -> None:
@@ -36,7 +36,7 @@ class BackgroundReader(Generic[T]):
         threading.Thread(target=self._read, name="input", daemon=True).start()
 
     async def take(self) -> list[T]:
-        """What has been read since the last call, at least one item; empty at the end.
+        """The items read since the last call, at least one; an empty list at the end.
 
         Raises:
             Exception: whatever the iterator raised, after all items before it.

@@ -1,4 +1,4 @@
-"""Load on somebody's own cluster, with our client: producing, consuming, and delivery.
+"""Put a load on a cluster with our client: producing, consuming, and delivery.
 
 A message counts from the end of the warm-up on. With a rate, a message's latency begins when it
 was due and not when it could be sent: a cluster that can't keep up shows as latency, not as calm.
@@ -26,7 +26,7 @@ _STEP_BITS: Final = 7
 
 
 class BenchError(Exception):
-    """Nothing could be measured; the text says why and what to do."""
+    """Nothing could be measured; the text has the reason and a remedy."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Latencies:
     total: int = 0
 
     def add(self, ns: int) -> None:
-        """Note one, in nanoseconds."""
+        """Add one, in nanoseconds."""
         shift = max(ns.bit_length() - _STEP_BITS - 1, 0)
         bucket = (shift << (_STEP_BITS + 1)) + (ns >> shift)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
@@ -56,11 +56,11 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to do; times in seconds.
+    """The load; times in seconds.
 
     Attributes:
         concurrency: sends in flight, or consumers.
-        rate: messages a second; None: as many as go.
+        rate: messages a second; None: as many as possible.
     """
 
     nameserver: str
@@ -75,13 +75,13 @@ class Load:
 
 @dataclass(slots=True)
 class BenchResult:
-    """What came of it.
+    """The result of one measurement.
 
     Attributes:
         what: produce, consume, acknowledge or deliver.
         seconds: that counted.
         failed: sends without an acknowledgement.
-        why: what the first of them was told.
+        why: the error of the first of them.
     """
 
     what: str
@@ -115,11 +115,11 @@ def _rounded(value: float | None) -> float | None:
 COLUMNS: Final = tuple(BenchResult("").row())
 
 Tick = Callable[[int], None]
-"""Is told how many messages more are done."""
+"""Called with the messages done since the last call."""
 
 
 class _Run:
-    """The time of a run: warm-up, then what counts, until the end or the stop."""
+    """The time of a run: warm-up, then the time that counts, until its end or a stop."""
 
     def __init__(self, load: Load, stop: asyncio.Event) -> None:
         self.load = load
@@ -138,7 +138,7 @@ class _Run:
 
 
 async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
-    """Send as fast as goes, or at the rate, with so many sends in flight."""
+    """Send as fast as possible, or at a rate, with ``concurrency`` sends in flight."""
     await _create_topic(load)
     result = BenchResult("produce")
     async with client.Producer(load.nameserver, group=GROUP) as producer:
@@ -283,7 +283,7 @@ async def _read_all(
 async def _deliver(
     run: _Run, consumer: client.PullConsumer[bytes], result: BenchResult, tick: Tick
 ) -> None:
-    """Note when messages arrive; those still under way at the end have a moment."""
+    """Record when messages arrive; those in flight at the end get a moment to arrive."""
     while True:
         messages = await consumer.get_many(GET_AT_ONCE, timeout=GET_TIMEOUT)
         now = time.perf_counter_ns()

@@ -32,7 +32,7 @@ _CARRIER, _TAIL_NUMBER, _DESTINATION = _PLACES = (9, 11, 13)
 
 
 class NoFlights(Exception):
-    """The data are not there, or are not what they should be."""
+    """The data are missing, or have another format."""
 
 
 class Flight(NamedTuple):
@@ -93,7 +93,7 @@ def _read(rows: IO[bytes]) -> Iterator[Flight]:
 
 @dataclass(slots=True)
 class Sum:
-    """What is known about a stream of bodies.
+    """Count, size and checksums of a stream of bodies.
 
     Attributes:
         count: how many there were.
@@ -108,7 +108,7 @@ class Sum:
     chains: dict[str, int] = field(default_factory=dict)
 
     def add(self, destination: str, body: bytes) -> None:
-        """One more body."""
+        """Add a body."""
         self.count += 1
         self.size += len(body)
         self.checksum += crc32(body)
@@ -117,7 +117,7 @@ class Sum:
 
 
 def differences(sent: Sum, received: Sum) -> list[str]:
-    """What is wrong with what was received, in sentences; nothing when all is well."""
+    """How the received bodies differ from those sent, in sentences; empty when they are equal."""
     found = []
     if sent.count != received.count:
         found.append(f"{sent.count} messages were sent, {received.count} received")

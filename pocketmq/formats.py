@@ -1,7 +1,7 @@
 """Messages to send and messages that were read, as lines, JSON lines, CSV or one blob.
 
-Reading is lazy and bounded: nothing longer than a message may be is ever held, however long a line
-of the input is.
+Reading is lazy and bounded: however long a line of the input is, no more than the longest message
+is held in memory.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def _write(stream: IO[bytes], pieces: Iterable[bytes]) -> None:
 
 
 class SourceError(ValueError):
-    """The input can't be read as what it is said to be; the text names the line."""
+    """The input doesn't have the given format; the text names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputEntry:
-    """What becomes one message."""
+    """The parts of one message to send."""
 
     body: bytes
     keys: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class InputEntry:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which fields of an object or columns of a row become which part of the message.
+    """The fields of an object, or columns of a row, that become parts of the message.
 
     Attributes:
         body: None: the whole line.
@@ -136,7 +136,7 @@ class Fields:
 
     @property
     def named(self) -> list[str]:
-        """The fields that have to be there."""
+        """The fields that an object or row must have."""
         names = (self.body, self.key, self.tag, self.sharding_key)
         return [name for name in names if name is not None]
 

@@ -1,13 +1,13 @@
-"""``--metrics-port``: what a server process counts, for Prometheus, and whether it is well.
+"""``--metrics-port``: metrics of a server process for Prometheus, and its liveness and readiness.
 
-``/metrics`` is Prometheus' text. ``/livez`` says whether the event loop runs, ``/readyz`` whether
-clients can use the server: its store takes messages and a name server knows it. The port answers
-from before the first part starts until the last one has stopped, so that a probe can tell a broker
-that recovers its store from one that is gone.
+``/metrics`` is in Prometheus' text format. ``/livez`` checks that the event loop runs, ``/readyz``
+that clients can use the server: its store takes messages, and it is registered with a name server.
+The port answers from before the first part starts until the last one has stopped, so a probe can
+distinguish a broker that recovers its store from one that is gone.
 
-The servers only keep plain numbers. A request, in a thread of its own, reads them; a scrape makes
-the page of them (``metrics_page``). Between scrapes this costs the loop two additions a request,
-for the latency histograms, and twenty looks a second at its own punctuality.
+The servers only keep plain numbers. A request is answered in a thread of its own, which reads them
+and makes the page (``metrics_page``). Between scrapes this costs the loop two additions a request,
+for the latency histograms, and a timer twenty times a second.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 STOP_LOOK_SECONDS: Final = 0.05
-"""How often the scraped thread checks whether it has to end."""
+"""How often the listening thread checks whether it has to end."""
 
 LIVE_SECONDS: Final = 5.0
-"""How long ``/livez`` waits for the event loop, which nothing holds for a tenth of that."""
+"""How long ``/livez`` waits for the event loop; nothing blocks the loop for a tenth of that."""
 
 
 class _HttpServer(socketserver.ThreadingTCPServer):
@@ -55,7 +55,7 @@ class _HttpServer6(_HttpServer):
 
 class _Handler(MetricsHandler):
     checks: Mapping[str, Callable[[], str | None]]
-    """Path -> gives what is wrong now, None when nothing is."""
+    """Path -> a function that returns what is wrong now, or None."""
 
     def do_GET(self) -> None:  # noqa: N802 - http.server names it
         path = urlsplit(self.path).path
@@ -81,14 +81,14 @@ class _Handler(MetricsHandler):
 
 
 class MetricsPort(OSError):
-    """The metrics can't be served at the address that was asked for."""
+    """The metrics can't be served at the configured address."""
 
 
 class MetricsPart:
-    """Runs parts, and serves their metrics and how they are.
+    """Runs parts, and serves their metrics, liveness and readiness.
 
     Args:
-        parts: whose metrics; started in this order, stopped in the opposite one.
+        parts: started in this order, stopped in the opposite one.
         host: where to listen.
         port: where to listen; 0 picks a free one.
         live_seconds: how long ``/livez`` waits for the event loop.
@@ -143,13 +143,13 @@ class MetricsPart:
             broker.measure(self._times.around, self._times.count)
         page = MetricsPage(name_servers, brokers, self._times, self._monitor.stalls)
         self._registry.register(page)
-        # A part that has stopped can't be read any more.
+        # The numbers of a part that has stopped can't be read any more.
         self._stack.callback(self._registry.unregister, page)
         self._monitor.start()
         self._not_serving = None
 
     async def stop(self) -> None:
-        """Stop the parts, then measure and listen no more."""
+        """Stop the parts, then measuring and listening."""
         self._not_serving = "the server is stopping"
         self._monitor.stop()
         await self._stack.aclose()
@@ -160,7 +160,7 @@ class MetricsPart:
         return address_text((self._host, self._port))
 
     def ready(self) -> Mapping[str, str]:
-        """What the parts say, and where to scrape."""
+        """The facts of the parts, and where to scrape."""
         facts = {name: value for part in self._parts for name, value in part.ready().items()}
         return {**facts, "metrics": self.address}
 

@@ -305,7 +305,7 @@ def _retention(broker: Broker) -> Iterator[Metric]:
 
 
 def _opening_and_index(broker: Broker) -> Iterator[Metric]:
-    """What the last start found, and what the index lacks."""
+    """The last recovery, and the backlog of the index."""
     found, index = broker.store.recovery, broker.store.engine.index
     for name, text, value in (
         ("recovery_seconds", "How long opening the store took at the start.", found.seconds),

@@ -1,4 +1,4 @@
-"""What the commands print: a table at a terminal, plain text in a pipe, JSON when asked for it.
+"""Output of the commands: a table at a terminal, plain text in a pipe, JSON with ``--json``.
 
 At a terminal a table has a title row, is painted by rich and fits the width: values without spaces,
 such as ids and times, are never broken. In a pipe each row is one line of values separated by tabs,
@@ -28,15 +28,15 @@ _INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{3}\+00:00")
 
 
 class Progress(Protocol):
-    """Is told how far something is."""
+    """Shows progress."""
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Count more as done."""
 
 
 class _NoProgress:
     def advance(self, count: int) -> None:
-        """Nobody looks."""
+        """Progress is not shown."""
 
 
 def show_json(value: object) -> None:
@@ -89,7 +89,7 @@ def show_facts(facts: Row, *, as_json: bool) -> None:
 
 
 def done(text: str, facts: Row, *, as_json: bool) -> None:
-    """Say in one sentence, or one object, what was done."""
+    """Print what was done, as one sentence or one object."""
     if as_json:
         show_json(dict(facts))
     else:

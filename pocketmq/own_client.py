@@ -10,7 +10,7 @@ HOME = Path(__file__).resolve().parent.parent
 
 for _name in ("client", "remoting"):
     _loaded = sys.modules.get(_name)
-    # An application's module that is not loaded yet is not run just to look at it.
+    # ``find_spec`` doesn't run an application's module that is not loaded yet.
     _spec = find_spec(_name) if _loaded is None else _loaded.__spec__
     _found = "a module without a file" if _spec is None or _spec.origin is None else _spec.origin
     if Path(_found).resolve().parent != HOME / _name:
@@ -20,6 +20,6 @@ for _name in ("client", "remoting"):
         )
         raise ImportError(_message, name=_name, path=_found)
 
-import client  # noqa: E402 - only now is it known to be ours
+import client  # noqa: E402 - after the check that it is ours
 
 __all__ = ["client"]

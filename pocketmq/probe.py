@@ -1,4 +1,4 @@
-"""One question to one server, without a loop: what health checks and the doctor are made of."""
+"""Send one request to one server, without an event loop; for health checks and the doctor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT: Final = 3.0
 
 
 class NoAnswer(Exception):
-    """A server can't be reached, or doesn't answer as it should; the text says which and how.
+    """A server can't be reached, or refuses a request; the text has its address and the reason.
 
     Attributes:
         code: of its answer; None when there was none.

@@ -1,11 +1,11 @@
-"""What a server process measures of itself: its memory, stalls of its loop, times of requests.
+"""Measurements of a server process: its memory, stalls of its loop, times of requests.
 
-A timer asks to be called every ``PERIOD`` seconds; the delay of the call is how long the loop was
-busy with one callback. It is cheap, but runs only with ``--metrics-port``.
+A timer fires every ``PERIOD`` seconds; its delay shows how long the loop was busy with one
+callback. It is cheap, but runs only with ``--metrics-port``.
 
-A request's time is the handler's own work, from the decoded request to its answer, or to the point
+A request's time is the work of its handler, from the decoded request to its answer, or to the point
 where it waits: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting costs the
-loop nothing and is in the metrics of fsyncs and parked pulls. The requests of one pass of the fast
+loop nothing, and has its own metrics. The requests of one pass of the fast
 path share the time of the pass.
 """
 
@@ -60,20 +60,20 @@ def private_megabytes(pid: int) -> float:
 
 
 PERIOD: Final = 0.05
-"""Seconds between two looks: a stall shorter than this is seen by chance only."""
+"""Seconds between two samples; stalls shorter than this are caught only by chance."""
 
 STALL_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""Upper bounds, seconds; one more bucket holds what was longer."""
+"""Upper bounds, seconds; one more bucket holds longer stalls."""
 
 
 @dataclass(slots=True)
 class Stalls:
-    """What was seen so far.
+    """Delays of the timer so far.
 
     Attributes:
-        buckets: how many looks were how late, see ``STALL_BUCKETS``.
-        total: all lateness together, seconds.
-        longest: the worst, seconds.
+        buckets: number of samples for each of ``STALL_BUCKETS``.
+        total: sum of all delays, seconds.
+        longest: the longest delay, seconds.
     """
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(STALL_BUCKETS) + 1))
@@ -81,7 +81,7 @@ class Stalls:
     longest: float = 0.0
 
     def count(self, seconds: float) -> None:
-        """One look came so late."""
+        """Add a sample."""
         late = max(seconds, 0.0)
         self.buckets[bisect_left(STALL_BUCKETS, late)] += 1
         self.total += late
@@ -97,12 +97,12 @@ class LoopMonitor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to look; on the loop to be watched."""
+        """Begin to sample the running loop."""
         self._loop = asyncio.get_running_loop()
         self._arm(self._loop)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,7 +119,7 @@ LATENCY_BUCKETS: Final = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0),
 )
-"""Upper bounds, seconds; one more bucket holds what took longer."""
+"""Upper bounds, seconds; one more bucket holds longer requests."""
 
 _FAMILIES: Final[dict[str, tuple[RequestCode, ...]]] = {
     "send": (
@@ -163,7 +163,7 @@ class Times:
     total: float = 0.0
 
     def count(self, seconds: float, requests: int = 1) -> None:
-        """A request took so long, or several together."""
+        """Add a request, or several that took ``seconds`` together."""
         self.buckets[bisect_left(LATENCY_BUCKETS, seconds / requests)] += requests
         self.total += seconds
 
@@ -193,7 +193,7 @@ class RequestTimes:
         return timed
 
     def count(self, code: int, requests: int, seconds: float) -> None:
-        """So many requests of a code's family took so long together."""
+        """Add requests of one code that took ``seconds`` together."""
         name = _FAMILY_OF.get(code, OTHER)
         times = self.families.get(name)
         if times is None:

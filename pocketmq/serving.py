@@ -1,4 +1,4 @@
-"""The servers of a process, name server and broker, and running them until they are stopped.
+"""Run the servers of a process, name server and broker, until they are stopped.
 
 A server's code is imported when it is created: a name server doesn't load a broker's code.
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 COLLECT_EVERY: Final = 10_000
-"""New objects after which the youngest are looked through for circles of garbage, instead of
-Python's 700: what a request makes goes without any such look."""
+"""New objects that trigger a garbage collection of the youngest generation, instead of Python's
+700: the objects of a request are freed by their reference counts."""
 
 
 class ServerPart(Protocol):
     """Something that serves between its start and its stop."""
 
     async def start(self) -> None:
-        """Begin to serve; raises a sentence when it can't."""
+        """Begin to serve. Raises an error whose text explains why it can't."""
 
     async def stop(self) -> None:
         """Stop cleanly; also after a failed start."""
 
     def ready(self) -> Mapping[str, str]:
-        """What the ready line says of it: names and addresses."""
+        """Names and addresses for the ready line."""
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Futures that end with an error when a task of it dies."""
+        """Futures that get an error when one of its tasks dies."""
 
 
 class Failed(Exception):
@@ -59,7 +59,7 @@ class Failed(Exception):
 
 @dataclass(kw_only=True)
 class Serving:
-    """What runs in this process, and how it reports.
+    """The parts of this process, and how it reports.
 
     Attributes:
         parts: Started in this order, stopped in the opposite one.
@@ -74,7 +74,7 @@ class Serving:
     echo: Callable[[str], object] = click.echo
 
     def run(self) -> None:
-        """Serve until told to stop.
+        """Serve until a signal, or the end of the input.
 
         Raises:
             Failed: A part died while it served.
@@ -98,7 +98,7 @@ class Serving:
             await self._until_stopped(stop)
 
     async def _until_stopped(self, stop: asyncio.Event) -> None:
-        """Wait for the signal, or for the death of a part, which is raised."""
+        """Wait for a signal, or for the death of a part, which is raised."""
         stopped = asyncio.ensure_future(stop.wait())
         failures = [failure for part in self.parts for failure in part.failures()]
         try:
@@ -120,9 +120,9 @@ class Serving:
 
 
 async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
-    """Start a part; False when there was a signal to stop before it had started.
+    """Start a part; False when a signal came before it had started.
 
-    What takes long, such as looking through a store, is given up then. Raises what the start does.
+    A long start, such as the recovery of a store, is cancelled then. Raises what the start raises.
     """
     starting = asyncio.ensure_future(part.start())
     stopped = asyncio.ensure_future(stop.wait())
@@ -137,9 +137,9 @@ async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
 
 @contextmanager
 def _spared_collector() -> Iterator[None]:
-    """What a server has when it is ready stays: the garbage collector need not go over it again.
+    """Exempt the objects that a server has when it is ready from garbage collection: they stay.
 
-    With ten thousand queues those are 82,000 objects, which take 12 ms.
+    With ten thousand queues they are 82,000 objects, and a collection of them takes 12 ms.
     """
     usual = gc.get_threshold()
     gc.collect()

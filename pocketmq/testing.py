@@ -149,11 +149,11 @@ class ServerProcess:
         self._forget()
 
     def pause(self) -> None:
-        """Stop the process in its tracks (SIGSTOP)."""
+        """Suspend the process (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume the process (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _running(self) -> subprocess.Popen[str]:

@@ -39,16 +39,16 @@ PORT_STEP: Final = 10
 """Between the ports of neighbours: VIP is the port less 2, HA the port plus 1."""
 
 MAX_WORKERS: Final = 64
-"""More than cores bring nothing."""
+"""More workers than cores bring nothing."""
 
 FIRST_DELAY: Final = 0.1
 """Seconds before a dead worker is started again."""
 
 LONGEST_DELAY: Final = 30.0
-"""Where the doubling of the delay ends; a full disk doesn't get better by haste."""
+"""The longest delay; a full disk is not fixed by more attempts."""
 
 STEADY_AFTER: Final = 30.0
-"""Seconds of service after which a death counts as the first one again."""
+"""Seconds of service after which the delay starts over."""
 
 STOP_TIMEOUT: Final = 60.0
 """Seconds for a worker's clean stop, after which it is killed; syncing a slow disk takes some."""
@@ -57,7 +57,7 @@ _log = structlog.get_logger("broker")
 
 
 class WorkerFailed(Failed):
-    """A worker did not start; its own log says why."""
+    """A worker did not start; its own log has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def _stores(root: Path) -> set[str]:
 
 
 def forgotten(plans: Sequence[WorkerPlan]) -> list[str]:
-    """Names of stores beside the workers' that were theirs, as it seems, and that none opens.
+    """Names of stores beside the workers' that were probably theirs, and that no worker opens.
 
     Those are stores with higher numbers, or of another name if all the workers' are new.
     """
@@ -249,8 +249,8 @@ class BrokerWorker:
     async def _end(self, process: subprocess.Process) -> int:
         """The exit code of a process that has closed its output.
 
-        It usually ends by itself. To signal it meanwhile may take its exit code away: ``Popen``
-        looks whether there is still somebody to signal, and then nobody else is told the code.
+        It usually ends by itself. A signal meanwhile may lose its exit code: ``Popen`` polls the
+        process before it sends one, and the waiter doesn't get the code any more.
         """
         try:
             async with asyncio.timeout(ENDING_SECONDS):
@@ -324,7 +324,7 @@ class WorkersPart:
         }
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Ends when the looking after a worker fails; a worker's death is no failure."""
+        """Gets an error when the supervision of a worker fails; a worker's death is no failure."""
         return [self._tasks.failed] if self._tasks is not None else []
 
 

@@ -45,7 +45,7 @@ class DemoFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What the demo measured, of bodies. Times in seconds; 0 megabytes of the broker: unknown.
+    """The measurements of the demo. Times in seconds; 0 megabytes of the broker: unknown.
 
     ``batch`` is the time until a portion was acknowledged with others in flight, ``single`` that of
     a message without other load.
@@ -277,7 +277,7 @@ def _check(message: client.ReceivedMessage[bytes], seen: Sum) -> None:
 
 
 def portions(items: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
-    """All items, so many at a time."""
+    """The items in lists of ``size``."""
     rest = iter(items)
     while portion := list(islice(rest, size)):
         yield portion

@@ -216,7 +216,7 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
 
 
 def _state_colour(row: output.Row) -> str:
-    """Nobody works on what waits: red. Something is wrong: yellow."""
+    """Red for messages that wait without a consumer, yellow for problems."""
     if row["state"] == "offline" and row["lag"]:
         return "red"
     return "" if row["state"] in {"online", "offline"} else "yellow"
@@ -419,7 +419,7 @@ def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, ob
 
 
 def _lag_colour(row: output.Row) -> str:
-    """Nobody works on what waits: red. Somebody does: yellow."""
+    """Red for messages that wait without a consumer, yellow with one."""
     if not row["lag"]:
         return ""
     return "yellow" if row.get("owner") or row.get("members") else "red"

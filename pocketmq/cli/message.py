@@ -29,7 +29,7 @@ from pocketmq.cli.running import (
 from pocketmq.formats import Writer, body_text, facts, iso, writer
 
 GROUP: Final = "pocketmq-tail"
-"""The group that ``tail`` reads as; nothing is ever committed for it."""
+"""The group of ``tail``; nothing is ever committed for it."""
 
 _TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
 _COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")

@@ -41,7 +41,7 @@ from pocketmq.export.writers import (
 )
 from remoting.protocol.message.tags import TagExpression
 
-MAX_COMPLAINTS: Final = 20
+MAX_REPORTED: Final = 20
 """Damaged messages that are named; the others are counted."""
 
 
@@ -172,7 +172,7 @@ class _Exporting:
             selection = self._selection
             there = await instance.admin().queues(selection.topic)
             queues = choose_queues(there, selection.queues, selection.topic)
-            source = ClusterSource(instance, selection, queues, _complain)
+            source = ClusterSource(instance, selection, queues, _report_line)
             await source.open()
             await self._write(source.portions(), source.total, writer)
 
@@ -182,7 +182,7 @@ class _Exporting:
         async def portions() -> AsyncIterator[Portion]:
             for portion in source.portions():
                 yield portion
-                # So that a signal is heard.
+                # Let the loop run its signal handlers.
                 await asyncio.sleep(0)
 
         await self._write(portions(), source.total, writer)
@@ -207,23 +207,23 @@ class _Exporting:
         self._messages += len(portion.messages)
         for sentence in portion.damage:
             self._damaged += 1
-            if self._damaged <= MAX_COMPLAINTS:
-                _complain(sentence)
+            if self._damaged <= MAX_REPORTED:
+                _report_line(sentence)
 
     def report(self, path: Path) -> None:
-        """Say what was done; the exit code is 1 when something was left out."""
-        if self._damaged > MAX_COMPLAINTS:
-            _complain(f"left out {self._damaged - MAX_COMPLAINTS} more")
+        """Report the result; the exit code is 1 when something was left out."""
+        if self._damaged > MAX_REPORTED:
+            _report_line(f"left out {self._damaged - MAX_REPORTED} more")
         where = "" if path == STDOUT else f" to {path}"
         if path != STDOUT or sys.stderr.isatty():
-            _complain(f"exported {output.count(self._messages, 'message')}{where}")
+            _report_line(f"exported {output.count(self._messages, 'message')}{where}")
         if self._damaged:
             raise click.exceptions.Exit(1)
 
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """What the disk refuses, told apart from what the network does."""
+    """Turn errors of writing into ``ExportError``, to distinguish them from network errors."""
     try:
         yield
     except BrokenPipeError:
@@ -235,5 +235,5 @@ def _written() -> Iterator[None]:
         ) from problem
 
 
-def _complain(text: str) -> None:
+def _report_line(text: str) -> None:
     click.echo(text, err=True)

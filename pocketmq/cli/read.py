@@ -31,13 +31,13 @@ from pocketmq.cli.running import (
 from pocketmq.formats import FORMATS, Writer, writer
 
 DEFAULT_GROUP: Final = "pocketmq-read"
-"""The group of those who don't name one; nothing is ever committed for it."""
+"""The default group; nothing is ever committed for it."""
 
 PORTION: Final = 1000
 """Messages written in one go."""
 
 LOOK_SECONDS: Final = 0.1
-"""How often to look whether the end is reached, or a signal came, while nothing comes."""
+"""How often to check for the end and for signals while no message arrives."""
 
 Start = Position | None
 """None: where the group is, else the beginning."""
@@ -45,7 +45,7 @@ Start = Position | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSelection:
-    """What to read."""
+    """The options of ``read``."""
 
     topic: str
     group: str | None
@@ -146,7 +146,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
 
 
 def _tell(event: client.Event) -> None:
-    """Say on stderr why nothing comes: reading goes on by itself when the broker is back."""
+    """Report on stderr why nothing arrives; reading resumes when the broker is back."""
     if isinstance(event, client.QueueWaiting):
         click.echo(f"waiting: {event.error}", err=True)
 
@@ -154,7 +154,7 @@ def _tell(event: client.Event) -> None:
 async def ends_of(
     admin: client.Admin, queues: Sequence[client.MessageQueue]
 ) -> dict[client.MessageQueue, int]:
-    """Where each queue ends now: what comes later is not waited for."""
+    """The current end of each queue; later messages are not read."""
     ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
     return dict(zip(queues, ends, strict=True))
 
@@ -162,7 +162,7 @@ async def ends_of(
 async def has_read(
     consumer: client.PullConsumer[bytes], ends: Mapping[client.MessageQueue, int]
 ) -> bool:
-    """Whether a consumer has come to these offsets in all queues."""
+    """Whether a consumer has reached these offsets in all queues."""
     for queue, end in ends.items():
         if await consumer.position(queue) < end:
             return False

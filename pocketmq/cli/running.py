@@ -1,4 +1,4 @@
-"""What the commands share: options, positions, running a client command with signals and errors."""
+"""Shared by the commands: options, positions, questions to a cluster, signals and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def yes_option(function: F) -> F:
 
 
 def dry_run_option(function: F) -> F:
-    """``--dry-run``: look, don't touch."""
+    """``--dry-run``: change nothing."""
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
 
 
@@ -69,7 +69,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 REQUESTS_AT_ONCE: Final = 32
-"""A list of thousands of topics asks quickly, without flooding a broker."""
+"""Requests in flight: a list of thousands of topics is quick, without flooding a broker."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -87,7 +87,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
-    """Do something with an ``Admin`` of a cluster; errors are shown as ``run`` does."""
+    """Call ``ask`` with a connected ``Admin``; errors are shown as by ``run``."""
 
     async def main() -> T:
         async with client.Admin(nameserver) as admin:
@@ -110,7 +110,7 @@ def reader_may_leave() -> Iterator[None]:
 async def at_once(
     items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
 ) -> list[R]:
-    """Ask about each item, some of them at the same time; the answers in the items' order."""
+    """Call ``ask`` for all items, ``limit`` at a time; the answers are in the items' order."""
     places = asyncio.Semaphore(limit)
 
     async def one(item: T) -> R:
@@ -121,7 +121,7 @@ async def at_once(
 
 
 def quiet() -> None:
-    """Keep the client's warnings out of the output: a command says itself what went wrong."""
+    """Keep the client's warnings out of the output: a command reports its errors itself."""
     logging.getLogger(LOGGERS).setLevel(logging.ERROR)
 
 

@@ -26,7 +26,7 @@ ERRORS_SHOWN: Final = 5
 """Further failures are only counted."""
 
 PACE_STEP: Final = 0.02
-"""With ``--rate`` messages leave in portions of so many seconds."""
+"""With ``--rate`` messages are sent in portions of this many seconds."""
 
 
 def _split_property(
@@ -150,9 +150,9 @@ def _input(
 
 
 def _stdin() -> IO[bytes]:
-    """Standard input as a file of its own.
+    """Standard input as a separate file.
 
-    The interpreter closes ``sys.stdin`` at its end, and dies of it if a thread is reading there.
+    The interpreter closes ``sys.stdin`` at exit, and crashes if a thread is reading from it.
     """
     try:
         descriptor = sys.stdin.fileno()
@@ -170,7 +170,7 @@ async def _send(
     one: bool,
     as_json: bool,
 ) -> bool:
-    """Send all; whether each one was acknowledged and the input was read to its end."""
+    """Send all; True if all were acknowledged and the input was read to its end."""
     stop = stop_signal()
     started = time.monotonic()
     problem: SourceError | None = None
@@ -212,7 +212,7 @@ class _Sending:
         stop: asyncio.Event,
         rate: float | None,
     ) -> None:
-        """Send until the input ends or a signal says stop."""
+        """Send until the input ends or a signal comes."""
         pace = _Pace(rate, stop)
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -249,7 +249,7 @@ class _Sending:
         future.add_done_callback(lambda done: self._acknowledged(done, size))
 
     async def wait_for_room(self, limit: int) -> None:
-        """Wait until fewer than ``limit`` messages wait for their acknowledgement."""
+        """Wait until fewer than ``limit`` messages are unacknowledged."""
         while self._in_flight >= max(limit, 1):
             self._moved.clear()
             await self._moved.wait()
@@ -273,7 +273,7 @@ class _Sending:
 
 
 class _Pace:
-    """Lets so many through a second, in small portions; a stop ends the waiting."""
+    """Limits the rate of messages, in small portions; a stop ends the waiting."""
 
     def __init__(self, rate: float | None, stop: asyncio.Event) -> None:
         self._rate = rate
@@ -282,7 +282,7 @@ class _Pace:
         self._started = time.monotonic()
 
     async def wait(self) -> None:
-        """Wait for the next one's turn."""
+        """Wait until the next message is due."""
         if self._rate is None:
             return
         ahead = self._count / self._rate - (time.monotonic() - self._started)

@@ -36,11 +36,11 @@ EXPECTED = (
     *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
     OSError,
 )
-"""Errors whose text is the whole story."""
+"""Errors that are shown without a traceback."""
 
 
 class ServerOptions(TypedDict):
-    """What each server command takes, see ``server_options``."""
+    """The options of all server commands, see ``server_options``."""
 
     host: str | None
     file: Path | None
@@ -213,7 +213,7 @@ def _serve_workers(
 
 
 def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:
-    """The table of RocketMQ's keys that the options and ``--set`` make together.
+    """RocketMQ's keys as set by the options and by ``--set``.
 
     Raises:
         click.UsageError: A key is given twice, or a ``--set`` has no ``=``.

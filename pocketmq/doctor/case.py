@@ -35,10 +35,10 @@ class CheckResult:
     """One line of the report.
 
     Attributes:
-        check: what was looked at.
+        check: what was checked.
         verdict: how bad it is.
-        found: what was seen.
-        remedy: what to do; empty when nothing is to be done.
+        found: the observation.
+        remedy: what to do; empty for nothing.
     """
 
     check: str
@@ -48,7 +48,7 @@ class CheckResult:
 
 
 class Machine(NamedTuple):
-    """What the doctor knows of the machine that it runs on.
+    """The machine that the doctor runs on.
 
     Attributes:
         why_not_compiled: why PocketMQ runs without its compiled core; empty when it has it.
@@ -62,7 +62,7 @@ class Machine(NamedTuple):
 
 
 def this_machine() -> Machine:
-    """Look at the machine."""
+    """Examine this machine."""
     # A server raises its soft limit to the hard one when it starts.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return Machine(
@@ -82,7 +82,7 @@ class Ask(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """What is to be examined, and what is known by now.
+    """The subject of the examination, and the results so far that later checks need.
 
     Attributes:
         name_servers: their addresses.

@@ -1,8 +1,8 @@
 """Consumer groups: members, offsets, blocked queues, dead letters.
 
-Brokers of ours say themselves what is wrong with a group. At Apache's the doctor looks at what can
-be asked there: connections, offsets, and what each member tells about itself. Every remedy ends
-with the section of the docs that explains it.
+PocketMQ's brokers report the problems of a group. Of Apache's brokers the doctor requests
+connections, offsets, and the running info of each member. Every remedy ends with the section of the
+docs that explains it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from remoting.protocol.own_codes import OwnRequestCode
 PAGE: Final = f"{DOCS}consumer-groups.md"
 
 MAX_GROUPS: Final = 200
-"""Groups looked at when none is named: one question each to every broker."""
+"""Groups checked when none is named: one request each to every broker."""
 
 MAX_ASKED_MEMBERS: Final = 20
-"""Members that are asked about themselves: a hung one takes three seconds."""
+"""Members whose running info is requested: a hung one takes three seconds."""
 
 SILENT_SECONDS: Final = 45.0
-"""A member's heartbeat comes each 30 s; so much later it has missed one."""
+"""Heartbeats come every 30 s; a member that is silent for longer than this has missed one."""
 
 _CHECKS: Final = {
     FindingKind.SUBSCRIPTION: "subscriptions",
@@ -65,11 +65,11 @@ _CHECKS: Final = {
     FindingKind.OFFSET_BACKWARDS: "offset backwards",
     FindingKind.QUEUES_CHANGED: "queues changed",
 }
-"""How the report names what a broker finds; another kind by its own name."""
+"""Names of a broker's findings in the report; other kinds keep their own names."""
 
 
 def all_groups(case: Case) -> Iterator[CheckResult]:
-    """What brokers of ours find wrong with any group, when no one is named."""
+    """Problems of all groups as reported by PocketMQ's brokers, when no group is named."""
     if case.group is not None:
         return
     names = _names(case)
@@ -86,7 +86,7 @@ def all_groups(case: Case) -> Iterator[CheckResult]:
 
 
 def group(case: Case) -> Iterator[CheckResult]:
-    """The group that was asked for, if one was."""
+    """The group that was named, if one was."""
     if case.group is None or not case.masters:
         return
     description = _describe(case, case.group)
@@ -118,7 +118,7 @@ def _names(case: Case) -> list[str]:
 
 
 def _describe(case: Case, name: str) -> GroupDescription:
-    """What all brokers that answer know about a group."""
+    """The description of a group, merged from all brokers that answer."""
     now = instant(case.clock.now_ms())
     parts = [_described(case, broker, name, now) for broker in case.masters]
     return merged(name, [part for part in parts if part is not None])
@@ -162,7 +162,7 @@ def _told(problem: Problem) -> CheckResult:
 
 
 def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
-    """More members than queues, as far as an Apache broker lets one see it."""
+    """More members than queues, as far as an Apache broker shows it."""
     members = description.members
     if any(member.model == MessageModel.BROADCASTING for member in members):
         return
@@ -194,7 +194,7 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResul
 
 
 def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
-    """Members that try a failing ordered message for ever, by their own word."""
+    """Members that retry a failing ordered message for ever, by their running info."""
     for member in description.members[:MAX_ASKED_MEMBERS]:
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=description.group, client_id=member.client_id

@@ -61,7 +61,7 @@ INDEX_BACKLOG: Final = 256 * 1024 * 1024
 
 
 def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Lost offsets, another name, what recovery stepped over, and an index that lags behind."""
+    """Lost offsets, another name, damage found by recovery, and a backlog of the index."""
     if table.get("pocketmqOffsetsLost") == "true":
         yield failed(
             "offsets",
@@ -101,7 +101,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
-"""A difference that changes nothing: the broker's clock is known to the second only."""
+"""Differences below this are ignored: the broker's clock is known only to the second."""
 
 DISK_WARNING: Final = 0.75
 CONNECTIONS_WARNING: Final = 0.9
@@ -113,7 +113,7 @@ any hour, beyond the second one nothing is stored (defaults of RocketMQ's and ou
 
 
 def name_servers(case: Case) -> Iterator[CheckResult]:
-    """Whether they answer, and know the same brokers."""
+    """Whether the name servers answer, and have the same brokers."""
     views: dict[str, set[str]] = {}
     for address in case.name_servers:
         try:
@@ -139,7 +139,7 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
 
 
 def brokers(case: Case) -> Iterator[CheckResult]:
-    """Whether each answers where clients will look for it, its clock and its disk."""
+    """Whether each broker answers at its advertised address; its clock, disk and store."""
     if not case.answering:
         return
     if not case.brokers:
@@ -206,14 +206,14 @@ def _only_for_this_machine(address: str) -> bool:
 
 
 def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Compare clocks: a broker tells when it started and, to the second, for how long it runs."""
+    """Compare clocks: a broker reports its start time and, in seconds, its uptime."""
     spans = re.findall(r"(\d+) (?:day|hour|minute|second)", table.get("runtime", ""))
     boot_ms = table.get("bootTimestamp", "")
     if len(spans) != 4 or not boot_ms.isdecimal():
         return
     days, hours, minutes, seconds = map(int, spans)
     runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    # Half a second is what the cut-off part is on average.
+    # The uptime is cut off to seconds, half a second on average.
     theirs = int(boot_ms) / 1000 + runs + 0.5
     difference = theirs - case.clock.now_ms() / 1000
     if abs(difference) <= CLOCK_TOLERANCE_SECONDS:
@@ -245,7 +245,7 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """What a broker of ours reports about its store; others report nothing."""
+    """The report of a PocketMQ broker about its store; other brokers report nothing."""
     docs = f"see {DOCS}operating.md#messages-are-deleted"
     if trouble := table.get("pocketmqWhyNotWritable"):
         yield failed("store", f"{name} takes no messages: {trouble}", docs)
@@ -286,7 +286,7 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Messages that a broker of ours has met and keeps to itself, and entries that it restored."""
+    """Damaged messages that a PocketMQ broker does not deliver, and entries that it restored."""
     damaged = table.get("pocketmqDamagedMessages", "0")
     restored = table.get("pocketmqRestoredEntries", "0")
     store = table.get("pocketmqStorePath", "DIR")

@@ -21,10 +21,10 @@ from pocketmq.export.writers import (
 )
 
 GROUP: Final = "pocketmq-export"
-"""The group that reads; nothing is ever committed for it."""
+"""The group of the export; nothing is ever committed for it."""
 
 LOOK_SECONDS: Final = 0.1
-"""How often an empty portion is given while nothing comes, so that a signal is noticed."""
+"""How often an empty portion is yielded while no message arrives, to notice signals."""
 
 
 class ClusterSource:

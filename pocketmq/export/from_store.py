@@ -35,7 +35,7 @@ PORTION_BYTES: Final = 4 * 1024 * 1024
 """Records of a portion, unless a single one is larger."""
 
 MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
-"""An entry that says more is not believed: its message would have to be held in memory."""
+"""Entries with a larger size count as damaged: their messages would be held in memory."""
 
 
 class _Range(NamedTuple):

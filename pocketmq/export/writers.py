@@ -1,4 +1,4 @@
-"""What exported messages become: JSON lines, or a Parquet file; and the file they are written to.
+"""Write exported messages as JSON lines or as a Parquet file.
 
 A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
 batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
@@ -29,7 +29,7 @@ STDOUT: Final = Path("-")
 
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
-    """A stream; what is written gets its name at the end of the block, unless that raises.
+    """A stream to a temporary file, which gets its name at the end of the block without an error.
 
     Args:
         path: the name; ``-`` for stdout. A file of that name is replaced.
@@ -65,7 +65,7 @@ Where = int | client.Place | datetime
 
 
 class ExportError(Exception):
-    """An export can't be made or finished; the text is one sentence that says what to do."""
+    """An export can't be started or finished; the text has the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 """Of a Parquet file: enough for its columns to compress well."""
 
 Body = tuple[object, str]
-"""A body as it stands in a JSON line, and what it is called there."""
+"""A body in a JSON line, and its ``encoding`` there."""
 
 
 class ExportWriter(Protocol):
@@ -141,11 +141,11 @@ class ExportWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """There are no more. Raises ``OSError``."""
+        """End the file. Raises ``OSError``."""
         ...
 
     def abandon(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Discard the file."""
         ...
 
 
@@ -172,7 +172,7 @@ BODIES: Final[dict[str, Callable[[Message], Body]]] = {
     "base64": lambda message: (base64.b64encode(message.body).decode(), "base64"),
     "json": _json,
 }
-"""How bodies may stand in a JSON line; the field ``encoding`` tells which way was taken."""
+"""Encodings of bodies in JSON lines; the field ``encoding`` has the one that was used."""
 
 
 class JsonLines:
@@ -225,7 +225,7 @@ def _time(text: Callable[[], str | None]) -> str | None:
     try:
         return text()
     except (ValueError, OverflowError, OSError):
-        # A producer may say any number.
+        # A producer may send any number.
         return None
 
 
@@ -298,5 +298,5 @@ class Parquet:
 
     def abandon(self) -> None:
         """See ``ExportWriter``."""
-        # Else it would write its end when it is collected, to a stream that is closed by then.
+        # Otherwise its finalizer would write the footer to a stream that is closed by then.
         self._writer.is_open = False
