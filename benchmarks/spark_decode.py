@@ -25,8 +25,9 @@ import numpy as np
 from benchmarks import machine
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import encode_record, host_bytes
-from spark_connector.decode import Decoder, plain
-from spark_connector.decode import layout as walk
+from spark_connector.decode import fallback
+from spark_connector.decode.decoder import Decoder
+from spark_connector.decode.layout import walk
 from spark_connector.decode.model import DecodeSettings, Selection, Starts
 from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, Column
 
@@ -124,7 +125,7 @@ def measure(body_bytes: int, *, rows: int, tries: int) -> Iterator[Outcome]:
     settings = DecodeSettings(LANES["all columns"], "broker-a")
     few = starts[:PLAIN_RECORDS]
     figures = best(
-        lambda: _discard(plain.decode(buffer, few, settings, Selection())), len(few), tries
+        lambda: _discard(fallback.decode(buffer, few, settings, Selection())), len(few), tries
     )
     yield Outcome("all columns, one by one", body_bytes, size, *figures)
 
@@ -148,7 +149,7 @@ def _figures(
     rows: int,
     tries: int,
 ) -> tuple[float, float]:
-    decoder = Decoder(columns, broker_name="broker-a")
+    decoder = Decoder(DecodeSettings(columns, "broker-a"))
 
     def decode() -> None:
         for batch in decoder.batches(buffer, starts=starts, max_rows=rows):

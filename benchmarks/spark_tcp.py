@@ -67,10 +67,11 @@ class NoDecoder:
 
 def decoder() -> Any:
     """The real one, for all columns."""
-    from spark_connector.decode import Decoder
+    from spark_connector.decode.decoder import Decoder
+    from spark_connector.decode.model import DecodeSettings
     from spark_connector.schema import COLUMNS
 
-    return Decoder(list(COLUMNS.values()), broker_name=BROKER_NAME)
+    return Decoder(DecodeSettings(tuple(COLUMNS.values()), BROKER_NAME))
 
 
 def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[], Any]) -> float:

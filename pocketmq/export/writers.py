@@ -253,7 +253,8 @@ class Parquet:
             import pyarrow as pa  # noqa: PLC0415 - an optional extra
             from pyarrow import parquet  # noqa: PLC0415 - as above
 
-            from spark_connector import decode, schema  # noqa: PLC0415 - it needs numpy too
+            from spark_connector import schema  # noqa: PLC0415 - it needs numpy too
+            from spark_connector.decode import decoder, model  # noqa: PLC0415 - as above
         except ImportError as error:
             raise ExportError(
                 f"Parquet needs pyarrow and numpy, and {error.name} is not installed: pip install"
@@ -262,7 +263,11 @@ class Parquet:
         columns = schema.STORE_COLUMNS if of_store else schema.COLUMNS
         self._columns = tuple(columns.values())
         self._schema = schema.arrow_schema(self._columns)
-        self._make_decoder = decode.Decoder
+
+        def make_decoder(broker: str) -> Any:
+            return decoder.Decoder(model.DecodeSettings(self._columns, broker))
+
+        self._make_decoder = make_decoder
         self._decoders: dict[str, Any] = {}
         self._make_table = pa.Table.from_batches
         self._writer = parquet.ParquetWriter(stream, self._schema, compression="zstd")
@@ -277,7 +282,7 @@ class Parquet:
         broker = portion.messages[0].queue.broker_name
         decoder = self._decoders.get(broker)
         if decoder is None:
-            decoder = self._make_decoder(self._columns, broker_name=broker)
+            decoder = self._make_decoder(broker)
             self._decoders[broker] = decoder
         records = b"".join(message.raw for message in portion.messages)
         for decoded in decoder.batches(records, file=portion.file):

@@ -11,7 +11,7 @@ slot of the array     0     1       2     3        4     5     6     7
 ====================  ====  ======  ====  =======  ====  ====  ====  =====
 
 So names are slots 1, 5, 9 ... and values slots 3, 7, 11 ... If the two do not take turns, if a
-name is empty, or if a record has a name twice, some text is odd, and ``plain`` has to read these
+name is empty, or if a record has a name twice, some text is odd, and ``fallback`` has to read these
 records.
 """
 
@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_connector.decode import layout as texts
-from spark_connector.decode.layout import Layout, require
+from spark_connector.arrow import bytes_of, offsets_of, pieces, take
+from spark_connector.decode.layout import Layout, as_text, require
 from spark_connector.decode.model import NeedsFallback
 
 _NAME_END: Final = 1
@@ -72,7 +72,7 @@ class PropertyEntries:
             return pa.nulls(records, pa.string())
         found = np.flatnonzero(self.codes == self.known.index(name)).astype(np.int32)
         if len(found) == records:
-            return texts.take(self.values, found)
+            return take(self.values, found)
         indices = np.full(records, -1, dtype=np.int32)
         indices[np.searchsorted(self.offsets, found, side="right") - 1] = found
         return self.values.take(pa.array(indices, mask=indices < 0))
@@ -89,15 +89,21 @@ def take_apart(layout: Layout) -> PropertyEntries:
     ends = layout.ends
     last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
     ends = ends - ((last == _ENTRY_END) & (ends > begins))
-    joined = texts.pieces(layout.buffer, *(begins - (ends > begins), ends))
-    separators, offsets = _separators(texts.block_of(joined), texts.offsets_of(joined))
+    joined = pieces(layout.buffer, *(begins - (ends > begins), ends))
+    separators, offsets = _separators(bytes_of(joined), offsets_of(joined))
     if not len(separators):
         nothing = pa.array([], pa.string())
         return PropertyEntries(nothing, nothing, offsets, np.empty(0, np.int32), [])
     slots = _slots(joined, separators)
-    first_slots, offsets = _not_empty(slots, offsets)
-    names = texts.as_text(texts.take(slots, first_slots + _NAME_SLOT))
-    values = texts.as_text(texts.take(slots, first_slots + _VALUE_SLOT))
+    first_slots = np.arange(0, len(slots), _SLOTS, dtype=np.int32)
+    bounds = offsets_of(slots)
+    has_value = bounds[_VALUE_SLOT + 1 :: _SLOTS] > bounds[_VALUE_SLOT::_SLOTS]
+    if np.count_nonzero(has_value) < len(has_value):
+        # An entry without a value counts as none.
+        before = np.concatenate(([0], np.cumsum(has_value))).astype(np.int32)
+        first_slots, offsets = first_slots[has_value], before[offsets]
+    names = as_text(take(slots, first_slots + _NAME_SLOT))
+    values = as_text(take(slots, first_slots + _VALUE_SLOT))
     codes, known = _same_in_all(names, offsets) or _coded(names, offsets)
     return PropertyEntries(names, values, offsets, codes, known)
 
@@ -114,7 +120,12 @@ def _separators(
     is_separator[row_starts] = True
     at = np.flatnonzero(is_separator).astype(np.int32)
     entry_starts, name_ends = at[0::2], at[1::2]
-    offsets = _first_entries(entry_starts, rows)
+    each, rest = divmod(len(entry_starts), len(rows) - 1)
+    if each and not rest and not np.count_nonzero(entry_starts[::each] != rows[:-1]):
+        # All rows have equally many entries: no need to search.
+        offsets = np.arange(len(rows), dtype=np.int32) * each
+    else:
+        offsets = np.searchsorted(entry_starts, rows).astype(np.int32)
     first_entries = offsets[:-1][has_entries]
     if len(at) % 2 or (len(row_starts) and first_entries[-1] >= len(entry_starts)):
         raise NeedsFallback
@@ -126,42 +137,16 @@ def _separators(
     return at, offsets
 
 
-def _first_entries(entry_starts: NDArray[np.int32], rows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """For each row, and the end, how many entries begin before it."""
-    each, rest = divmod(len(entry_starts), len(rows) - 1)
-    if not rest and each:
-        guess = np.arange(len(rows), dtype=np.int32) * each
-        if not np.count_nonzero(entry_starts[::each] != rows[:-1]):
-            return guess
-    return np.searchsorted(entry_starts, rows).astype(np.int32)
-
-
 def _slots(joined: Any, separators: NDArray[np.int32]) -> Any:
     """The array of the table above, over the block that is there already."""
     number = 2 * len(separators)
     bounds = np.empty(number + 1, dtype=np.int32)
     bounds[0:-1:2] = separators
     bounds[1::2] = separators + 1
-    bounds[-1] = len(texts.block_of(joined))
+    bounds[-1] = len(bytes_of(joined))
     return pa.Array.from_buffers(
         pa.binary(), number, [None, pa.py_buffer(bounds), joined.buffers()[2]]
     )
-
-
-def _not_empty(
-    slots: Any, offsets: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The first slots of entries that have a value, and how many of them are before each record.
-
-    An entry without a value counts as none.
-    """
-    first_slots = np.arange(0, len(slots), _SLOTS, dtype=np.int32)
-    bounds = texts.offsets_of(slots)
-    has_value = bounds[_VALUE_SLOT + 1 :: _SLOTS] > bounds[_VALUE_SLOT::_SLOTS]
-    if np.count_nonzero(has_value) == len(has_value):
-        return first_slots, offsets
-    before = np.concatenate(([0], np.cumsum(has_value))).astype(np.int32)
-    return first_slots[has_value], before[offsets]
 
 
 def _same_in_all(
@@ -175,11 +160,11 @@ def _same_in_all(
     known = names[:number].to_pylist()
     if number * records != len(names) or len(set(known)) < number:
         return None
-    ends = texts.offsets_of(names)
+    ends = offsets_of(names)
     lengths = (ends[1:] - ends[:-1]).reshape(records, number)
     if np.count_nonzero(lengths != lengths[0]):
         return None
-    bytes_of_names = texts.block_of(names).reshape(records, -1)
+    bytes_of_names = bytes_of(names).reshape(records, -1)
     if np.count_nonzero(bytes_of_names != bytes_of_names[0]):
         return None
     return np.tile(np.arange(number, dtype=np.int32), records), known
@@ -189,15 +174,11 @@ def _coded(names: Any, offsets: NDArray[np.int32]) -> tuple[NDArray[np.int32], l
     encoded = names.dictionary_encode()
     codes = np.asarray(encoded.indices)
     known = encoded.dictionary.to_pylist()
-    _require_unique(codes, offsets, len(known))
-    return codes, known
-
-
-def _require_unique(codes: NDArray[np.int32], offsets: NDArray[np.int32], known: int) -> None:
-    """Make sure that no record has a name twice: the last one would have to win."""
+    # No record may have a name twice: the last one would have to win.
     of_entry = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-    of_entry *= known
+    of_entry *= len(known)
     of_entry += codes
     of_entry.sort()
     if (np.diff(of_entry) == 0).any():
         raise NeedsFallback
+    return codes, known

@@ -1,14 +1,14 @@
 """Records to rows, all of a buffer at once.
 
-Everything is a few steps of numpy and Arrow over whole columns, so a batch costs some hundred
-calls however many records it has, and little per record. It gives what ``plain`` gives, or raises
+Everything is a few steps of NumPy and Arrow over whole columns, so a batch costs some hundred calls
+however many records it has, and little per record. It gives what ``fallback`` gives, or raises
 ``NeedsFallback``: for damaged records, odd properties texts, bytes that are not UTF-8, bodies that
 can't be decoded, times beyond Spark's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -18,11 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from remoting.protocol.message import ids, properties
-from remoting.protocol.message.record import Buffer
+from remoting.protocol.accelerated import crc32
+from remoting.protocol.errors import BodyError
+from remoting.protocol.message import compression, ids, properties
+from remoting.protocol.message.record import COMPRESSED, Buffer
 from remoting.protocol.message.view import RecordView
-from spark_connector.decode import bodies, entries, layout
-from spark_connector.decode import layout as texts
+from spark_connector.arrow import mask_of, pieces
+from spark_connector.decode import entries, layout
+from spark_connector.decode.fallback import FIRST_MS, LAST_MS, host_text
 from spark_connector.decode.model import (
     DecodedBatch,
     DecodeSettings,
@@ -30,8 +33,8 @@ from spark_connector.decode.model import (
     Selection,
     Starts,
 )
-from spark_connector.decode.plain import FIRST_MS, LAST_MS, host_text
 
+_CRC_BITS: Final = 0x7FFFFFFF
 _LOG_APPEND_TIME: Final = 1
 
 
@@ -42,21 +45,47 @@ class _Rows:
     layout: layout.Layout
     settings: DecodeSettings
     file: str | None
+    inflated_bytes: int = 0
 
     @cached_property
     def entries(self) -> entries.PropertyEntries:
         return entries.take_apart(self.layout)
 
     @cached_property
-    def bodies(self) -> bodies.Bodies:
-        return bodies.bodies(self.layout, decompress=self.settings.decompress)
+    def bodies(self) -> Any:
+        """The bodies as a binary array; those as stored are pieces of the buffer like others."""
+        layout = self.layout
+        if self.settings.decompress and layout.sys_flags(COMPRESSED).any():
+            return pa.array(self._inflated(), pa.binary())
+        return pieces(layout.buffer, layout.body_at, layout.body_end)
 
-    def inflated_bytes(self) -> int:
-        return self.bodies.inflated_bytes if self.settings.wants("body", "value") else 0
+    def _stored_bodies(self) -> Iterator[memoryview]:
+        view = memoryview(self.layout.buffer)
+        bounds = zip(self.layout.body_at.tolist(), self.layout.body_end.tolist(), strict=True)
+        return (view[begin:end] for begin, end in bounds)
+
+    def _inflated(self) -> list[bytes | memoryview]:
+        """The bodies one by one, compressed ones inflated."""
+        found: list[bytes | memoryview] = []
+        all_flags = self.layout.first["sys_flag"].tolist()
+        for body, flags in zip(self._stored_bodies(), all_flags, strict=True):
+            if not flags & COMPRESSED:
+                found.append(body)
+                continue
+            try:
+                found.append(compression.decompress(body, flags))
+            except BodyError as error:
+                raise NeedsFallback from error
+            self.inflated_bytes += len(found[-1])
+            self.settings.check_inflated(self.inflated_bytes)
+        return found
 
     @cached_property
     def crc_ok(self) -> NDArray[np.bool_]:
-        return bodies.crc_ok(self.layout)
+        """For each record whether its body as stored has the CRC stored with it."""
+        actual = np.fromiter(map(crc32, self._stored_bodies()), np.uint32, count=len(self.layout))
+        agrees: NDArray[np.bool_] = (actual & _CRC_BITS) == self.layout.first["crc"]
+        return agrees
 
     def constant(self, value: object, kind: Any) -> Any:
         return pa.repeat(pa.scalar(value, kind), len(self.layout))
@@ -66,29 +95,30 @@ class _Rows:
 
     def topics(self) -> Any:
         found = self.layout
-        return texts.as_text(texts.pieces(found.buffer, found.topic_at, found.topic_end))
+        return layout.as_text(pieces(found.buffer, found.topic_at, found.topic_end))
 
     def born_hosts(self) -> Any:
         if self.layout.has_v6():
             return pa.array([host_text(view.born_host) for view in self.views()], pa.string())
-        return texts.hosts_v4(self.layout.first["born_host"])
+        return layout.hosts_v4(self.layout.first["born_host"])
 
     def message_ids(self) -> Any:
         unique = self.entries.values_of(properties.UNIQ_KEY)
         if not unique.null_count:
             return unique
-        missing = np.asarray(pc.is_null(unique).to_numpy(zero_copy_only=False))
-        return pc.replace_with_mask(unique, pa.array(missing), self._offset_ids(missing))
-
-    def _offset_ids(self, which: NDArray[np.bool_]) -> Any:
-        found = self.layout.only(which)
+        missing = mask_of(pc.is_null(unique))
+        found = self.layout.only(missing)
         if found.has_v6():
             views = _Rows(found, self.settings, self.file).views()
-            return pa.array(
+            offset_ids = pa.array(
                 [ids.offset_id_of(view.store_host_bytes, view.physical_offset) for view in views],
                 pa.string(),
             )
-        return texts.offset_ids_v4(found.store["store_host"], found.first["physical_offset"])
+        else:
+            offset_ids = layout.offset_ids_v4(
+                found.store["store_host"], found.first["physical_offset"]
+            )
+        return pc.replace_with_mask(unique, pa.array(missing), offset_ids)
 
 
 def _int(values: NDArray[Any]) -> Any:
@@ -111,7 +141,7 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
     "brokerName": lambda rows, kind: rows.constant(rows.settings.broker_name, kind),
     "queueId": lambda rows, _: _int(rows.layout.first["queue_id"]),
     "queueOffset": lambda rows, _: _long(rows.layout.first["queue_offset"]),
-    "body": lambda rows, _: rows.bodies.array,
+    "body": lambda rows, _: rows.bodies,
     "keys": lambda rows, _: rows.entries.values_of(properties.KEYS),
     "tags": lambda rows, _: rows.entries.values_of(properties.TAGS),
     "bornTimestamp": lambda rows, kind: _timestamp(rows.layout.first["born_timestamp"], kind),
@@ -127,7 +157,7 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
     "file": lambda rows, kind: rows.constant(rows.file, kind),
     "crcOk": lambda rows, _: pa.array(rows.crc_ok),
     "key": lambda rows, kind: rows.entries.values_of(properties.KEYS).view(kind),
-    "value": lambda rows, _: rows.bodies.array,
+    "value": lambda rows, _: rows.bodies,
     "partition": lambda rows, _: _int(rows.layout.first["queue_id"]),
     "offset": lambda rows, _: _long(rows.layout.first["queue_offset"]),
     "timestamp": lambda rows, kind: _timestamp(rows.layout.store["store_timestamp"], kind),
@@ -142,15 +172,13 @@ def decode(
     """The rows of the records at ``starts``; see ``Decoder.decode``.
 
     Raises:
-        NeedsFallback: ``plain`` has to do it.
+        NeedsFallback: ``fallback`` has to do it.
         BatchTooLargeError: the compressed bodies are too large together.
     """
-    next_offset = selection.first_offset or 0
     if not len(starts):
-        return _batch(None, settings, 0, _capped(next_offset, selection))
+        return _batch(None, settings)
     found = layout.locate(buffer, starts)
     offsets = found.first["queue_offset"]
-    next_offset = _capped(max(next_offset, int(offsets.max()) + 1), selection)
     keep = np.ones(len(found), dtype=np.bool_)
     if selection.first_offset is not None:
         keep &= offsets >= selection.first_offset
@@ -159,40 +187,22 @@ def decode(
     found = found if keep.all() else found.only(keep)
     rows = _Rows(found, settings, selection.file)
     if len(found) and selection.tags is not None and not selection.tags.is_all:
-        rows = _tagged(rows, selection.tags.tags)
+        # Exactly: the broker compared hashes.
+        wanted = pa.array(sorted(selection.tags.tags), pa.string())
+        has_tag = mask_of(pc.is_in(rows.entries.values_of(properties.TAGS), value_set=wanted))
+        if not has_tag.all():
+            rows = _Rows(found.only(has_tag), settings, selection.file)
     if not len(rows.layout):
-        return _batch(None, settings, len(starts), next_offset)
+        return _batch(None, settings)
     if settings.verify_crc and not rows.crc_ok.all():
         raise NeedsFallback
-    return _batch(rows, settings, len(starts), next_offset)
+    return _batch(rows, settings)
 
 
-def _capped(offset: int, selection: Selection) -> int:
-    end = selection.end_offset
-    return offset if end is None else min(offset, end)
-
-
-def _tagged(rows: _Rows, tags: frozenset[str]) -> _Rows:
-    """The rows whose tag is one of these, exactly: the broker compared hashes."""
-    wanted = pa.array(sorted(tags), pa.string())
-    is_wanted = pc.is_in(rows.entries.values_of(properties.TAGS), value_set=wanted)
-    keep = np.asarray(is_wanted.to_numpy(zero_copy_only=False))
-    return rows if keep.all() else _Rows(rows.layout.only(keep), rows.settings, rows.file)
-
-
-def _batch(
-    rows: _Rows | None, settings: DecodeSettings, records: int, next_offset: int
-) -> DecodedBatch:
+def _batch(rows: _Rows | None, settings: DecodeSettings) -> DecodedBatch:
     arrays = [
         pa.array([], column.arrow) if rows is None else _ARRAYS[column.name](rows, column.arrow)
         for column in settings.columns
     ]
-    return DecodedBatch(
-        pa.RecordBatch.from_arrays(arrays, schema=settings.schema),
-        rows=0 if rows is None else len(rows.layout),
-        records=records,
-        skipped=0,
-        damaged=0,
-        inflated_bytes=0 if rows is None else rows.inflated_bytes(),
-        next_offset=next_offset,
-    )
+    batch = pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
+    return DecodedBatch(batch, inflated_bytes=0 if rows is None else rows.inflated_bytes)

@@ -5,12 +5,7 @@ for all at once. The fixed fields are at fixed positions, except for the hosts: 
 twelve bytes more and moves what follows. So the head is gathered in three parts, each moved by what
 is known from those before. All lengths are then checked against each other as ``remoting``'s
 ``locate`` does for one record. Nothing outside the buffer is ever read; a record that is
-inconsistent makes the whole buffer ``NeedsFallback``, and ``plain`` finds out which one it is.
-
-An Arrow array of variable length is a block of bytes and the positions where values end and the
-next begin, so values have to be adjacent. Those of records have gaps between them. But wanted
-piece, gap, wanted piece, gap ... are adjacent, and form an array over the buffer without a copy.
-Taking every other element of it copies the wanted ones together, in C++ and at the speed of memory.
+inconsistent makes the whole buffer ``NeedsFallback``, and ``fallback`` finds out which one it is.
 """
 
 from __future__ import annotations
@@ -22,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -38,10 +32,11 @@ from remoting.protocol.message.record import (
     Buffer,
     host_of,
 )
+from spark_connector.arrow import bytes_of
+from spark_connector.decode.fallback import host_text
 from spark_connector.decode.model import NeedsFallback, Starts
-from spark_connector.decode.plain import host_text
 
-_FIRST: Final = np.dtype(
+FIRST: Final = np.dtype(
     [
         ("size", ">u4"),
         ("magic", ">u4"),
@@ -60,7 +55,7 @@ _LAST: Final = np.dtype(
     [("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_length", ">u4")]
 )
 _V6_EXTRA: Final = 12
-_STORE_AT: Final = _FIRST.itemsize
+_STORE_AT: Final = FIRST.itemsize
 _LAST_AT: Final = _STORE_AT + _STORE.itemsize
 
 _LARGEST_BUFFER: Final = 2**31 - 1
@@ -131,19 +126,19 @@ def locate(buffer: Buffer, starts: Starts) -> Layout:
     if limit > _LARGEST_BUFFER or limit < FIXED_BYTES_V4:
         raise NeedsFallback
     require(starts >= 0, starts <= limit - FIXED_BYTES_V4)
-    first = _gather(buffer, starts, _FIRST)
+    first = gather(buffer, starts, FIRST)
     ends = starts + first["size"]
     require(ends <= limit, ends[:-1] <= starts[1:])
     born_extra, hosts_extra = _extra(first["sys_flag"])
     body_at = starts + (HEAD_BYTES_V4 + hosts_extra)
     require(body_at + 3 <= ends)
-    store = _gather(buffer, starts + (_STORE_AT + born_extra), _STORE)
-    last = _gather(buffer, starts + (_LAST_AT + hosts_extra), _LAST)
+    store = gather(buffer, starts + (_STORE_AT + born_extra), _STORE)
+    last = gather(buffer, starts + (_LAST_AT + hosts_extra), _LAST)
     body_end = body_at + last["body_length"]
     require(body_end + 3 <= ends)
     topic_at, topic_end = _topics(buffer, first["magic"], body_end)
     require(topic_end + 2 <= ends)
-    properties_length = _gather(buffer, topic_end, np.dtype(">u2"))
+    properties_length = gather(buffer, topic_end, np.dtype(">u2"))
     require(properties_length <= MAX_PROPERTIES_BYTES, topic_end + 2 + properties_length == ends)
     return Layout(buffer, starts, ends, first, store, last, body_at, body_end, topic_at, topic_end)
 
@@ -156,7 +151,7 @@ def require(*conditions: NDArray[np.bool_]) -> None:
             raise NeedsFallback
 
 
-def _gather(buffer: Buffer, positions: Starts, kind: np.dtype[Any]) -> NDArray[Any]:
+def gather(buffer: Buffer, positions: Starts, kind: np.dtype[Any]) -> NDArray[Any]:
     """The values of a type at any positions, aligned or not."""
     size = kind.itemsize
     raw = f"V{size}" if kind.names else kind
@@ -195,7 +190,7 @@ _SIZE: Final = Struct(">I")
 def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | None:
     """Where the records between two positions begin; None if they do not end exactly at ``end``.
 
-    Only sizes are looked at. What a buffer holds whose sizes don't add up, ``plain`` finds out.
+    Only sizes are looked at. What a buffer holds whose sizes don't add up, ``fallback`` finds out.
     """
     unpack = _SIZE.unpack_from
     limit = len(buffer) if end is None else end
@@ -245,47 +240,6 @@ _ASCII_END: Final = 0x80
 _HEX: Final = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), dtype=np.uint16)
 _OFFSET_ID_BYTES: Final = 16
 
-# What pyarrow.compute.take() looks up and makes at each call.
-_TAKE: Final = pc.get_function("take")
-_UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
-
-
-def pieces(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
-    """The bytes between positions, as a binary array of its own.
-
-    Args:
-        buffer: anything with the buffer protocol, of less than 2 GiB.
-        begins: ascending, at least one.
-        ends: none before its begin or behind the next begin.
-    """
-    number = len(begins)
-    offsets = np.empty(2 * number, dtype=np.int32)
-    offsets[0::2] = begins
-    offsets[1::2] = ends
-    mixed = pa.Array.from_buffers(
-        pa.binary(), 2 * number - 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
-    )
-    return take(mixed, np.arange(0, 2 * number, 2, dtype=np.int32))
-
-
-def take(array: Any, indices: NDArray[np.int32]) -> Any:
-    """A copy of the elements at these indices, all of which there are."""
-    return _TAKE.call([array, pa.array(indices)], _UNCHECKED)
-
-
-def block_of(array: Any) -> NDArray[np.uint8]:
-    """The adjacent bytes of a binary or string array that is not a slice."""
-    ends = offsets_of(array)
-    data = array.buffers()[2]
-    if data is None or not len(ends) or not ends[-1]:
-        return np.empty(0, dtype=np.uint8)
-    return np.frombuffer(data, dtype=np.uint8, count=int(ends[-1]))
-
-
-def offsets_of(array: Any) -> NDArray[np.int32]:
-    """The positions of a binary or string array that is not a slice, in its block."""
-    return np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1)
-
 
 def as_text(array: Any) -> Any:
     """A binary array as an array of strings.
@@ -293,7 +247,7 @@ def as_text(array: Any) -> Any:
     Raises:
         NeedsFallback: a value is not UTF-8.
     """
-    block = block_of(array)
+    block = bytes_of(array)
     if not block.size or block.max() < _ASCII_END:
         return array.view(pa.string())
     try:
@@ -308,8 +262,8 @@ def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
         return pa.repeat(host_text(host_of(hosts[0].tobytes())), len(hosts))
     encoded = pa.array(hosts).dictionary_encode()
     known = np.array(encoded.dictionary.to_pylist(), dtype=np.uint64)
-    texts = [host_text(host_of(host.tobytes())) for host in known]
-    return pa.array(texts, pa.string()).take(encoded.indices)
+    shown = [host_text(host_of(host.tobytes())) for host in known]
+    return pa.array(shown, pa.string()).take(encoded.indices)
 
 
 def offset_ids_v4(hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:

@@ -27,12 +27,12 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 MAX_BATCH_INFLATED_BYTES: Final = 2 * MAX_INFLATED_MESSAGE_BYTES
 """What the compressed bodies of one batch may inflate to, in all; two always fit."""
 
-MAX_PLAIN_RECORDS: Final = 64
+MAX_FALLBACK_RECORDS: Final = 64
 """Records that are read one by one because one of them is unusual; of more, halves are tried."""
 
 
 class NeedsFallback(Exception):
-    """Records hold something that only the plain way understands: a signal, not a failure."""
+    """Records hold something that only ``fallback`` understands: a signal, not a failure."""
 
 
 class BatchTooLargeError(DecodeError):
@@ -41,13 +41,27 @@ class BatchTooLargeError(DecodeError):
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """What stays the same from buffer to buffer; see ``Decoder``."""
+    """How records become rows.
+
+    Attributes:
+        columns: of the batches: any of ``COLUMNS``, ``STORE_COLUMNS`` and ``KAFKA_COLUMNS``.
+        broker_name: the value of ``brokerName``.
+        verify_crc: a body whose CRC is not the stored one can't be decoded. Without it, ``crcOk``
+            still says so, if it is one of the columns.
+        decompress: inflate compressed bodies; otherwise they are given out as stored.
+        on_decode_error: what becomes of a body that can't be decoded. Records of which no row can
+            be made are an error too, or are skipped and counted.
+        max_inflated_bytes: what the compressed bodies of one batch may inflate to, in all.
+        max_fallback_records: records that ``fallback`` reads together.
+    """
 
     columns: tuple[Column, ...]
     broker_name: str
     verify_crc: bool = False
     decompress: bool = True
     on_decode_error: OnDecodeError = OnDecodeError.FAIL
+    max_inflated_bytes: int = MAX_BATCH_INFLATED_BYTES
+    max_fallback_records: int = MAX_FALLBACK_RECORDS
 
     @cached_property
     def schema(self) -> Any:
@@ -58,10 +72,25 @@ class DecodeSettings:
         """Whether one of these columns is asked for."""
         return any(column.name in names for column in self.columns)
 
+    def check_inflated(self, inflated_bytes: int) -> None:
+        """Raises BatchTooLargeError when bodies inflate to more than one batch should hold."""
+        if inflated_bytes > self.max_inflated_bytes:
+            raise BatchTooLargeError(
+                f"the bodies of a batch inflate to more than {self.max_inflated_bytes} bytes",
+                "decode fewer records at once",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records of a buffer are wanted; see ``Decoder.decode``."""
+    """Which records of a buffer are wanted.
+
+    Attributes:
+        first_offset: records of lower queue offsets are left out.
+        end_offset: so are records from this one on.
+        tags: so are records whose tag, compared exactly, it does not name.
+        file: the value of the column ``file``.
+    """
 
     first_offset: int | None = None
     end_offset: int | None = None
@@ -75,20 +104,18 @@ class DecodedBatch:
 
     Attributes:
         batch: the ``pyarrow.RecordBatch``.
-        rows: how many it has.
-        records: how many records were looked at; those that are neither rows nor ``skipped`` were
-            left out because of their offset or their tag.
         skipped: records that no row could be made of; always 0 when decode errors fail.
         damaged: rows whose body is null or raw because it could not be decoded.
         inflated_bytes: what compressed bodies inflated to, in all.
-        next_offset: the queue offset behind the last record looked at, at most ``end_offset``;
-            ``first_offset`` (or 0) if there was none.
     """
 
     batch: Any
-    rows: int
-    records: int
-    skipped: int
-    damaged: int
-    inflated_bytes: int
-    next_offset: int
+    skipped: int = 0
+    damaged: int = 0
+    inflated_bytes: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows the batch has."""
+        count: int = self.batch.num_rows
+        return count

@@ -19,9 +19,7 @@ from client.producer.columns import RESERVED
 from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY
-from spark_connector.errors import ConnectorError
-from spark_connector.sink.columns import (
-    Rows,
+from spark_connector.arrow import (
     binary_of,
     binary_of_rows,
     bytes_of,
@@ -29,6 +27,8 @@ from spark_connector.sink.columns import (
     mask_of,
     offsets_of,
 )
+from spark_connector.errors import ConnectorError
+from spark_connector.sink.columns import Rows
 
 DROPPED: Final = frozenset(RESERVED) | {
     "TIMER_DELIVER_MS",

@@ -18,9 +18,10 @@ from client.producer.columns import check_topic
 from remoting.protocol.message.properties import DELAY
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
+from spark_connector.arrow import lengths_of, mask_of, offsets_of
 from spark_connector.errors import ConnectorError
 from spark_connector.limits import SINK_BATCH_BYTES, SINK_MAX_BATCH_ROWS, SLICE_BYTES, SPREAD_ROWS
-from spark_connector.sink.columns import Rows, lengths_of, mask_of, offsets_of
+from spark_connector.sink.columns import Rows
 from spark_connector.sink.elements import elements, property_parts
 from spark_connector.sink.placing import Destination, Placing
 from spark_connector.sink.unique_keys import UniqueKeys

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_connector.sink.columns import binary_of_rows
+from spark_connector.arrow import binary_of_rows
 
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _PREFIX_BYTES: Final = 12

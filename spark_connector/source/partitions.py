@@ -65,17 +65,18 @@ def read(
 ) -> Iterator[Any]:
     """The messages of a task as Arrow batches. Spark's empty partition gives none."""
     check_interpreter()
-    from spark_connector.decode import Decoder  # noqa: PLC0415 - after the check
+    from spark_connector.decode.decoder import Decoder  # noqa: PLC0415 - after the check
+    from spark_connector.decode.model import DecodeSettings  # noqa: PLC0415
     from spark_connector.source.pull import RangeReader  # noqa: PLC0415
 
     if not isinstance(partition, QueuePartition):
         return
     for one in partition.ranges:
-        decoder = Decoder(
-            columns,
-            broker_name=one.broker_name,
+        settings = DecodeSettings(
+            tuple(columns),
+            one.broker_name,
             verify_crc=options.verify_crc,
             decompress=options.decompress,
             on_decode_error=options.on_decode_error,
         )
-        yield from RangeReader(one, options, decoder).batches()
+        yield from RangeReader(one, options, Decoder(settings)).batches()

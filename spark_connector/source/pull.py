@@ -22,7 +22,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import FIXED_BYTES_V4, QUEUE_OFFSET_AT
 from spark_connector.connections import Lease, leasing
-from spark_connector.decode import Decoder
+from spark_connector.decode.decoder import Decoder
 from spark_connector.errors import DecodeError
 from spark_connector.limits import (
     BATCH_BYTES,

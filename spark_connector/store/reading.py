@@ -15,7 +15,8 @@ from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
-from spark_connector.decode import MAX_BATCH_BYTES, MAX_BATCH_ROWS, Decoder
+from spark_connector.decode.decoder import Decoder
+from spark_connector.decode.model import MAX_BATCH_BYTES, MAX_BATCH_ROWS, DecodeSettings
 from spark_connector.errors import ConnectorError, DataLossError
 from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column
@@ -67,13 +68,14 @@ class StoreTask:
         self._columns = columns
         self._tags = options.tag_expression
         self._shows_raw = options.on_decode_error is OnDecodeError.RAW
-        self._decoder = Decoder(
+        settings = DecodeSettings(
             columns,
-            broker_name=options.broker_name,
+            options.broker_name,
             verify_crc=options.verify_crc,
             decompress=options.decompress,
             on_decode_error=options.on_decode_error,
         )
+        self._decoder = Decoder(settings)
 
     def read(self, piece: Piece) -> Iterator[Any]:
         """The ``pyarrow.RecordBatch`` of a piece's messages, in order, none empty.

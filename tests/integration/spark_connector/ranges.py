@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_connector.decode import Decoder
+from spark_connector.decode.decoder import Decoder
+from spark_connector.decode.model import DecodeSettings
 from spark_connector.schema import COLUMNS
 from spark_connector.source.options import ReadOptions
 from spark_connector.source.pull import RangeReader
@@ -24,9 +25,9 @@ def range_reader(
     **options: Any,
 ) -> RangeReader:
     """A reader of a range with the columns named; all of them if there are none."""
-    columns = [COLUMNS[name] for name in names or COLUMNS]
+    columns = tuple(COLUMNS[name] for name in names or COLUMNS)
     part = RangePartition(topic, BROKER, queue_id, start, end, (address,))
-    decoder = Decoder(columns, broker_name=BROKER)
+    decoder = Decoder(DecodeSettings(columns, BROKER))
     return RangeReader(part, ReadOptions(group="spark", **options), decoder)
 
 

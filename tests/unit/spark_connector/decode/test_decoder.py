@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from remoting.protocol.message import properties
 from remoting.protocol.message.compression import compress
-from remoting.protocol.message.record import host_bytes
+from remoting.protocol.message.record import Buffer, host_bytes
 from remoting.protocol.message.tags import TagExpression
-from spark_connector.decode import Decoder, model, plain
+from spark_connector.decode import fallback
+from spark_connector.decode.decoder import Decoder
 from spark_connector.decode.layout import walk
-from spark_connector.decode.model import MAX_PLAIN_RECORDS
+from spark_connector.decode.model import MAX_FALLBACK_RECORDS, DecodedBatch, DecodeSettings
 from spark_connector.errors import DecodeError
 from spark_connector.options import OnDecodeError
-from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, arrow_schema
+from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, Column, arrow_schema
 from tests.unit.spark_connector.decode.records import V6, numbered, record
 
 ALL = tuple(COLUMNS.values())
@@ -29,9 +32,16 @@ FULL = properties.encode(
 )
 
 
-def decoder(columns: object = ALL, **more: object) -> Decoder:
-    chosen = {"columns": columns, "broker_name": "broker-a"} | more
-    return Decoder(**chosen)  # type: ignore[arg-type]  # tests name what they are about
+class Whole(Decoder):
+    """A decoder that also makes one batch of a buffer."""
+
+    def decode(self, buffer: Buffer, **given: Any) -> DecodedBatch:
+        (batch,) = self.batches(buffer, **given)
+        return batch
+
+
+def decoder(columns: Iterable[Column] = ALL, **more: Any) -> Whole:
+    return Whole(DecodeSettings(tuple(columns), "broker-a", **more))
 
 
 def test_a_message_becomes_a_row_of_all_its_parts() -> None:
@@ -70,7 +80,7 @@ def test_a_message_becomes_a_row_of_all_its_parts() -> None:
             ],
         }
     ]
-    assert (found.rows, found.records, found.next_offset) == (1, 1, 18)
+    assert found.rows == 1
 
 
 def test_kafka_names_hold_the_same_message() -> None:
@@ -114,18 +124,18 @@ def test_a_file_name_is_told_of_each_row() -> None:
 def test_an_empty_buffer_is_an_empty_batch() -> None:
     found = decoder().decode(b"", first_offset=7)
     assert found.batch.schema.equals(arrow_schema(ALL))
-    assert (found.rows, found.records, found.next_offset) == (0, 0, 7)
+    assert found.rows == 0
 
 
 def test_offsets_outside_the_range_are_left_out() -> None:
     found = decoder().decode(numbered(10), first_offset=3, end_offset=6)
     assert found.batch.column("queueOffset").to_pylist() == [3, 4, 5]
-    assert (found.records, found.skipped, found.next_offset) == (10, 0, 6)
+    assert found.skipped == 0
 
 
-def test_a_range_behind_all_records_is_empty_and_goes_on_where_it_was() -> None:
+def test_a_range_behind_all_records_is_empty() -> None:
     found = decoder().decode(numbered(10), first_offset=20)
-    assert (found.rows, found.next_offset) == (0, 20)
+    assert found.rows == 0
 
 
 def test_tags_are_compared_exactly_though_their_hashes_are_equal() -> None:
@@ -135,7 +145,6 @@ def test_tags_are_compared_exactly_though_their_hashes_are_equal() -> None:
     )
     found = decoder().decode(buffer, tags=TagExpression.parse("Aa"))
     assert found.batch.column("queueOffset").to_pylist() == [0, 2]
-    assert (found.records, found.next_offset) == (3, 3)
 
 
 def test_known_starts_choose_the_records() -> None:
@@ -178,7 +187,6 @@ def test_a_buffer_may_be_used_again_once_the_batch_is_made() -> None:
 def test_batches_hold_so_many_rows_at_most() -> None:
     found = list(decoder().batches(numbered(10), max_rows=4))
     assert [each.rows for each in found] == [4, 4, 2]
-    assert [each.next_offset for each in found] == [4, 8, 10]
 
 
 def test_batches_hold_so_many_bytes_at_most_unless_one_record_has_more() -> None:
@@ -188,37 +196,31 @@ def test_batches_hold_so_many_bytes_at_most_unless_one_record_has_more() -> None
     assert [each.rows for each in found] == [2, 1, 1, 2]
 
 
-def test_batches_are_divided_while_their_bodies_inflate_to_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_are_divided_while_their_bodies_inflate_to_too_much() -> None:
     body, bits = compress(bytes(10_000))
     buffer = record(body=body, sys_flag=bits) * 5
-    for module in ("bodies", "plain", "decoder"):
-        monkeypatch.setattr(f"spark_connector.decode.{module}.MAX_BATCH_INFLATED_BYTES", 20_000)
-    found = list(decoder(BODY).batches(buffer))
+    found = list(decoder(BODY, max_inflated_bytes=20_000).batches(buffer))
     assert [each.rows for each in found] == [2, 1, 2]
     assert [each.inflated_bytes for each in found] == [20_000, 10_000, 20_000]
-    with pytest.raises(model.BatchTooLargeError, match="decode fewer records"):
-        decoder(BODY).decode(buffer)
 
 
-def test_one_odd_record_leaves_the_others_to_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_odd_record_leaves_the_others_to_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = record(queue_offset=700, properties=b"TAGS\x01\x02KEYS\x01k\x01k")
     buffer = numbered(700) + odd + numbered(600)
     slowly = []
-    one_by_one = plain.decode
+    one_by_one = fallback.decode
 
-    def counted(*arguments: object) -> object:
-        slowly.append(len(arguments[1]))  # type: ignore[arg-type]  # the starts
-        return one_by_one(*arguments)  # type: ignore[arg-type]  # as they came
+    def counted(*arguments: Any) -> DecodedBatch:
+        slowly.append(len(arguments[1]))
+        return one_by_one(*arguments)
 
-    monkeypatch.setattr(plain, "decode", counted)
+    monkeypatch.setattr(fallback, "decode", counted)
     found = decoder().decode(buffer)
-    assert found.rows == found.records == 1301
+    assert found.rows == 1301
     assert found.batch.column("keys").to_pylist()[700] == "k\x01k"
     assert found.batch.column("tags").to_pylist()[699:702] == ["T0", None, "T0"]
     assert len(slowly) == 1
-    assert slowly[0] <= MAX_PLAIN_RECORDS
+    assert slowly[0] <= MAX_FALLBACK_RECORDS
 
 
 def damaged_body() -> bytes:
@@ -238,7 +240,7 @@ def test_a_wrong_crc_is_an_error_that_names_the_message() -> None:
 @pytest.mark.parametrize(("policy", "body"), [("null", None), ("raw", b"hullo")])
 def test_a_wrong_crc_is_null_or_raw_and_counted_by_option(policy: str, body: object) -> None:
     buffer = numbered(2) + damaged_body()
-    chosen = decoder(BODY_AND_CRC, verify_crc=True, on_decode_error=policy)
+    chosen = decoder(BODY_AND_CRC, verify_crc=True, on_decode_error=OnDecodeError(policy))
     found = chosen.decode(buffer)
     assert found.batch.to_pylist()[1:] == [
         {"body": b"body 1", "crcOk": True},
@@ -281,15 +283,15 @@ def test_a_damaged_record_is_an_error() -> None:
 @pytest.mark.parametrize("policy", [OnDecodeError.NULL, OnDecodeError.RAW])
 def test_damaged_records_are_skipped_and_counted_by_option(policy: OnDecodeError) -> None:
     buffer = record() + broken_record() + record(queue_offset=2)
-    found = decoder(on_decode_error=policy).decode(buffer)
+    found = decoder(on_decode_error=OnDecodeError(policy)).decode(buffer)
     assert found.batch.column("queueOffset").to_pylist() == [0, 2]
-    assert (found.rows, found.records, found.skipped) == (2, 3, 1)
+    assert (found.rows, found.skipped) == (2, 1)
 
 
 @pytest.mark.parametrize("rest", [b"\0" * 200, b"xyz", record()[:-1]])
 def test_what_can_not_be_passed_over_is_an_error_whatever_the_option(rest: bytes) -> None:
     with pytest.raises(DecodeError, match="where the next one begins can't be told"):
-        decoder(on_decode_error="raw").decode(record() + rest)
+        decoder(on_decode_error=OnDecodeError.RAW).decode(record() + rest)
 
 
 def test_bytes_that_are_not_utf_8_are_shown_as_such() -> None:

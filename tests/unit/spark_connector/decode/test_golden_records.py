@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
-from spark_connector.decode import Decoder
+from spark_connector.decode.decoder import Decoder
+from spark_connector.decode.model import DecodeSettings
 from spark_connector.schema import STORE_COLUMNS
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden/messages.json").read_text("utf-8"))
 READABLE = [case for case in GOLDEN["messages"] if case["name"] != "bad_magic" and case["decode"]]
 # Their times are those of no calendar.
 TIMELESS = {"extreme_numbers"}
-DECODER = Decoder(tuple(STORE_COLUMNS.values()), broker_name="broker-a")
+DECODER = Decoder(DecodeSettings(tuple(STORE_COLUMNS.values()), "broker-a"))
+
+
+def decoded(buffer: bytes) -> Any:
+    (batch,) = DECODER.batches(buffer)
+    return batch.batch
 
 
 def host(text: str) -> str:
@@ -28,7 +34,7 @@ def host(text: str) -> str:
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: f"{case['name']}-{case['version']}")
 def test_a_row_says_what_java_says(case: dict[str, Any]) -> None:
     java = case["decode"]
-    batch = DECODER.decode(bytes.fromhex(case["hex"])).batch
+    batch = decoded(bytes.fromhex(case["hex"]))
     row = {name: batch.column(name)[0] for name in STORE_COLUMNS}
     assert row["topic"].as_py() == java["topic"]
     assert row["queueId"].as_py() == java["queueId"]
@@ -51,5 +57,5 @@ def test_a_row_says_what_java_says(case: dict[str, Any]) -> None:
 
 def test_all_readable_records_at_once_are_the_rows_they_are_alone() -> None:
     buffers = [bytes.fromhex(case["hex"]) for case in READABLE if case["name"] not in TIMELESS]
-    together = DECODER.decode(b"".join(buffers)).batch
-    assert together.to_pylist() == [DECODER.decode(each).batch.to_pylist()[0] for each in buffers]
+    together = decoded(b"".join(buffers))
+    assert together.to_pylist() == [decoded(each).to_pylist()[0] for each in buffers]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, cast
 
-from spark_connector.decode import Decoder
+from spark_connector.decode.decoder import Decoder
 from spark_connector.source.pull import RangeReader
 from spark_connector.source.ranges import RangePartition
 from tests.unit.spark_connector.source.broker import Clock, FakeBroker, FakeDecoder, options

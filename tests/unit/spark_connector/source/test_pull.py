@@ -13,7 +13,7 @@ from remoting.errors import ConnectionLost
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader
-from spark_connector.decode import Decoder
+from spark_connector.decode.decoder import Decoder
 from spark_connector.errors import BrokerError, DecodeError
 from spark_connector.limits import BATCH_MESSAGES
 from spark_connector.source.pull import RangeReader

@@ -1,14 +1,14 @@
-"""Records to rows, one at a time: what every faster way has to be equal to.
+"""Records to rows, one at a time: the reference for the fast path, and its fallback.
 
-It takes each field from a ``RecordView`` and knows every oddity that the view knows. The decoder
-comes here when a buffer holds something that its fast way does not understand, and to find out
-what exactly is wrong with a damaged one.
+It takes each field from a ``RecordView`` and handles every oddity that the view handles. The
+decoder uses it when a buffer holds something that the fast path does not understand, and to find
+out what exactly is wrong with a damaged one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
@@ -20,8 +20,6 @@ from remoting.protocol.message import compression, properties
 from remoting.protocol.message.record import COMPRESSED, FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, Buffer
 from remoting.protocol.message.view import RecordView
 from spark_connector.decode.model import (
-    MAX_BATCH_INFLATED_BYTES,
-    BatchTooLargeError,
     DecodedBatch,
     DecodeSettings,
     Selection,
@@ -49,47 +47,15 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Walk:
-    """The records of a buffer, and what was seen on the way."""
+class _Bodies:
+    """Decodes bodies, and counts what it meets."""
 
-    buffer: Buffer
-    starts: Starts
     settings: DecodeSettings
-    selection: Selection
-    records: int = 0
-    skipped: int = 0
     damaged: int = 0
     inflated_bytes: int = 0
-    rows: list[_Row] = field(default_factory=list)
-    next_offset: int = 0
 
-    def take_all(self) -> None:
-        """Look at every record and keep those wanted."""
-        selection = self.selection
-        self.next_offset = selection.first_offset or 0
-        for view in self._views():
-            offset = view.queue_offset
-            self.next_offset = max(self.next_offset, offset + 1)
-            if selection.first_offset is not None and offset < selection.first_offset:
-                continue
-            if selection.end_offset is not None and offset >= selection.end_offset:
-                continue
-            if selection.tags is not None and not selection.tags.matches(view.tags):
-                continue
-            self.rows.append(_Row(view, self.settings, selection.file, self._body(view)))
-        if selection.end_offset is not None:
-            self.next_offset = min(self.next_offset, selection.end_offset)
-
-    def _views(self) -> Iterator[RecordView]:
-        for position in self.starts.tolist():
-            self.records += 1
-            view = _view(self.buffer, position, self.settings)
-            if view is None:
-                self.skipped += 1
-            else:
-                yield view
-
-    def _body(self, view: RecordView) -> bytes | None:
+    def of(self, view: RecordView) -> bytes | None:
+        """A record's body; None if nobody wants it or, by the settings, if it is damaged."""
         settings = self.settings
         reason = ""
         if settings.verify_crc and not view.check_crc():
@@ -116,8 +82,7 @@ class _Walk:
             return bytes(view.stored_body)
         body = compression.decompress(view.stored_body, view.sys_flag)
         self.inflated_bytes += len(body)
-        if self.inflated_bytes > MAX_BATCH_INFLATED_BYTES:
-            raise too_large()
+        self.settings.check_inflated(self.inflated_bytes)
         return body
 
 
@@ -153,30 +118,20 @@ def _view(buffer: Buffer, position: int, settings: DecodeSettings) -> RecordView
 
 
 def _damaged_size(buffer: Buffer, position: int, settings: DecodeSettings) -> int:
+    """The size of a damaged record, if another one, or the end, follows it."""
     left = len(buffer) - position
     if left >= FIXED_BYTES_V4:
-        size, _ = _START.unpack_from(buffer, position)
-        if size >= FIXED_BYTES_V4 and (size == left or _has_magic(buffer, position + size)):
-            return int(size)
+        size: int = _START.unpack_from(buffer, position)[0]
+        if size == left:
+            return size
+        if FIXED_BYTES_V4 <= size <= left - FIXED_BYTES_V4:
+            _, magic = _START.unpack_from(buffer, position + size)
+            if magic in {MAGIC_V1, MAGIC_V2}:
+                return size
     raise DecodeError(
         f"a record from broker {settings.broker_name} is damaged, {left} bytes before the end of "
         f"{len(buffer)}, and where the next one begins can't be told",
         "check the broker's disk; startingOffsets lets a query begin behind it",
-    )
-
-
-def _has_magic(buffer: Buffer, position: int) -> bool:
-    if len(buffer) - position < FIXED_BYTES_V4:
-        return False
-    _, magic = _START.unpack_from(buffer, position)
-    return magic in {MAGIC_V1, MAGIC_V2}
-
-
-def too_large() -> BatchTooLargeError:
-    """The error for bodies that inflate to more than one batch should hold."""
-    return BatchTooLargeError(
-        f"the bodies of a batch inflate to more than {MAX_BATCH_INFLATED_BYTES} bytes",
-        "decode fewer records at once",
     )
 
 
@@ -198,10 +153,6 @@ def _keys(view: RecordView) -> str | None:
 def _key(view: RecordView) -> bytes | None:
     text = _keys(view)
     return None if text is None else text.encode()
-
-
-def _headers(view: RecordView) -> list[tuple[str, bytes]]:
-    return [(name, value.encode()) for name, value in view.properties.items()]
 
 
 _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
@@ -230,7 +181,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
     "offset": lambda row: row.view.queue_offset,
     "timestamp": lambda row: _micros(row.view.store_timestamp_ms),
     "timestampType": lambda row: 1,  # noqa: ARG005  # LogAppendTime, whatever the record
-    "headers": lambda row: _headers(row.view),
+    "headers": lambda row: [(key, text.encode()) for key, text in row.view.properties.items()],
 }
 
 
@@ -242,20 +193,27 @@ def decode(
     Raises:
         DecodeError: a record is damaged or its body can't be decoded.
     """
-    walk = _Walk(buffer, starts, settings, selection)
-    walk.take_all()
-    arrays = [_array(column.arrow, _VALUES[column.name], walk.rows) for column in settings.columns]
+    bodies = _Bodies(settings)
+    rows: list[_Row] = []
+    skipped = 0
+    for position in starts.tolist():
+        view = _view(buffer, position, settings)
+        if view is None:
+            skipped += 1
+        elif _is_wanted(view, selection):
+            rows.append(_Row(view, settings, selection.file, bodies.of(view)))
+    arrays = [
+        pa.array([_VALUES[column.name](row) for row in rows], type=column.arrow)
+        for column in settings.columns
+    ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
-    return DecodedBatch(
-        batch,
-        rows=len(walk.rows),
-        records=walk.records,
-        skipped=walk.skipped,
-        damaged=walk.damaged,
-        inflated_bytes=walk.inflated_bytes,
-        next_offset=walk.next_offset,
+    return DecodedBatch(batch, skipped, bodies.damaged, bodies.inflated_bytes)
+
+
+def _is_wanted(view: RecordView, selection: Selection) -> bool:
+    offset = view.queue_offset
+    return (
+        (selection.first_offset is None or offset >= selection.first_offset)
+        and (selection.end_offset is None or offset < selection.end_offset)
+        and (selection.tags is None or selection.tags.matches(view.tags))
     )
-
-
-def _array(kind: Any, value: Callable[[_Row], Any], rows: list[_Row]) -> Any:
-    return pa.array([value(row) for row in rows], type=kind)
