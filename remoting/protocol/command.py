@@ -206,10 +206,6 @@ def _unreadable(
     )
 
 
-def _text_of_bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
 def parse_bool(text: str) -> bool:
     """As Java's ``Boolean.parseBoolean``."""
     return text.lower() == "true"
@@ -231,16 +227,13 @@ def parse_integer(text: str, bits: int) -> int:
     raise ValueError(text)
 
 
-def _check_bool(value: object) -> bool:
-    if value is True or value is False:
-        return value
-    raise ValueError(value)
+def _check_of(kind: type[T]) -> Callable[[object], T]:
+    def check(value: object) -> T:
+        if type(value) is kind:
+            return value
+        raise ValueError(value)
 
-
-def _check_text(value: object) -> str:
-    if type(value) is str:
-        return value
-    raise ValueError(value)
+    return check
 
 
 def _integer_kind(bits: int) -> _Kind:
@@ -264,8 +257,8 @@ def _same(text: str) -> str:
     return text
 
 
-_TEXT: Final = _Kind("a text", _same, _check_text, _same)
-_BOOL: Final = _Kind("true or false", parse_bool, _check_bool, _text_of_bool)
+_TEXT: Final = _Kind("a text", _same, _check_of(str), _same)
+_BOOL: Final = _Kind("true or false", parse_bool, _check_of(bool), lambda value: str(value).lower())
 _KINDS: Final[dict[object, _Kind]] = {
     str: _TEXT,
     bool: _BOOL,

@@ -15,9 +15,9 @@ fault. Its depth is that of the body's type: no input makes it recurse further.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -27,15 +27,45 @@ from remoting.protocol.bodies.relaxed_json import ObjectKey
 from remoting.protocol.errors import BodyError
 from remoting.protocol.queue import MessageQueue
 
-_ABSENT: Final = object()
-
 
 def soften(value: object, kind: inspect.Type) -> object:
     """The value with Java's conversions made wherever they bring it nearer to ``kind``."""
-    converter = _CONVERTERS.get(type(kind))
-    if converter is None or value is None:
-        return value
-    return converter(value, kind)
+    match kind:
+        case inspect.StrType() if value is not None and not isinstance(value, str):
+            return relaxed_json.dumps(value).decode()
+        case inspect.IntType() if isinstance(value, bool):
+            return int(value)
+        case inspect.IntType() if isinstance(value, float) and math.isfinite(value):
+            return int(value)
+        case inspect.BoolType() if type(value) in {int, float}:
+            return value == 1
+        case inspect.ListType(item_type=item) if isinstance(value, list):
+            return [soften(one, item) for one in value if _present(one, item)]
+        case inspect.DictType(key_type=key_type, value_type=member_type) if isinstance(value, dict):
+            return {
+                _soften_key(key, key_type): soften(member, member_type)
+                for key, member in value.items()
+                if _present(member, member_type)
+            }
+        case inspect.StructType() if isinstance(value, dict):
+            types = {field.encode_name: _required_type(field.type) for field in kind.fields}
+            return {
+                name: soften(value[name], member_type)
+                for name, member_type in types.items()
+                if _present(value.get(name), member_type)
+            }
+    return value
+
+
+def _soften_key(key: object, kind: inspect.Type) -> object:
+    """A key; text in place of an object is its JSON, and other text an empty one."""
+    if not (isinstance(kind, inspect.CustomType) and isinstance(key, str)):
+        return soften(key, kind)
+    try:
+        members = relaxed_json.loads(key.encode())
+    except BodyError:
+        members = None
+    return ObjectKey.of(members) or ObjectKey()
 
 
 @cache
@@ -68,84 +98,11 @@ def _present(value: object, kind: inspect.Type) -> bool:
     return not (wants_number and value in ("", "null", "NULL"))
 
 
-def _to_int(value: object, _: inspect.Type) -> object:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return int(value)
-    return value
-
-
-def _to_bool(value: object, _: inspect.Type) -> object:
-    return value == 1 if type(value) in {int, float} else value
-
-
-def _to_text(value: object, _: inspect.Type) -> object:
-    return value if isinstance(value, str) else relaxed_json.dumps(value).decode()
-
-
-def _to_list(value: object, kind: inspect.Type) -> object:
-    assert isinstance(kind, inspect.ListType)
-    if not isinstance(value, list):
-        return value
-    item_type = kind.item_type
-    return [soften(item, item_type) for item in value if _present(item, item_type)]
-
-
-def _to_dict(value: object, kind: inspect.Type) -> object:
-    assert isinstance(kind, inspect.DictType)
-    if not isinstance(value, dict):
-        return value
-    return {
-        _to_key(key, kind.key_type): soften(member, kind.value_type)
-        for key, member in value.items()
-        if _present(member, kind.value_type)
-    }
-
-
-def _to_key(key: object, kind: inspect.Type) -> object:
-    if isinstance(kind, inspect.CustomType) and isinstance(key, str):
-        return _object_key_of(key)
-    return soften(key, kind)
-
-
-def _object_key_of(text: str) -> relaxed_json.ObjectKey:
-    """The object whose JSON stands as text for the key; an empty one when it is other text."""
-    try:
-        key = relaxed_json.ObjectKey.of(relaxed_json.loads(text.encode()))
-    except BodyError:
-        key = None
-    return key or relaxed_json.ObjectKey()
-
-
-def _to_struct(value: object, kind: inspect.Type) -> object:
-    assert isinstance(kind, inspect.StructType)
-    if not isinstance(value, dict):
-        return value
-    softened: dict[str, object] = {}
-    for field in kind.fields:
-        member = value.get(field.encode_name)
-        member_type = _required_type(field.type)
-        if _present(member, member_type):
-            softened[field.encode_name] = soften(member, member_type)
-    return softened
-
-
 def _required_type(kind: inspect.Type) -> inspect.Type:
     """The type within an optional one."""
     if isinstance(kind, inspect.UnionType):
         return next(member for member in kind.types if not isinstance(member, inspect.NoneType))
     return kind
-
-
-_CONVERTERS: Final[dict[type, Callable[[object, inspect.Type], object]]] = {
-    inspect.IntType: _to_int,
-    inspect.BoolType: _to_bool,
-    inspect.StrType: _to_text,
-    inspect.ListType: _to_list,
-    inspect.DictType: _to_dict,
-    inspect.StructType: _to_struct,
-}
 
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]

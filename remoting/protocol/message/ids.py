@@ -20,12 +20,11 @@ from itertools import count, islice
 from struct import Struct
 from typing import Final, NamedTuple
 
-from remoting.protocol.message.record import host_bytes, host_of, ip_bytes, ip_text
+from remoting.protocol.message.record import host_bytes, host_of, ip_bytes
 from remoting.protocol.queue import PhysicalOffset
 
 _OFFSET: Final = Struct(">q")
-_UNIQUE_TAIL: Final = Struct(">HIIH")
-_LENGTHS: Final = {32: 4, 56: 16}
+_LENGTHS: Final = (32, 56)
 
 
 class OffsetId(NamedTuple):
@@ -34,17 +33,6 @@ class OffsetId(NamedTuple):
     ip: str
     port: int
     physical_offset: PhysicalOffset
-
-
-class UniqueId(NamedTuple):
-    """What a unique id says of the producer that made it."""
-
-    ip: str
-    process_id: int
-    class_hash: int
-    month_ms: int
-    """Since the producer's month began, in its local time."""
-    counter: int
 
 
 def offset_id(ip: str, port: int, physical_offset: int) -> str:
@@ -67,30 +55,15 @@ def parse_offset_id(text: str) -> OffsetId:
     Raises:
         ValueError: it is invalid.
     """
-    raw, ip_length = _unhex(text, "offset id")
-    ip, port = host_of(raw[: ip_length + 4])
-    return OffsetId(ip, port, PhysicalOffset(_OFFSET.unpack(raw[-8:])[0]))
-
-
-def parse_unique_id(text: str) -> UniqueId:
-    """Read a unique id that a RocketMQ client made, of upper or lower case.
-
-    Raises:
-        ValueError: it is invalid. Producers may put any text under UNIQ_KEY.
-    """
-    raw, ip_length = _unhex(text, "unique id")
-    return UniqueId(ip_text(raw[:ip_length]), *_UNIQUE_TAIL.unpack(raw[ip_length:]))
-
-
-def _unhex(text: str, what: str) -> tuple[bytes, int]:
-    ip_length = _LENGTHS.get(len(text))
     try:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
-    if ip_length is None or len(raw) * 2 != len(text):
-        raise ValueError(f"{text[:80]!r} is no {what}: these have 32 or 56 hexadecimal digits")
-    return raw, ip_length
+    # fromhex skips white space.
+    if len(text) not in _LENGTHS or len(raw) * 2 != len(text):
+        raise ValueError(f"{text[:80]!r} is no offset id: these have 32 or 56 hexadecimal digits")
+    ip, port = host_of(raw[:-8])
+    return OffsetId(ip, port, PhysicalOffset(_OFFSET.unpack(raw[-8:])[0]))
 
 
 def local_month(now_ms: int) -> tuple[int, int]:

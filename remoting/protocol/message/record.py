@@ -77,11 +77,6 @@ STORE_HOST_V6: Final = 0x20
 
 HOSTS_V6_MASK: Final = BORN_HOST_V6 | STORE_HOST_V6
 
-NEED_UNWRAP: Final = 0x40
-"""The body is an inner batch that a reader has to unwrap; written by 5.x only."""
-
-INNER_BATCH: Final = 0x80
-
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LEGACY: Final = 0x000
 """No type given, as senders before 4.9.4 wrote it: zlib."""
@@ -89,16 +84,6 @@ COMPRESSION_LEGACY: Final = 0x000
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
-
-
-def transaction_type(sys_flag: int) -> int:
-    """One of the ``TRANSACTION_*`` values."""
-    return sys_flag & TRANSACTION_MASK
-
-
-def is_compressed(sys_flag: int) -> bool:
-    """Whether the stored body has to be inflated; the type bits alone don't say so."""
-    return bool(sys_flag & COMPRESSED)
 
 
 __all__ = [

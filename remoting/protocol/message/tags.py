@@ -112,7 +112,3 @@ class TagExpression:
     def matches(self, tag: str | None) -> bool:
         """Whether a message with this tag is wanted: the consumer's exact check."""
         return self.text == SUBSCRIBE_ALL or tag in self.tags
-
-    def matches_code(self, code: int) -> bool:
-        """Whether a message with this tags code may be wanted: the broker's check."""
-        return self.text == SUBSCRIBE_ALL or code in self.codes

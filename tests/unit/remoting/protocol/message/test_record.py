@@ -111,7 +111,7 @@ def test_the_documented_commit_log_is_found_record_by_record() -> None:
     assert [bytes(view.stored_body) for view in views[2:]] == [b"b1", b"b22", b"half", b"v6"]
     assert views[0].offset_id == "0A09080700002A9F0000000000000000"
     assert views[2].offset_id == "0A09080700002A9F0000000000000126"
-    assert sys_flag.transaction_type(views[4].sys_flag) == sys_flag.TRANSACTION_PREPARED
+    assert views[4].sys_flag & sys_flag.TRANSACTION_MASK == sys_flag.TRANSACTION_PREPARED
     assert views[5].sys_flag == sys_flag.BORN_HOST_V6
     assert views[5].born_host == ("2001:db8::1", 5)
     assert all(view.check_crc() for view in views)
