@@ -144,7 +144,7 @@ class AssignedQueue(Generic[T]):
         """Pull and hand out nothing more; running handlers may finish."""
         self.state = AssignmentState.DRAINING
         self.process_queue.drop()
-        if not self._fetcher.carrying:
+        if not self._fetcher.commit_in_flight:
             self._fetcher.cancel()
 
     def revoke(self) -> None:
@@ -380,10 +380,10 @@ class AssignedQueue(Generic[T]):
             PocketMQError: it did not come back.
         """
         store = self._consumer.store
-        await self._fetcher.landed()
+        await self._fetcher.wait_for_commit()
         self._fetcher.cancel()
         async with self._commits:
-            if self._fetcher.carried:
+            if self._fetcher.has_committed:
                 self._stored = None
             await self._commit_with(partial(commit_last, store))
         await store.save()
@@ -420,7 +420,7 @@ class AssignedQueue(Generic[T]):
     def refused(self, queue: MessageQueue, error: RemoteError) -> None:
         """The broker refuses to be read from: the fetcher reports it, and tries again."""
 
-    async def forgotten(self, address: str) -> None:
+    async def group_unknown(self, address: str) -> None:
         """The broker doesn't know the group."""
         await self._consumer.member.heartbeat_broker(address)
 

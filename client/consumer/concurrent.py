@@ -2,9 +2,9 @@
 
 A worker takes a run of neighbours and calls the handler for each, one after the other. As long as
 handlers return at once nothing else is done per message; the run is settled as one. At the first
-message whose handler waits, fails or settles by itself, those before are settled, those behind
-given back for other workers, and the message is a run of its own until its outcome is carried out.
-A batch handler gets its run as one list.
+message whose handler waits, fails or settles by itself, those before it are settled, those behind
+it are given back for other workers, and the message is a run of its own until its outcome is
+carried out. A batch handler gets its run as one list.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ class ConcurrentDispatcher(Dispatcher[T]):
             waits_for = work.send(None)
         except StopIteration as end:
             if end.value is ALL_DONE:
-                self._breaker.worked()
+                self._breaker.succeeded()
                 queue.finish(run)
                 assigned.make_room()
-                self.pool.kept_loop(self._loop.time() - began)
+                self.pool.report_blocking(self._loop.time() - began)
                 return False
             outcome = DONE
         except FAILURES as error:
             outcome = outcome_of(error)
         except BaseException:
-            # The worker ends; what was handled before is done all the same.
+            # The worker ends, but the messages before this one are done.
             queue.cut(run, run.at - run.start)
             assigned.make_room()
             raise
         else:
             run.waits = True
             self._isolate(assigned, run)
-            self.pool.kept_loop(self._loop.time() - began)
+            self.pool.report_blocking(self._loop.time() - began)
             await self._awaited(assigned, run, work, waits_for)
             return True
         self._isolate(assigned, run)
@@ -93,7 +93,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         """Call the handler for each message: one coroutine to drive for a whole run.
 
         It ends with ``ALL_DONE``; at a message that settled itself; or, once one has waited, with
-        what the handler returned for it, for those behind were given back.
+        what the handler returned for it, because those behind it were given back.
         """
         handler = self._handler
         assert handler is not None
@@ -103,7 +103,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
             if run.waits:
                 return value
             if value is not None:
-                self.pool.returned(value)
+                self.pool.outcome_of_result(value)
             if outcomes and outcomes.get(message.offset, DONE) is not DONE:
                 return None
             if outcomes:
@@ -114,7 +114,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         """Make the message at hand a run of its own."""
         queue = assigned.process_queue
         if run.at > run.start:
-            self._breaker.worked()
+            self._breaker.succeeded()
             queue.cut(run, run.at - run.start)
         queue.give_back(run, keep=1)
         assigned.make_room()
@@ -132,17 +132,17 @@ class ConcurrentDispatcher(Dispatcher[T]):
             work = handler(list(run.messages))
             waits_for = work.send(None)
         except StopIteration as end:
-            self.pool.kept_loop(self._loop.time() - began)
-            outcome = self.pool.returned(end.value)
+            self.pool.report_blocking(self._loop.time() - began)
+            outcome = self.pool.outcome_of_result(end.value)
             if not queue.outcomes:
-                self._breaker.worked()
+                self._breaker.succeeded()
                 queue.finish(run)
                 assigned.make_room()
                 return False
         except FAILURES as error:
             outcome = outcome_of(error)
         else:
-            self.pool.kept_loop(self._loop.time() - began)
+            self.pool.report_blocking(self._loop.time() - began)
             if self._queues.ready_queue:
                 self.pool.wake()
             await self._awaited(assigned, run, work, waits_for)
@@ -174,7 +174,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         assigned.begin(run)
         given = queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        staying = self._breaker.staying(outcomes)
+        staying = self._breaker.count(outcomes)
         try:
             kept = await self._unreturned(outcomes, staying)
         finally:
@@ -193,7 +193,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
 
     def done(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         """See ``Dispatcher``."""
-        self._breaker.worked()
+        self._breaker.succeeded()
         assigned.process_queue.outcomes.pop(run.offset, None)
         assigned.process_queue.failures.pop(run.offset, None)
         assigned.process_queue.finish(run)
@@ -203,7 +203,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
     async def _unreturned(
         self, outcomes: Sequence[tuple[ReceivedMessage[T], MessageOutcome]], staying: Container[int]
     ) -> set[int]:
-        """Return what has to be; gives the offsets of what could not be returned."""
+        """Send failed messages back. Returns the offsets of those that could not be sent back."""
         failed = [
             (message, outcome)
             for message, outcome in outcomes

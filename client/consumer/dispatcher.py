@@ -126,7 +126,7 @@ class Dispatcher(ABC, Generic[T]):
             run = self.take(assigned)
             if run is not None:
                 assigned.begin(run)
-                self.pool.began(assigned, run)
+                self.pool.call_began(assigned, run)
                 return run.messages[0]
         return None
 
@@ -143,7 +143,7 @@ class Dispatcher(ABC, Generic[T]):
         queue = assigned.process_queue
         if run not in queue.active:
             return
-        self.pool.ended(run)
+        self.pool.call_ended(run)
         if queue.outcomes.get(run.offset, DONE).verdict is OutcomeKind.DONE:
             self.done(assigned, run)
         else:

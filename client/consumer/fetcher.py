@@ -1,9 +1,9 @@
 """Reading one queue ahead: one pull after the other, for as long as there is room.
 
-A pull that finds nothing is held by the broker. Whatever goes wrong with the broker or the way to
-it is tried again with growing pauses of at most half a second, so that reading goes on soon after
-it is back; the owner hears when a queue begins and ends waiting. Refusals (no permission, no such
-group) are tried again too, and handed to the owner, who raises them to the application.
+The broker holds a pull that finds nothing. Failures are retried with growing pauses of at most half
+a second, so that reading goes on soon after the broker is back; the owner is told when a queue
+begins and ends waiting. Refusals (no permission, no such group) are retried too, and passed to the
+owner, which raises them to the application.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """What one pull may bring, at brokers that let themselves be told (ours; 5.x)."""
 
 MIN_HOLD: Final = 0.02
-"""A held pull answered sooner, with nothing, wasn't held: don't ask again at once."""
+"""A pull answered sooner, with nothing, wasn't held: the next one waits a little."""
 
 
 UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-"""The broker lacks what heartbeats tell."""
+"""The broker doesn't know the group or its subscription, which heartbeats carry."""
 
 
 class Sink(Protocol):
@@ -58,7 +58,7 @@ class Sink(Protocol):
 
     Attributes:
         next_pull: where the next pull begins; None: not known yet.
-        paused, full: nothing is to be pulled now.
+        paused, full: nothing is pulled now.
     """
 
     paused: bool
@@ -101,12 +101,12 @@ class FetcherOwner(Protocol):
         """The broker refuses to be read from."""
         ...
 
-    async def forgotten(self, address: str) -> None:
-        """A broker doesn't know of the group or its subscription: it has to be told."""
+    async def group_unknown(self, address: str) -> None:
+        """A broker doesn't know the group or its subscription: it needs a heartbeat."""
         ...
 
     def tell(self, event: Event) -> None:
-        """Something the application may want to know."""
+        """Pass an event on to the application."""
         ...
 
 
@@ -143,9 +143,9 @@ class Fetcher(Generic[T, S]):
         self._waiting = False
         self._complained_at = float("-inf")
         self._loop = asyncio.get_running_loop()
-        self._carried_at = float("-inf")
-        self._landed = asyncio.Event()
-        self._landed.set()
+        self._commit_sent_at = float("-inf")
+        self._answered = asyncio.Event()
+        self._answered.set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, tasks: Supervisor) -> None:
@@ -158,21 +158,24 @@ class Fetcher(Generic[T, S]):
             self._task.cancel()
 
     @property
-    def carried(self) -> bool:
-        """Whether any pull brought a commit."""
-        return self._carried_at > float("-inf")
+    def has_committed(self) -> bool:
+        """Whether any pull has carried a commit."""
+        return self._commit_sent_at > float("-inf")
 
     @property
-    def carrying(self) -> bool:
+    def commit_in_flight(self) -> bool:
         """Whether a pull is on its way whose commit the broker may not have made yet."""
-        return not self._landed.is_set() and self._loop.time() < self._carried_at + CARRIED_COMMIT
+        return (
+            not self._answered.is_set()
+            and self._loop.time() < self._commit_sent_at + CARRIED_COMMIT
+        )
 
-    async def landed(self) -> None:
-        """Wait until the broker has surely made what a pull commits, to overtake nothing."""
-        if self.carrying:
+    async def wait_for_commit(self) -> None:
+        """Wait until the broker has made a pull's commit, which a later one must not overtake."""
+        if self.commit_in_flight:
             try:
-                async with asyncio.timeout_at(self._carried_at + CARRIED_COMMIT):
-                    await self._landed.wait()
+                async with asyncio.timeout_at(self._commit_sent_at + CARRIED_COMMIT):
+                    await self._answered.wait()
             except TimeoutError:
                 pass
 
@@ -186,7 +189,7 @@ class Fetcher(Generic[T, S]):
             try:
                 await self._step()
             except PocketMQError as error:
-                await self._trouble(error)
+                await self._report_failure(error)
             else:
                 self._recovered()
 
@@ -217,7 +220,7 @@ class Fetcher(Generic[T, S]):
             return
         if code not in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
             if code in UNKNOWN_TO_BROKER:
-                await self._owner.forgotten(address)
+                await self._owner.group_unknown(address)
             raise remote_error(
                 code,
                 answer.remark,
@@ -235,13 +238,13 @@ class Fetcher(Generic[T, S]):
         self._failures = None
 
     async def _pause(self) -> None:
-        """Wait after a failure; after further ones, longer."""
+        """Wait after a failure, longer after each further one."""
         if self._failures is None:
             self._failures = Backoff(random.Random())  # noqa: S311 - spreads load
         await asyncio.sleep(self._failures.next())
 
     async def _request(self, offset: int) -> tuple[Command, str]:
-        # Not held after trouble: that the queue can be read again is to be known at once.
+        # After a failure the broker doesn't hold the pull, so that recovery is noticed at once.
         suspend = 0.0 if self._waiting else self._options.suspend
         commit = None if self._broker_id else self._owner.offset_to_commit()
         header = pull_header(
@@ -263,8 +266,8 @@ class Fetcher(Generic[T, S]):
             if connection is None:
                 connection = await self._context.heartbeats.connect(address, REQUEST_TIMEOUT)
             if commit is not None:
-                self._carried_at = self._loop.time()
-                self._landed.clear()
+                self._commit_sent_at = self._loop.time()
+                self._answered.clear()
             return await connection.request(request, timeout=timeout), address
         except RemotingError as error:
             self._broker_id = 0
@@ -273,7 +276,7 @@ class Fetcher(Generic[T, S]):
                 self._context.heartbeats.probe(address)
             raise unavailable(error, address, queue=self._queue, group=self._group) from error
         finally:
-            self._landed.set()
+            self._answered.set()
 
     def _header(self, answer: Command, address: str) -> PullMessageResponseHeader:
         header = read_header(answer, PullMessageResponseHeader, self._queue, address)
@@ -281,7 +284,7 @@ class Fetcher(Generic[T, S]):
         return header
 
     def _take(self, answer: Command, offset: int, address: str) -> bool:
-        """Take an answer's messages; whether the queue has no more of them."""
+        """Take an answer's messages. Returns whether it reached the end of the queue."""
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
@@ -323,8 +326,8 @@ class Fetcher(Generic[T, S]):
         self.sink.put((), 0, new)
         self._owner.tell(OffsetMoved(self._queue, wanted, new))
 
-    async def _trouble(self, error: PocketMQError) -> None:
-        """Pause after an error, and say so when it is a new one or lasts."""
+    async def _report_failure(self, error: PocketMQError) -> None:
+        """Pause after an error, and report it when it is new or lasts."""
         now = self._loop.time()
         if not isinstance(error, SystemBusy):
             if not self._waiting or now - self._complained_at >= COMPLAINT_PERIOD:

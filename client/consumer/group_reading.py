@@ -1,8 +1,8 @@
 """A pull consumer's queues when it shares them with the other members of its group.
 
-A queue that is lost is first no longer handed out. Then the application gets its time: ``on_lost``
-is called, and with automatic commits its next call for messages says that it is done with what it
-has. Then the offset is committed, and the queue forgotten.
+No more messages of a lost queue are handed out. The application then gets time to finish:
+``on_lost`` is called, and with automatic commits its next call for messages means that it is done
+with those it has. Then the offset is committed, and the queue is dropped.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class GroupReading:
         self._reader.add(queue, expression, start.offset)
 
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
-        """Let the application be done with it, commit, forget."""
+        """Let the application finish, commit, drop the queue."""
         if queue not in self._reader.queues:
             return
         self._reader.halt(queue)

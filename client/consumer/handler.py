@@ -4,9 +4,8 @@ A plain function runs in a thread. The threads are daemons: a handler that never
 keep the process from ending, as the threads of ``concurrent.futures`` would. A thread is started
 when a call finds none free, up to the consumer's concurrency, and then waits for the next call.
 
-Signal handlers of the application are left alone: then the application decides when to stop. A
-second signal has its default effect at once: SIGTERM ends the process, SIGINT raises
-KeyboardInterrupt.
+Signal handlers of the application stay: then the application decides when to stop. A second signal
+has its default effect at once: SIGTERM ends the process, SIGINT raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -150,9 +149,9 @@ _listening: dict[asyncio.AbstractEventLoop, _Listening] = {}
 
 @contextmanager
 def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on the loop at each signal that nobody handles, if this thread may do so.
+    """Call ``stop`` on the loop at each signal that the application doesn't handle.
 
-    Of several all are called.
+    Only the main thread can; the callbacks of several consumers are all called.
     """
     loop = asyncio.get_running_loop()
     here = _listening.get(loop)
@@ -171,7 +170,7 @@ def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def is_free(number: signal.Signals) -> bool:
-    """Whether a signal does what it does by itself, or what ``asyncio.run`` does at SIGINT."""
+    """Whether a signal has its default handler, or that of ``asyncio.run`` for SIGINT."""
     handler = signal.getsignal(number)
     if handler is signal.SIG_DFL or handler is signal.default_int_handler:
         return True
@@ -196,7 +195,7 @@ def _signalled(loop: asyncio.AbstractEventLoop) -> None:
     if here is None:
         return  # it came as the last one stopped listening
     for number in here.replaced:
-        # Not what it did before: asyncio.run only cancels its task, which may wait for handlers.
+        # Not the handler from before: asyncio.run would only cancel its task, which may wait here.
         loop.remove_signal_handler(number)
     for stop in list(here.stops):
         stop()

@@ -3,9 +3,9 @@
 A handler that is a coroutine function is driven by the worker itself: the first step is taken with
 ``send(None)``, and one that returns at once has cost no task and no turn of the event loop. Only
 one that waits is awaited, in the worker's task, which is what ``asyncio.current_task`` gives it,
-so that ``asyncio.timeout`` and task groups work within. There are as many workers as handlers that
-wait at the moment and one more, up to ``concurrency``; after a slice of time without waiting a
-worker lets the rest of the program run.
+so that ``asyncio.timeout`` and task groups work within. There is one worker for each handler that
+waits and one more, up to ``concurrency``; after a slice of time without waiting a worker lets the
+rest of the program run.
 
 A handler gets ``consume_timeout``. Then its messages are given up without it; a coroutine is
 cancelled, a thread can't be. What either does afterwards no longer counts.
@@ -13,8 +13,8 @@ cancelled, a thread can't be. What either does afterwards no longer counts.
 A handler that fails alike again and again is not called: the circuit breaker counts the messages
 whose handler raised, one after the other, the same type of exception at the same line. A handler
 that returns, or decides itself (``RetryLater``, ``DeadLetter``, an outcome set on the message),
-begins the count anew. At the limit consumption pauses; what fails from then until ``resume`` stays
-here, unsettled.
+resets the count. At the limit consumption pauses; messages that fail from then until ``resume``
+stay here, unsettled.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HandlingLimits:
 def resume_coroutine(
     work: Coroutine[Any, Any, object], waits_for: object
 ) -> Generator[Any, Any, object]:
-    """Await a coroutine that was started by hand and has come to wait for ``waits_for``."""
+    """Await a coroutine that was started by ``send(None)`` and waits for ``waits_for``."""
     while True:
         try:
             answer = yield waits_for
@@ -103,7 +103,7 @@ class HandlerPool(Generic[T]):
     Args:
         handler: None: messages are iterated over.
         turn: handle some messages of a queue; True when that waited for anything.
-        give_up: carry out an outcome for a run whose time is over.
+        give_up: carry out an outcome for a run that has timed out.
 
     Attributes:
         breaker: pauses consumption when the handler fails for one message after the other.
@@ -144,14 +144,14 @@ class HandlerPool(Generic[T]):
 
     @property
     def inside(self) -> bool:
-        """Whether this runs within a handler."""
+        """Whether a handler makes this call."""
         try:
             return asyncio.current_task() in self._workers
         except RuntimeError:
             return False  # another thread
 
     def wake(self) -> None:
-        """There is something to handle."""
+        """There are messages to handle."""
         while self._parked:
             parked = self._parked.popleft()
             if not parked.done():
@@ -188,7 +188,7 @@ class HandlerPool(Generic[T]):
             main = threading.current_thread() is threading.main_thread()
             if main and isinstance(error, KeyboardInterrupt):
                 raise
-            # Raised as it is, SystemExit would end the loop under everybody else's feet.
+            # Raised as it is, SystemExit would stop the event loop for the whole program.
             raise self._ended_by(error) from error
 
     def _ended_by(self, error: BaseException) -> ConsumerStopped:
@@ -201,8 +201,8 @@ class HandlerPool(Generic[T]):
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if task.cancelled():
-            # At the end of a program all tasks are cancelled, and soon there is no loop: only
-            # after a moment it is certain that this worker alone was.
+            # At the end of a program all tasks are cancelled and the loop closes: after a moment
+            # it is certain that only this worker was cancelled.
             self._loop.call_later(CANCEL_GRACE, self._lost_one)
 
     def _lost_one(self) -> None:
@@ -221,13 +221,13 @@ class HandlerPool(Generic[T]):
         work: Coroutine[Any, Any, object],
         waits_for: object,
     ) -> MessageOutcome | None:
-        """Await a handler that has begun. None: its time was over, its messages are settled."""
+        """Await a handler that has begun. None: it timed out, its messages are settled."""
         task = asyncio.current_task()
         assert task is not None
-        self.began(assigned, run, task)
+        self.call_began(assigned, run, task)
         outcome: MessageOutcome | None = None
         try:
-            outcome = self.returned(await resume_coroutine(work, waits_for))
+            outcome = self.outcome_of_result(await resume_coroutine(work, waits_for))
         except asyncio.CancelledError as error:
             # Of the requests to cancel this task one may be ours; any other is to end the worker.
             if task.cancelling() > (run.over and self._cancels):
@@ -243,24 +243,24 @@ class HandlerPool(Generic[T]):
                 task.uncancel()
         return None if run.over else outcome
 
-    def began(
+    def call_began(
         self,
         assigned: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
         task: asyncio.Task[Any] | None = None,
     ) -> None:
-        """Somebody has these messages now; their time runs."""
+        """A handler or an iteration has these messages: their time-out begins."""
         began = self._loop.time()
         self._calls[run] = _Call(assigned, began, task)
         if self._alarm is None:
-            self._alarm = self._loop.call_at(began + self._timeout, self._look)
+            self._alarm = self._loop.call_at(began + self._timeout, self._give_up_late_calls)
 
-    def ended(self, run: Run[ReceivedMessage[T]]) -> None:
-        """Nobody has them any more."""
+    def call_ended(self, run: Run[ReceivedMessage[T]]) -> None:
+        """The messages are settled: their time-out ends."""
         self._calls.pop(run, None)
 
-    def returned(self, value: object) -> MessageOutcome:
-        """What it means that a handler returned this: its messages are done, unless it decides."""
+    def outcome_of_result(self, value: object) -> MessageOutcome:
+        """The outcome of a handler that returned this: done, unless it decides itself."""
         if self._manual and isinstance(value, Decision):
             return DONE if value is Decision.COMMIT else TAKEN_BACK
         if value is not None and not self._nonsense_told:
@@ -273,8 +273,8 @@ class HandlerPool(Generic[T]):
             )
         return OPEN if self._manual else DONE
 
-    def kept_loop(self, seconds: float) -> None:
-        """A handler ran so long without waiting."""
+    def report_blocking(self, seconds: float) -> None:
+        """Report a handler that kept the event loop for too long."""
         now = self._loop.time()
         if seconds < self._blocked_loop or now - self._blocking_told < COMPLAINT_PERIOD:
             return
@@ -286,14 +286,16 @@ class HandlerPool(Generic[T]):
         )
         self._queues.tell(LoopBlocked(self._group, seconds))
 
-    def _look(self) -> None:
-        """Give up the calls whose time is over; the oldest stands first."""
+    def _give_up_late_calls(self) -> None:
+        """Give up the calls that have timed out; the oldest one is first."""
         self._alarm = None
         now = self._loop.time()
         while self._calls:
             run, call = next(iter(self._calls.items()))
             if call.began + self._timeout > now:
-                self._alarm = self._loop.call_at(call.began + self._timeout, self._look)
+                self._alarm = self._loop.call_at(
+                    call.began + self._timeout, self._give_up_late_calls
+                )
                 return
             self._abandon(run, call)
             seconds = now - call.began
@@ -339,18 +341,18 @@ class Breaker:
         self._origin: Origin | None = None
         self._failed: set[str] = set()
 
-    def worked(self) -> None:
+    def succeeded(self) -> None:
         """The handler returned, or decided what becomes of a message."""
         if self._failed:
             self._failed.clear()
 
     def reset(self) -> None:
-        """Begin anew: the application has asked to go on."""
+        """Reset the count: the application has resumed consumption."""
         self.paused = None
         self._failed.clear()
 
-    def staying(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
-        """Count what became of one call's messages.
+    def count(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
+        """Count the outcomes of one call's messages.
 
         A batch counts as its first message that failed. One message counts once, however often it
         is tried.
@@ -363,12 +365,14 @@ class Breaker:
             if outcome.error is not None:
                 failed.append((message, outcome.error))
             elif outcome is not TIMED_OUT:
-                self.worked()
+                self.succeeded()
         if failed and self._limit is not None and self.paused is None:
-            self._count(*failed[0], self._limit)
+            self._count_failure(*failed[0], self._limit)
         return set() if self.paused is None else {message.offset for message, _ in failed}
 
-    def _count(self, message: ReceivedMessage[Any], error: BaseException, limit: int) -> None:
+    def _count_failure(
+        self, message: ReceivedMessage[Any], error: BaseException, limit: int
+    ) -> None:
         step = error.__traceback__
         while step is not None and step.tb_next is not None:
             step = step.tb_next

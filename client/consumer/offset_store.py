@@ -1,6 +1,6 @@
 """Where a group's progress is stored: at the brokers, or for broadcasting in a file.
 
-A pull consumer's commits go to the brokers, too; ``OffsetCommits`` leaves out what they have.
+A pull consumer commits to the brokers, too; ``OffsetCommits`` skips offsets that they have.
 
 The file is JSON (cf. LocalFileOffsetStore). A new version is written beside it and synced, the old
 one is kept as ``<name>.bak``, then the new one is renamed into place. The backup replaces a missing
@@ -69,7 +69,7 @@ FOLDER: Final = ".pocketmq"
 
 
 def default_file(group: str) -> Path:
-    """The file of a group's consumer that was given none: in the user's home."""
+    """The default file of a group, in the user's home."""
     return Path.home() / FOLDER / "offsets" / f"{group}.json"
 
 
@@ -77,7 +77,7 @@ class LocalOffsets:
     """The offsets of one broadcasting consumer.
 
     Raises:
-        UsageError: the file is damaged as its backup is, can't be read, or is in use.
+        UsageError: the file and its backup are damaged, can't be read, or are in use.
     """
 
     def __init__(self, file: Path, group: str) -> None:
@@ -192,7 +192,7 @@ def _parsed(text: bytes) -> dict[MessageQueue, int]:
 
 
 class OffsetCommits:
-    """The commits of one pull consumer; what a broker has already isn't sent again.
+    """The commits of one pull consumer; an offset that a broker has isn't sent again.
 
     Attributes:
         committed: the offsets that brokers have of this consumer.
@@ -206,7 +206,7 @@ class OffsetCommits:
         self._automatic = asyncio.Lock()
 
     def forget(self, queue: MessageQueue) -> None:
-        """Others may commit for this queue from now on."""
+        """Other members may commit for this queue from now on."""
         self.committed.pop(queue, None)
 
     async def handed_out(self) -> None:
@@ -218,7 +218,7 @@ class OffsetCommits:
         await self.commit(self._new(self._reader.settled()))
 
     async def settled_last(self) -> None:
-        """The same, and no more by time; one that is on its way is waited for, to come after it."""
+        """The same for the last time: it waits for an automatic commit that is under way."""
         await self._automatic.acquire()
         await self.settled()
 

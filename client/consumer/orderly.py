@@ -107,7 +107,7 @@ class OrderlyDispatcher(Dispatcher[T]):
 
     def done(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         """See ``Dispatcher``."""
-        self._breaker.worked()
+        self._breaker.succeeded()
         self._recovered(assigned, run.messages[0])
         assigned.process_queue.finish(run)
         assigned.make_room()
@@ -138,11 +138,11 @@ class OrderlyDispatcher(Dispatcher[T]):
             except StopIteration as end:
                 if end.value is ALL_DONE:
                     break
-                outcome = self.pool.returned(end.value)
+                outcome = self.pool.outcome_of_result(end.value)
             except FAILURES as error:
                 outcome = outcome_of(error)
             except BaseException:
-                # The worker ends; what was handled before is done all the same.
+                # The worker ends, but the messages before this one are done.
                 self._cut(run)
                 assigned.make_room()
                 raise
@@ -150,7 +150,7 @@ class OrderlyDispatcher(Dispatcher[T]):
                 waited = run.waits = True
                 self._cut(run)
                 assigned.make_room()
-                self.pool.kept_loop(self._loop.time() - since)
+                self.pool.report_blocking(self._loop.time() - since)
                 assigned.begin(run)
                 outcome = await self.pool.finish(assigned, run, work, waits_for) or TIMED_OUT
                 since = self._loop.time()
@@ -168,16 +168,16 @@ class OrderlyDispatcher(Dispatcher[T]):
             queue.give_back(run, keep=1)
             await self.conclude(assigned, run, outcome)
             return True
-        self._breaker.worked()
+        self._breaker.succeeded()
         queue.finish(run)
         assigned.make_room()
-        self.pool.kept_loop(self._loop.time() - since)
+        self.pool.report_blocking(self._loop.time() - since)
         return waited
 
     def _cut(self, run: Run[ReceivedMessage[T]]) -> None:
         """The messages before the one at hand are done."""
         if run.at > run.start:
-            self._breaker.worked()
+            self._breaker.succeeded()
             run.queue.cut(run, run.at - run.start)
 
     async def _calls(
@@ -186,7 +186,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         outcomes: dict[int, MessageOutcome],
         failures: dict[int, int],
     ) -> object:
-        """Call the handler for the message at hand and those behind it, as concurrently.
+        """Call the handler for the message at hand and those behind it, see the concurrent one.
 
         It ends with ``ALL_DONE``, or at a message that has to be looked at or has waited, with
         what the handler returned for it.
@@ -212,7 +212,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         )
 
     def _recovered(self, assigned: AssignedQueue[T], message: ReceivedMessage[T]) -> None:
-        """A message is done, which may have failed before."""
+        """A message is done that may have failed before."""
         assigned.process_queue.outcomes.pop(message.offset, None)
         if assigned.process_queue.failures.pop(message.offset, 0) and assigned.blocked is not None:
             _log.info("queue goes on", queue=str(message.queue), offset=message.offset)
@@ -232,7 +232,7 @@ class OrderlyDispatcher(Dispatcher[T]):
             work = handler(list(run.messages) if self._batches else run.messages[0])
             waits_for = work.send(None)
         except StopIteration as end:
-            outcome = self.pool.returned(end.value)
+            outcome = self.pool.outcome_of_result(end.value)
         except FAILURES as error:
             outcome = outcome_of(error)
         except BaseException:
@@ -242,7 +242,7 @@ class OrderlyDispatcher(Dispatcher[T]):
             waited = True
             outcome = await self.pool.finish(assigned, run, work, waits_for) or TIMED_OUT
         if not waited:
-            self.pool.kept_loop(self._loop.time() - began)
+            self.pool.report_blocking(self._loop.time() - began)
         await self._decided(assigned, run, outcome)
         assigned.release(wake=False)
         return waited
@@ -255,7 +255,7 @@ class OrderlyDispatcher(Dispatcher[T]):
     ) -> None:
         queue = assigned.process_queue
         if outcome.error is None and outcome is not TIMED_OUT:
-            self._breaker.worked()
+            self._breaker.succeeded()
         if outcome is OPEN and not queue.outcomes:
             assigned.uncommitted.append(run)
             if queue.full and not queue.waiting:
@@ -314,7 +314,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         """The offsets that have to come again, and after how many seconds."""
         given = assigned.process_queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        kept = self._breaker.staying(outcomes)
+        kept = self._breaker.count(outcomes)
         rest = 0.0
         for message, outcome in outcomes:
             pause: float | None = None

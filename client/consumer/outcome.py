@@ -1,6 +1,6 @@
 """The outcome of a message, and messages handed out one by one to an iteration.
 
-An outcome is recorded by a plain call on the message, or follows from how its handler ended. The
+An outcome is set by a call on the message, or follows from how its handler ended. The
 ``Settler`` that the message came from carries it out (sends the message back, moves the commit
 point); a message of a pull consumer has none.
 
@@ -40,7 +40,7 @@ class OutcomeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageOutcome:
-    """A verdict and what belongs to it.
+    """What happens to a message, and why.
 
     Attributes:
         delay: seconds until the retry; None: as the broker or the order settings have it.
@@ -75,7 +75,7 @@ TIMED_OUT: Final = MessageOutcome(
 
 
 def outcome_of(error: BaseException) -> MessageOutcome:
-    """What it means that a handler raised this."""
+    """The outcome of a handler that raised this."""
     if isinstance(error, RetryLater):
         return MessageOutcome(OutcomeKind.RETRY, error.delay, str(error))
     if isinstance(error, DeadLetter):
@@ -103,7 +103,7 @@ TAKEN_BACK: Final = MessageOutcome(OutcomeKind.RETRY, None, "the handler took it
 
 
 class Settler(Protocol):
-    """Where the outcome of a message goes. Callable from any thread."""
+    """Carries out the outcomes of messages. Callable from any thread."""
 
     def settle(self, message: Any, outcome: MessageOutcome) -> None:
         """Record an outcome. Raises AlreadySettled."""
@@ -118,7 +118,7 @@ class Settler(Protocol):
         ...
 
     def hold(self, message: Any) -> None:
-        """The application works on it: a close waits for it."""
+        """The application works on the message: a close waits for it."""
         ...
 
     def let_go(self, message: Any) -> None:

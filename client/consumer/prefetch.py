@@ -1,9 +1,9 @@
-"""What was read ahead of one queue, and how far it was handed out. A state machine without I/O.
+"""Messages read ahead of one queue, and how far they were handed out. Without I/O.
 
-Three offsets walk through the queue: ``next_pull`` (asked for next), ``position`` (handed out
-next, so what a commit says) and ``settled`` (what an automatic commit says: handed out before the
-latest call for more). Answers are kept as they came, one chunk each; a chunk's bytes count until
-its last message was handed out, for so long they are in memory.
+Three offsets advance through the queue: ``next_pull`` (pulled next), ``position`` (handed out next;
+a commit stores it) and ``settled`` (handed out before the latest call for more; an automatic commit
+stores it). Answers are kept as they came, one chunk each; a chunk's bytes count until its last
+message is handed out, because they are in memory that long.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Prefetch(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether enough waits."""
+        """Whether enough messages wait."""
         return self.messages >= self._max_messages or self.bytes >= self._max_bytes
 
     @property
@@ -72,7 +72,7 @@ class Prefetch(Generic[M]):
         return self.messages > 0 and not self.paused
 
     def start(self, offset: int) -> None:
-        """Go to ``offset``: what waits is dropped."""
+        """Go to ``offset``; messages that wait are dropped."""
         self._chunks.clear()
         self.messages = 0
         self.bytes = 0
@@ -82,7 +82,7 @@ class Prefetch(Generic[M]):
         self._started_at = offset
 
     def rewind(self) -> None:
-        """Drop what waits; it is to be read again. What was handed out stays so."""
+        """Drop the messages that wait, to pull them again."""
         self._chunks.clear()
         self.messages = 0
         self.bytes = 0
@@ -114,7 +114,7 @@ class Prefetch(Generic[M]):
         self.paused = False
 
     def take(self, most: int) -> Sequence[M]:
-        """At most ``most`` messages of the first chunk, which are handed out with this."""
+        """Hand out at most ``most`` messages of the first chunk."""
         chunk = self._chunks[0]
         start = chunk.index
         end = chunk.index = min(start + most, len(chunk.messages))
@@ -135,5 +135,5 @@ class Prefetch(Generic[M]):
         return not self._chunks or self._chunks[0].index == 0
 
     def settle(self) -> None:
-        """All that was handed out is done with."""
+        """The application is done with all messages handed out."""
         self.settled = self.position

@@ -1,13 +1,14 @@
 """The messages of one queue that are being consumed, and the commit point. Without I/O.
 
-Answers to pulls are kept as they came, as chunks. What waits is a row of spans (a chunk, from, to)
-sorted by offset; what is being handled is a set of runs, each a span that was taken. A run that is
-handled shrinks from the left, gives back what it doesn't get to, or ends: nothing is kept, sorted
-or counted per message. So the lowest unsettled offset, the commit point, is the least of a few
-numbers: the first of each run and of the first waiting span. When nothing is held it is where the
-next pull begins, for what the filter left out is done with too (cf. ProcessQueue.removeMessage).
+Answers to pulls are kept as they came, as chunks. Waiting messages are spans (a chunk, from, to)
+sorted by offset; messages being handled are a set of runs, each a span that was taken. A run
+shrinks from the left, gives back messages that it doesn't get to, or ends: nothing is kept, sorted
+or counted per message. So the lowest unsettled offset, the commit point, is the minimum of a few
+numbers: the first of each run and of the first waiting span. When the queue is empty it is where
+the next pull begins, because messages that the filter left out are done, too (cf.
+ProcessQueue.removeMessage).
 
-A chunk's bytes count until its last message is settled: for so long they are in memory.
+A chunk's bytes count until its last message is settled, because they are in memory that long.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 class Numbered(Protocol):
-    """What a process queue needs to know of a message: its number in the queue."""
+    """What a process queue needs of a message: its number in the queue."""
 
     @property
     def offset(self) -> int: ...
@@ -49,9 +50,9 @@ class Run(Generic[M]):
     """Neighbours of one chunk that one handler has, from ``start`` to before ``end``.
 
     Attributes:
-        at: which of them is being handled; those before are as good as settled.
-        waits: the handler of that one waits for something, or has.
-        over: its time was over and it was settled without its handler.
+        at: which of them is being handled; those before it are done.
+        waits: the handler of that one waits for something, or has waited.
+        over: it timed out and was settled without its handler.
     """
 
     __slots__ = ("at", "chunk", "end", "over", "queue", "start", "waits")
@@ -88,7 +89,7 @@ class Run(Generic[M]):
 
 
 class ProcessQueue(Generic[M]):
-    """What a consumer holds of one queue.
+    """The messages of one queue at its consumer.
 
     Args:
         max_messages, max_bytes: no more is pulled while so much is held.
@@ -130,7 +131,7 @@ class ProcessQueue(Generic[M]):
     # What is pulled
 
     def start(self, offset: int) -> None:
-        """Go to ``offset``: what waits is forgotten, what is being handled no longer counts."""
+        """Go to ``offset``: drop waiting messages; those being handled no longer count."""
         self._waiting.clear()
         self.active.clear()
         self.outcomes.clear()
@@ -168,7 +169,7 @@ class ProcessQueue(Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether enough is held, or nothing more is wanted."""
+        """Whether enough messages are held, or the queue is dropped."""
         if self.messages >= self._max_messages or self.bytes >= self._max_bytes or self.dropped:
             return True
         if self._max_span is None or self._newest - self._floor < self._max_span:
@@ -185,7 +186,7 @@ class ProcessQueue(Generic[M]):
 
     @property
     def waiting(self) -> bool:
-        """Whether something is held that nobody handles."""
+        """Whether messages wait to be handled."""
         return bool(self._waiting)
 
     def take(self, most: int) -> Run[M]:
@@ -262,10 +263,10 @@ class ProcessQueue(Generic[M]):
         return runs
 
     def drop(self) -> None:
-        """The queue is lost: forget what waits; what is being handled may come to its end."""
+        """The queue is lost: drop waiting messages; those being handled may finish."""
         self.dropped = True
         if self._waiting:
-            # What waits is the next owner's to handle: the commit point must not pass over it.
+            # The next owner handles the waiting messages: the commit point must not pass them.
             self.next_pull = self._waiting[0].offset
         for span in self._waiting:
             self._release(span.chunk, len(span))

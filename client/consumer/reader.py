@@ -1,9 +1,8 @@
-"""The queues a consumer reads, and handing out what was read.
+"""The queues that a pull consumer reads, and handing out their messages.
 
-Each queue has a ``Fetcher`` that fills its ``Prefetch``; those that have something stand in a row
-and take turns, answer by answer. Takers wait for the first message, for a refusal that has to be
-raised, or for the end. Nothing is lost when a waiting taker is cancelled: messages leave only in
-``take``, which doesn't wait.
+Each queue has a ``Fetcher`` that fills its ``Prefetch``; queues with messages take turns, answer by
+answer. The application waits for the first message, for a refusal to raise, or for the end. No
+message is lost when such a wait is cancelled: messages leave only in ``take``, which doesn't wait.
 """
 
 from __future__ import annotations
@@ -69,15 +68,15 @@ class QueueReader(Generic[T]):
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Those that are read."""
+        """The queues that are read."""
         return list(self._fetchers)
 
     def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
-        """The state of one. Raises UsageError when it isn't assigned."""
+        """The state of a queue. Raises UsageError when it isn't assigned."""
         return self._fetchers[queue].sink if queue in self._halted else self._fetcher(queue).sink
 
     def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
-        """Read these and no others; one that was read with the same tags goes on."""
+        """Read these queues and no others; one that was read with the same tags goes on."""
         wanted = dict.fromkeys(queues)
         for queue in list(self._fetchers):
             if queue not in wanted or self._fetchers[queue].expression != expression:
@@ -87,12 +86,12 @@ class QueueReader(Generic[T]):
                 self._add(queue, expression)
 
     def add(self, queue: MessageQueue, expression: TagExpression, offset: int) -> None:
-        """Read one more, from ``offset`` on."""
+        """Read one more queue, from ``offset`` on."""
         self._add(queue, expression)
         self._fetchers[queue].sink.start(offset)
 
     def filter(self, queue: MessageQueue, expression: TagExpression) -> None:
-        """Hand out other messages from here on; what was read ahead is dropped."""
+        """Hand out other messages from here on; messages read ahead are dropped."""
         sink = self._fetcher(queue).sink
         self._fetchers[queue].cancel()
         if sink in self._ready:
@@ -101,7 +100,7 @@ class QueueReader(Generic[T]):
         self._fetch(sink, expression)
 
     def halt(self, queue: MessageQueue) -> None:
-        """Read and hand out nothing more of one; how far it is stays known until ``drop``."""
+        """Read and hand out nothing more of a queue; its position is kept until ``drop``."""
         if queue not in self._halted:
             sink = self._fetcher(queue).sink
             self._halted.add(queue)
@@ -111,7 +110,7 @@ class QueueReader(Generic[T]):
                 self._ready.remove(sink)
 
     async def finished(self, queue: MessageQueue, deadline: float) -> None:
-        """Until the application is done with what it was given of one, or a time of the loop."""
+        """Wait until the application is done with a queue's messages, or until a loop time."""
         sink = self._fetchers[queue].sink
         if sink not in self._handed_out:
             return
@@ -147,7 +146,7 @@ class QueueReader(Generic[T]):
         fetcher.start(self._tasks)
 
     def drop(self, queue: MessageQueue) -> None:
-        """Read one no longer."""
+        """Read a queue no longer."""
         self._halted.discard(queue)
         fetcher = self._fetchers.pop(queue)
         fetcher.cancel()
@@ -171,7 +170,7 @@ class QueueReader(Generic[T]):
             ) from None
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``; a pull on its way is given up, what was read ahead dropped."""
+        """Go on at ``offset``; a pull under way and messages read ahead are dropped."""
         fetcher = self._fetcher(queue)
         fetcher.cancel()
         self._forget(fetcher.sink)
@@ -194,7 +193,7 @@ class QueueReader(Generic[T]):
             self.fetched(fetcher.sink)
 
     def subscriptions(self, version_ms: int) -> list[SubscriptionData]:
-        """What heartbeats say is read."""
+        """The subscriptions for heartbeats."""
         by_topic = {queue.topic: fetcher.expression for queue, fetcher in self._fetchers.items()}
         return [
             SubscriptionData(
@@ -233,7 +232,7 @@ class QueueReader(Generic[T]):
         return taken
 
     async def wait(self, timeout: float | None) -> None:
-        """Until there is something to take or to raise, ``wake`` is called, or time is over."""
+        """Wait for messages, a refusal or ``wake``, at most ``timeout`` seconds."""
         if self._ready or self._refusals or timeout == 0:
             return
         try:
@@ -255,7 +254,7 @@ class QueueReader(Generic[T]):
     # How far
 
     def settle(self) -> None:
-        """The application asks for more: what it was given is done with."""
+        """The application asks for more, so it is done with the messages it has."""
         for prefetch in self._handed_out:
             prefetch.settle()
         self._handed_out.clear()
@@ -264,7 +263,7 @@ class QueueReader(Generic[T]):
                 done.set_result(None)
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Where each queue is that was read from: all before was handed out, or not wanted."""
+        """The position of each queue that was read: all before was handed out or filtered out."""
         return {
             queue: fetcher.sink.position
             for queue, fetcher in self._fetchers.items()
@@ -272,7 +271,7 @@ class QueueReader(Generic[T]):
         }
 
     def settled(self) -> dict[MessageQueue, int]:
-        """The same, up to what is done with."""
+        """The same, up to the messages that the application is done with."""
         found: dict[MessageQueue, int] = {}
         for queue, fetcher in self._fetchers.items():
             prefetch = fetcher.sink
@@ -305,8 +304,8 @@ class QueueReader(Generic[T]):
         self._refusals[queue] = error
         self.wake()
 
-    async def forgotten(self, _: str) -> None:
-        """A broker has to be told of the group."""
+    async def group_unknown(self, _: str) -> None:
+        """A broker doesn't know the group: it needs a heartbeat."""
         self._context.heartbeat_soon()
 
     def tell(self, event: Event) -> None:

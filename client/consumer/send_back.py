@@ -1,12 +1,12 @@
 """Messages whose handling failed: back to the broker, or to the dead letters.
 
 The broker of a message is asked to deliver it to the group again (CONSUMER_SEND_MSG_BACK); it
-counts the times and chooses the delay. Can't it be asked, the message is sent anew, to the group's
-retry topic at any broker. A dead letter is sent anew first, as spent, for only so it can carry why
-it is one; a broker of any kind puts it into the group's dead-letter topic. If that fails too the
-message stays where it is, unsettled, and is handled again (cf.
-ConsumeMessageConcurrentlyService.sendMessageBack). When broadcasting there is nobody to give a
-message back to: what failed is told and done with.
+counts the retries and chooses the delay. If the broker can't be asked, the message is sent as a new
+one to the group's retry topic at any broker. A dead letter is sent as a new message first, with its
+retries used up, because only then it can carry the reason; brokers of all versions put it into the
+group's dead-letter topic. If that fails too the message stays unsettled and is handled again (cf.
+ConsumeMessageConcurrentlyService.sendMessageBack). Broadcasting has no retries: a message that
+failed is logged and skipped.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Returns(Protocol):
     """What happens to messages that were not handled."""
 
     async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
-        """Retry a message or bury it. False: it could not be done, keep the message."""
+        """Retry or dead-letter a message. False: neither could be done, keep the message."""
         ...
 
 
 class SendBack:
-    """The way back for the messages of one group.
+    """Sends the messages of one group back.
 
     Args:
         max_retries: after so many a message is dead-lettered.
-        tell: the application's ear for events.
+        tell: passes events on to the application.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class SendBack:
         return address
 
     def _why(self, outcome: MessageOutcome) -> dict[str, str]:
-        """What a dead letter says about its death: each a property's text."""
+        """The properties that say why a message is a dead letter."""
         why = {
             properties.DEAD_REASON: outcome.reason[:MAX_DEAD_REASON],
             properties.DEAD_EXCEPTION: type(outcome.error).__name__ if outcome.error else "",
@@ -218,7 +218,7 @@ class SendBack:
 
 
 class Unshared:
-    """Broadcasting: what failed is told, and done with."""
+    """Broadcasting: messages that failed are logged and skipped."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -127,11 +127,11 @@ async def test_the_last_commit_does_not_overtake_one_that_a_pull_carries() -> No
     running = asyncio.create_task(reading.run())
     await pulls.asked.wait()
     asked = asyncio.get_running_loop().time()
-    assert reading.carrying
-    await reading.landed()
+    assert reading.commit_in_flight
+    await reading.wait_for_commit()
     assert asyncio.get_running_loop().time() - asked == pytest.approx(CARRIED_COMMIT)
-    assert not reading.carrying
-    assert reading.carried
+    assert not reading.commit_in_flight
+    assert reading.has_committed
     running.cancel()
 
 
@@ -143,7 +143,7 @@ async def test_an_answer_says_that_its_pulls_commit_was_made() -> None:
     await pulls.asked.wait()
     asked = asyncio.get_running_loop().time()
     reading.sink.drop()
-    waiting = asyncio.create_task(reading.landed())
+    waiting = asyncio.create_task(reading.wait_for_commit())
     await asyncio.sleep(0.01)
     pulls.answer.set_exception(Unavailable("enough", queue=QUEUE))
     await waiting
@@ -157,8 +157,8 @@ async def test_a_pull_without_a_commit_is_not_waited_for() -> None:
     reading = fetcher(pulls, commit=None)
     running = asyncio.create_task(reading.run())
     await pulls.asked.wait()
-    assert not reading.carrying
-    assert not reading.carried
+    assert not reading.commit_in_flight
+    assert not reading.has_committed
     running.cancel()
 
 
