@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
 from broker.state import BrokerState
-from broker.store.index.keys import keys_in
+from broker.store.index_keys import keys_in
 from broker.store.limits import MAX_KEY_CANDIDATES, MAX_KEY_MESSAGES
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.stats import (

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.disk_state import StoreContext
-from broker.store.queue_table import QueueTable
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH

@@ -15,7 +15,7 @@ stop      A clean stop is a safe point at the end of the log. This section has w
           which nobody can set back. The next start believes it only if all of that is unchanged and
           the last records of the log end at the safe point. A store that was copied, that another
           broker has had open, that lost, got or changed a file, or that crashed is recovered.
-index     How far the log is indexed; see ``index.message_index``.
+index     How far the log is indexed; see ``index``.
 ========  ==========================================================================================
 
 The last two are valid only after a clean stop: they are removed before a store takes messages. A
@@ -31,9 +31,8 @@ from typing import Any, Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
-from broker.store.consume_queue import ConsumeQueue, QueueEnds
+from broker.store.consume_queue import ConsumeQueue, QueueEnds, QueueTable
 from broker.store.os_files import Files, Stamp, is_no_space
-from broker.store.queue_table import QueueTable
 from remoting.protocol.accelerated import crc32, json_dumps, json_loads
 from remoting.protocol.disk.files import Checkpoint, name_of
 from remoting.protocol.errors import RecordError

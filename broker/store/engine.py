@@ -23,8 +23,9 @@ from broker.store.checkpoint import StoreCheckpoint
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
+from broker.store.consume_queue import QueueTable
 from broker.store.disk_state import DiskState, StoreContext
-from broker.store.index.message_index import MessageIndex
+from broker.store.index import MessageIndex
 from broker.store.limits import (
     MAX_PULL_BYTES,
 )
@@ -32,7 +33,6 @@ from broker.store.os_files import DiskUse, Files, Lock, OsFiles
 from broker.store.page_cache import PageCacheTracker
 from broker.store.preallocate import Preallocator
 from broker.store.queries import Queries
-from broker.store.queue_table import QueueTable
 from broker.store.reader import StoreReader
 from broker.store.record_validator import RecordValidator, TagsCodes
 from broker.store.recovery import RecoveredStore, open_store

@@ -11,10 +11,9 @@ from struct import Struct
 from typing import Final, TypeVar
 
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
-from broker.store.queue_table import QueueTable
 from broker.store.record_validator import RecordValidator
 from broker.store.results import FileRange
 from remoting.process_limits import memory_bytes

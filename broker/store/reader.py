@@ -20,10 +20,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue
+from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue, QueueTable
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, StoreLimits
 from broker.store.page_cache import PageCacheTracker
-from broker.store.queue_table import QueueTable
 from broker.store.record_validator import RecordValidator, TagsCodes
 from broker.store.results import FileRange, GetResult, GetStatus, Run, StoreStats
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES

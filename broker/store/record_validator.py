@@ -119,13 +119,17 @@ class RecordValidator:
                 continue
             flaw = ""
             if not (base <= start and start + size <= limit):
-                found = self._bytes_at(start, size)
-                if found is not None:
-                    view, base, limit = found
-                elif self._crosses(start, size):
+                file = self._log.file_at(start)
+                if file is None or start + size > self._log.end:
+                    continue
+                if start + size > file.start + file.size:
                     flaw = "it would go beyond the end of its file"
                 else:
-                    continue
+                    try:
+                        view = file.view
+                    except OSError:
+                        continue
+                    base, limit = file.start, min(file.start + file.size, self._log.end)
             if not flaw and not low <= number < high:
                 flaw = validate_record(view, start - base, size, start, queue, number)
                 if not flaw:
@@ -186,22 +190,6 @@ class RecordValidator:
             reason = scan.reason if isinstance(scan, Invalid) else f"it can't have {size} bytes"
             self._damaged("", queue_id, number, place, reason)
         return False
-
-    def _bytes_at(self, start: int, size: int) -> tuple[memoryview, int, int] | None:
-        """The file that holds a record, where it begins and where it, or the log, ends."""
-        log = self._log
-        file = log.file_at(start)
-        if file is None or start + size > (limit := min(file.start + file.size, log.end)):
-            return None
-        try:
-            return file.view, file.start, limit
-        except OSError:
-            return None
-
-    def _crosses(self, start: int, size: int) -> bool:
-        """Whether a record of this size, within the log, would not end in the file it begins in."""
-        file = self._log.file_at(start)
-        return file is not None and file.start + file.size < start + size <= self._log.end
 
     def _damaged(
         self,

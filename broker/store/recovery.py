@@ -30,12 +30,11 @@ from typing import NoReturn
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import StoreConfig, StorePaths
-from broker.store.consume_queue import ConsumeQueue, QueueSpace
+from broker.store.consume_queue import ConsumeQueue, QueueSpace, QueueTable
 from broker.store.limits import open_maps
 from broker.store.log_walk import LogRecord, LogWalk, Stretch, begins_by
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, Lock
-from broker.store.queue_table import QueueTable
 from broker.store.redispatch import QueueLacksEntries, Replay
 from broker.store.results import OpeningProgress, RecoveryReport, StoreError
 from remoting.clock import Clock

@@ -16,10 +16,9 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.index.keys import hashes_of
+from broker.store.consume_queue import ConsumeQueue, QueueTable
+from broker.store.index_keys import hashes_of
 from broker.store.log_walk import EntryRun, LogRecord, LogWalk, QueueKey, Stretch
-from broker.store.queue_table import QueueTable
 from broker.store.results import RecoveryReport
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import RecordError

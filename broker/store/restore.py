@@ -23,9 +23,8 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.limits import StoreLimits
-from broker.store.queue_table import QueueTable
 from broker.store.record_validator import LIGHT_PREFIX, RecordValidator
 from broker.store.redispatch import row_of
 from broker.store.results import StoreBusy, StoreError, StoreStats

@@ -33,11 +33,10 @@ import structlog
 
 from broker.store.commit_log import CommitLog
 from broker.store.config import RetentionConfig
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.mapped_file import MappedFile
 from broker.store.os_files import Files
-from broker.store.queue_table import QueueTable
 from broker.store.retention_policy import (
     Ages,
     DiskMoment,

@@ -28,11 +28,10 @@ from typing import Final, NamedTuple
 from broker.store.append import EntryDispatcher
 from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import is_no_space
-from broker.store.queue_table import QueueTable
 from broker.store.results import StoreStats
 from remoting.protocol.disk.files import ENTRY_BYTES
 

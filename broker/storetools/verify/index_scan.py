@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from broker.store.index.files import Shape
+from broker.store.index_files import Shape
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import StoreView

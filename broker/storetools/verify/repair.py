@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from broker.store.checkpoint import encode
-from broker.store.index.files import IndexFileSet, Shape
-from broker.store.index.keys import KeyBatch
+from broker.store.index_files import IndexFileSet, Shape
+from broker.store.index_keys import KeyBatch
 from broker.store.log_walk import QueueKey
 from broker.store.os_files import OsFiles
 from broker.store.recovery import LOCK_TEXT

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.index import keys as batch
+from broker.store import index_keys as batch
 from remoting.protocol.disk.index_file import IndexTable, file_bytes
 from remoting.protocol.message.record import (
     BORN_HOST_V6,
@@ -24,7 +24,7 @@ from tests.core import LACKING
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)
 
-from broker.store.index.keys import compiled_walk
+from broker.store.index_keys import compiled_walk
 
 HOST = host_bytes("10.9.8.7", 10911)
 HOST_V6 = host_bytes("fe80::1", 10911)

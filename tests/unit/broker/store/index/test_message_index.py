@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import MessageStore
-from broker.store.index.keys import KeyBatch, Walked
-from broker.store.index.message_index import IndexBuilder, slice_for
+from broker.store.index import IndexBuilder, slice_for
+from broker.store.index_keys import KeyBatch, Walked
 from broker.store.limits import StoreLimits
 from broker.store.results import StoreBusy, StoreError
 from remoting.clock import ManualClock

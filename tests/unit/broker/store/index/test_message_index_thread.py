@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.index.message_index import IndexBuilder
+from broker.store.index import IndexBuilder
 from broker.store.limits import StoreLimits
 from broker.store.results import PutStatus
 from remoting.process_limits import memory_bytes

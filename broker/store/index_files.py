@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from broker.store.index.keys import KeyBatch
+from broker.store.index_keys import KeyBatch
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import Files, Region
 from remoting.clock import Clock

@@ -10,7 +10,7 @@ Thread, query and clean stop take the lock of ``IndexBuilder`` and call ``step``
 need; so all of them work on the same position, and hold the lock for one slice. After a clean stop
 the store's checkpoint has the position, valid as long as the last file is unchanged; otherwise the
 files have it, since each has its last message (cf. IndexService.buildIndex). After a crash only
-full files are valid (``files``): what came after them is indexed again.
+full files are valid (``index_files``): what came after them is indexed again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import structlog
 from broker.store.checkpoint import IndexNote
 from broker.store.commit_log import CommitLog
 from broker.store.disk_state import StoreContext, StoreThread
-from broker.store.index.files import IndexFileSet, Shape
-from broker.store.index.keys import Walked, compiled_walk, walk
+from broker.store.index_files import IndexFileSet, Shape
+from broker.store.index_keys import Walked, compiled_walk, walk
 from broker.store.limits import MAX_RECORD_BYTES, StoreLimits
 from broker.store.os_files import Files, Region
 from broker.store.results import StoreBusy, StoreError
@@ -246,18 +246,14 @@ class IndexBuilder:
         if walked.used:
             self.position = piece.position + walked.used
         else:
-            self.position = self._step_over(piece, end)
+            # No good record begins here: go on in the next file, unless it is damage that recovery
+            # has stepped over, and a record follows.
+            self.position = min(piece.following, end)
+            if size := _record_size(piece.data):
+                following = self._log.read(piece.position + size, end, _HEAD.size)
+                if following is not None and _record_size(following.data):
+                    self.position = following.position
         return self.position < end
-
-    def _step_over(self, piece: Piece, end: int) -> int:
-        """Where to go on when no good record begins at a place."""
-        size = _record_size(piece.data)
-        if size:
-            # Damage that recovery has stepped over, if a record follows.
-            following = self._log.read(piece.position + size, end, _HEAD.size)
-            if following is not None and _record_size(following.data):
-                return following.position
-        return min(piece.following, end)
 
     def catch_up(self, end: int, go_on: Callable[[], bool]) -> bool:
         """Index up to ``end`` as long as ``go_on``; whether that is done. Takes the lock itself.
