@@ -12,26 +12,21 @@ the bytes are its body. So the result shows what was skipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broker.storetools.view import LogView, ViewedRun
-from remoting.protocol.message.record import (
-    BORN_HOST_V6,
-    FIXED_BYTES_V4,
-    HEAD_BYTES_V4,
-    MAGIC_V1,
-    MAGIC_V2,
-    PHYSICAL_OFFSET_AT,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    STORE_HOST_V6,
-    SYS_FLAG_AT,
-)
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+from remoting.protocol.message.view import RecordView
+from spark_connector.arrow import mask_of, pieces
+from spark_connector.decode.layout import FIRST, gather, locate
+from spark_connector.decode.model import NeedsFallback
 from spark_connector.errors import DecodeError
 from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column, arrow_schema
@@ -45,59 +40,44 @@ MAX_GAP_BYTES: Final = 4096
 GATHER_BYTES: Final = 8 * 1024 * 1024
 """Bytes gathered at once, unless a single message is larger."""
 
-ENTRY_TYPE: Final[Any] = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_ON_DISK: Final[Any] = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_IN_MEMORY: Final[Any] = np.dtype(
+    [
+        ("queue", np.int64),
+        ("offset", np.int64),
+        ("position", np.int64),
+        ("size", np.int64),
+        ("tags_code", np.int64),
+    ]
+)
+
+QueueEntries = NDArray[Any]
+"""Entries of queues, an array element each.
+
+``queue`` is the number of the queue among those that are read, ``offset`` the message's number in
+it; ``position`` is a physical offset, ``size`` is in bytes.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntries:
-    """QueueEntries of queues as columns.
+def entries_of(run: ViewedRun, queue: int) -> QueueEntries:
+    """The entries of a run of the queue with this number."""
+    raw = np.frombuffer(run.entries, dtype=_ON_DISK)
+    found = np.empty(len(raw), dtype=_IN_MEMORY)
+    found["queue"] = queue
+    found["offset"] = np.arange(run.offset, run.offset + len(raw))
+    for name in _ON_DISK.names:
+        found[name] = raw[name]
+    return found
 
-    ``queues`` says which queue of those that are read, ``offsets`` which message of it;
-    ``positions`` are physical offsets, ``sizes`` are in bytes.
-    """
 
-    queues: Numbers
-    offsets: Numbers
-    positions: Numbers
-    sizes: Numbers
-    tags_codes: Numbers
-
-    @classmethod
-    def of(cls, run: ViewedRun, queue: int) -> QueueEntries:
-        """The entries of a run of the queue with this index."""
-        raw = np.frombuffer(run.entries, dtype=ENTRY_TYPE)
-        return cls(
-            np.full(len(raw), queue, dtype=np.int64),
-            np.arange(run.offset, run.offset + len(raw), dtype=np.int64),
-            raw["position"].astype(np.int64),
-            raw["size"].astype(np.int64),
-            raw["tags_code"].astype(np.int64),
-        )
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.offsets)
-
-    @classmethod
-    def merged(cls, parts: Sequence[QueueEntries]) -> QueueEntries:
-        """QueueEntries of several runs; those of more than one queue by their place in the log."""
-        if len(parts) == 1:
-            return parts[0]
-        columns = (field.name for field in fields(cls))
-        whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
-        if (whole.queues == whole.queues[:1]).all():
-            return whole
-        return whole.where(np.argsort(whole.positions, kind="stable"))
-
-    def where(self, chosen: Any) -> QueueEntries:
-        """Those that a mask, an index array or a slice chooses."""
-        return QueueEntries(
-            self.queues[chosen],
-            self.offsets[chosen],
-            self.positions[chosen],
-            self.sizes[chosen],
-            self.tags_codes[chosen],
-        )
+def merged(parts: Sequence[QueueEntries]) -> QueueEntries:
+    """Entries of several runs; those of more than one queue by their place in the log."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = np.concatenate(parts)
+    if (whole["queue"] == whole["queue"][:1]).all():
+        return whole
+    return whole[np.argsort(whole["position"], kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +94,25 @@ class Gathered:
 
 
 class Gatherer:
-    """Reads the records of entries, in their order."""
+    """Reads the records of entries, in their order.
 
-    def __init__(self, log: LogView) -> None:
+    Args:
+        log: has the records.
+        max_gap_bytes: bytes of others between two messages that are read along.
+        gather_bytes: gathered at once, unless a single message is larger.
+    """
+
+    def __init__(
+        self,
+        log: LogView,
+        *,
+        max_gap_bytes: int = MAX_GAP_BYTES,
+        gather_bytes: int = GATHER_BYTES,
+    ) -> None:
         self._log = log
-        self._memory = memoryview(bytearray(GATHER_BYTES))
+        self._max_gap_bytes = max_gap_bytes
+        self._gather_bytes = gather_bytes
+        self._memory = memoryview(bytearray(gather_bytes))
 
     def gather(self, entries: QueueEntries) -> Iterator[Gathered]:
         """The records of entries, all of which lie within the log's files.
@@ -129,24 +123,24 @@ class Gatherer:
         """
         files = self._log.files
         file_ends = np.array([file.end for file in files], dtype=np.int64)
-        file_of = np.searchsorted(file_ends, entries.positions, side="right")
-        ends = entries.positions + entries.sizes
-        gaps = entries.positions[1:] - ends[:-1]
+        file_of = np.searchsorted(file_ends, entries["position"], side="right")
+        ends = entries["position"] + entries["size"]
+        gaps = entries["position"][1:] - ends[:-1]
         # A new read begins at each: another file, back, or too far ahead.
         breaks = np.ones(len(entries), dtype=bool)
-        breaks[1:] = (gaps < 0) | (gaps > MAX_GAP_BYTES) | (file_of[1:] != file_of[:-1])
-        taken = entries.sizes.copy()
+        breaks[1:] = (gaps < 0) | (gaps > self._max_gap_bytes) | (file_of[1:] != file_of[:-1])
+        taken = entries["size"].copy()
         taken[1:] += np.where(breaks[1:], 0, gaps)
         used = np.cumsum(taken)
         done = 0
         while done < len(entries):
             before = int(used[done - 1]) if done else 0
-            stop = int(np.searchsorted(used, before + GATHER_BYTES, side="right"))
+            stop = int(np.searchsorted(used, before + self._gather_bytes, side="right"))
             other = np.flatnonzero(file_of[done:] != file_of[done])
             stop = max(done + 1, min(stop, done + int(other[0]) if len(other) else stop))
             part = slice(done, stop)
             yield self._read(
-                entries.where(part), breaks[part], ends[part], files[int(file_of[done])].path
+                entries[part], breaks[part], ends[part], files[int(file_of[done])].path
             )
             done = stop
 
@@ -154,7 +148,7 @@ class Gatherer:
         breaks[0] = True
         firsts = np.flatnonzero(breaks)
         lasts = np.append(firsts[1:], len(breaks)) - 1
-        begins = entries.positions[firsts]
+        begins = entries["position"][firsts]
         lengths = ends[lasts] - begins
         places = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
@@ -165,30 +159,27 @@ class Gatherer:
         ):
             self._log.read_into(begin, self._memory[place : place + length])
         shift = np.repeat(places - begins, lasts - firsts + 1)
-        return Gathered(self._memory[:total], entries.positions + shift, entries, file)
-
-
-_V6_EXTRA: Final = 12
+        return Gathered(self._memory[:total], entries["position"] + shift, entries, file)
 
 
 def are_whole(gathered: Gathered, queue_ids: Numbers) -> Any:
-    """Which records are those that their entries say: size, place, queue and number agree.
+    """Which records are those that their entries point at: size, place, queue and number agree.
 
     Args:
         gathered: the records.
-        queue_ids: by the index that entries have.
+        queue_ids: by the number that entries have.
     """
-    buffer, starts, entries = gathered.buffer, gathered.starts, gathered.entries
+    head, entries = gather(gathered.buffer, gathered.starts, FIRST), gathered.entries
     return (
-        (_numbers(buffer, starts, ">u4") == entries.sizes)
-        & (_is_magic(_numbers(buffer, starts + 4, ">u4")))
-        & (_numbers(buffer, starts + QUEUE_ID_AT, ">i4") == queue_ids[entries.queues])
-        & (_numbers(buffer, starts + QUEUE_OFFSET_AT, ">i8") == entries.offsets)
-        & (_numbers(buffer, starts + PHYSICAL_OFFSET_AT, ">i8") == entries.positions)
+        (head["size"] == entries["size"])
+        & ((head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2))
+        & (head["queue_id"] == queue_ids[entries["queue"]])
+        & (head["queue_offset"] == entries["offset"])
+        & (head["physical_offset"] == entries["position"])
     )
 
 
-def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> Any:
+def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> NDArray[np.bool_]:
     """Which records are of one of these topics; so are those whose topic can't be told.
 
     Args:
@@ -196,26 +187,23 @@ def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> Any:
         starts: where they begin.
         topics: the names.
     """
-    ends = starts + _numbers(buffer, starts, ">u4")
-    flags = _numbers(buffer, starts + SYS_FLAG_AT, ">u4")
-    extra = _V6_EXTRA * (flags & BORN_HOST_V6 != 0) + _V6_EXTRA * (flags & STORE_HOST_V6 != 0)
-    body_at = starts + HEAD_BYTES_V4 + extra
-    told = body_at <= ends
-    at = np.where(told, body_at, starts + HEAD_BYTES_V4)
-    at = at + _numbers(buffer, at - 4, ">u4")
-    told &= at + 2 <= ends
-    at = np.where(told, at, starts)
-    wide = _numbers(buffer, starts + 4, ">u4") == MAGIC_V2
-    lengths = np.where(wide, _numbers(buffer, at, ">u2"), _numbers(buffer, at, ">u1"))
-    topic_at = at + 1 + wide
-    told &= topic_at + lengths + 2 <= ends
-    kept = ~told
-    for topic in topics:
-        name = topic.encode()
-        same = told & (lengths == len(name))
-        if same.any():
-            kept[same] |= _texts(buffer, topic_at[same], len(name)) == name
-    return kept
+    if not len(starts):
+        return np.zeros(0, dtype=np.bool_)
+    try:
+        layout = locate(buffer, starts)
+    except NeedsFallback:
+        # One of them is damaged: look at each.
+        return np.array([_may_be_of(buffer, start, topics) for start in starts.tolist()])
+    names = pieces(buffer, layout.topic_at, layout.topic_end)
+    wanted = pa.array([topic.encode() for topic in topics], pa.binary())
+    return mask_of(pc.is_in(names, value_set=wanted))
+
+
+def _may_be_of(buffer: memoryview, start: int, topics: Sequence[str]) -> bool:
+    try:
+        return RecordView(buffer, start).topic in topics
+    except RecordError:
+        return True
 
 
 def are_readable(positions: Numbers, sizes: Numbers, starts: Numbers, ends: Numbers) -> Any:
@@ -231,22 +219,6 @@ def are_readable(positions: Numbers, sizes: Numbers, starts: Numbers, ends: Numb
     inside = index >= 0
     file_ends = ends[np.maximum(index, 0)] if len(ends) else positions * 0
     return inside & (sizes >= FIXED_BYTES_V4) & (positions + sizes <= file_ends)
-
-
-def _numbers(buffer: memoryview, places: Numbers, kind: str) -> Numbers:
-    width = np.dtype(kind).itemsize
-    every: Any = np.ndarray((max(0, len(buffer) - width + 1),), kind, buffer, strides=(1,))
-    found: Numbers = every[places].astype(np.int64)
-    return found
-
-
-def _is_magic(magics: Numbers) -> Any:
-    return (magics == MAGIC_V1) | (magics == MAGIC_V2)
-
-
-def _texts(buffer: memoryview, places: Numbers, length: int) -> Any:
-    every: Any = np.ndarray((len(buffer) - length + 1,), f"S{length}", buffer, strides=(1,))
-    return every[places]
 
 
 MAX_RAW_BYTES: Final = 4 * 1024 * 1024
@@ -296,7 +268,12 @@ def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptio
             "set onDecodeError to null or raw to get such messages as rows with crcOk=false",
         )
     arrays = [
-        pa.array([_value(column.name, one, options) for one in lost], type=column.arrow)
+        pa.array(
+            [_VALUES[column.name](one, options) for one in lost]
+            if column.name in _VALUES
+            else [None] * len(lost),
+            type=column.arrow,
+        )
         for column in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
@@ -313,8 +290,3 @@ _VALUES: Final[dict[str, Callable[[Lost, StoreOptions], Any]]] = {
     "file": lambda one, _: one.file,
     "crcOk": lambda _one, _options: False,
 }
-
-
-def _value(name: str, one: Lost, options: StoreOptions) -> Any:
-    value = _VALUES.get(name)
-    return None if value is None else value(one, options)

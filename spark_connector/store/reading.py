@@ -30,6 +30,8 @@ from spark_connector.store.gathering import (
     are_of,
     are_readable,
     are_whole,
+    entries_of,
+    merged,
     rows_of,
 )
 from spark_connector.store.options import StoreOptions
@@ -103,13 +105,13 @@ class StoreTask:
         for entries in self._entries(ranges):
             readable = self._readable(entries)
             if not readable.all():
-                lost = entries.where(~readable)
+                lost = entries[~readable]
                 yield self._lost_entries(lost, ranges, "there is no record where it should be")
-            for gathered in gatherer.gather(entries.where(readable)):
+            for gathered in gatherer.gather(entries[readable]):
                 whole = are_whole(gathered, queue_ids)
                 starts = gathered.starts
                 if not whole.all():
-                    lost = gathered.entries.where(~whole)
+                    lost = gathered.entries[~whole]
                     reason = "the record that its queue points at is not it"
                     yield self._lost_entries(lost, ranges, reason, gathered.file)
                     starts = starts[whole]
@@ -121,22 +123,22 @@ class StoreTask:
         count = 0
         for number, part in enumerate(ranges):
             for run in self._view.queue(part.topic, part.queue_id).entries(part.start, part.end):
-                entries = QueueEntries.of(run, number)
+                entries = entries_of(run, number)
                 if self._tags is not None and part.topic != SCHEDULE_TOPIC:
                     # There the time of delivery stands in place of the tag's hash.
-                    entries = entries.where(np.isin(entries.tags_codes, list(self._tags.codes)))
+                    entries = entries[np.isin(entries["tags_code"], list(self._tags.codes))]
                 self._check_kept(entries, part)
                 waiting.append(entries)
                 count += len(entries)
                 if count >= MAX_BATCH_ROWS:
-                    yield QueueEntries.merged(waiting)
+                    yield merged(waiting)
                     waiting, count = [], 0
         if waiting:
-            yield QueueEntries.merged(waiting)
+            yield merged(waiting)
 
     def _check_kept(self, entries: QueueEntries, part: RangePartition) -> None:
         start = self._view.log.start
-        gone = entries.offsets[(entries.positions < start) & (entries.sizes != _FILLER_SIZE)]
+        gone = entries["offset"][(entries["position"] < start) & (entries["size"] != _FILLER_SIZE)]
         if len(gone):
             raise DataLossError(
                 f"message {gone[0]} of queue {part.queue_id} of topic {part.topic} in the store "
@@ -148,8 +150,8 @@ class StoreTask:
         files = self._view.log.files
         starts = np.array([file.start for file in files], dtype=np.int64)
         ends = np.array([file.end for file in files], dtype=np.int64)
-        fits = are_readable(entries.positions, entries.sizes, starts, ends)
-        return fits & (entries.sizes <= MAX_SIZE_BYTES)
+        fits = are_readable(entries["position"], entries["size"], starts, ends)
+        return fits & (entries["size"] <= MAX_SIZE_BYTES)
 
     def _lost_entries(
         self,
@@ -160,18 +162,18 @@ class StoreTask:
     ) -> Any:
         lost = []
         for index in range(len(entries)):
-            part = ranges[int(entries.queues[index])]
-            size = int(entries.sizes[index])
+            part = ranges[int(entries["queue"][index])]
+            size = int(entries["size"][index])
             known = size != _FILLER_SIZE
             lost.append(
                 Lost(
-                    int(entries.positions[index]) if known else None,
+                    int(entries["position"][index]) if known else None,
                     size if known else None,
                     file,
                     reason,
                     part.topic,
                     part.queue_id,
-                    int(entries.offsets[index]),
+                    int(entries["offset"][index]),
                 )
             )
         return rows_of(lost, self._columns, self._options)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from broker.storetools.view import StoreView, ViewedRun
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
-from spark_connector.store import gathering
-from spark_connector.store.gathering import Gatherer, QueueEntries
+from spark_connector.store.gathering import Gatherer, QueueEntries, entries_of, merged
 from tests.unit.spark_connector.store.directories import made_store, places
 
 COUNT = 250
@@ -29,21 +28,21 @@ def positions(root: Path) -> list[int]:
     return places(root)
 
 
-def entries_of(view: StoreView, positions: list[int]) -> QueueEntries:
+def entries_at(view: StoreView, positions: list[int]) -> QueueEntries:
     packed = b""
     for position in positions:
         record = view.log.record_at(position)
         assert record is not None
         packed += ENTRY.pack(position, record.size, 7)
-    return QueueEntries.of(ViewedRun(3, memoryview(packed)), 0)
+    return entries_of(ViewedRun(3, memoryview(packed)), 0)
 
 
 def test_entries_become_columns(root: Path, positions: list[int]) -> None:
-    entries = entries_of(StoreView(root), positions[:3])
-    assert entries.offsets.tolist() == [3, 4, 5]
-    assert entries.positions.tolist() == positions[:3]
-    assert entries.tags_codes.tolist() == [7, 7, 7]
-    assert entries.where(np.array([True, False, True])).offsets.tolist() == [3, 5]
+    entries = entries_at(StoreView(root), positions[:3])
+    assert entries["offset"].tolist() == [3, 4, 5]
+    assert entries["position"].tolist() == positions[:3]
+    assert entries["tags_code"].tolist() == [7, 7, 7]
+    assert entries[np.array([True, False, True])]["offset"].tolist() == [3, 5]
 
 
 def test_entries_of_several_queues_come_in_the_order_of_the_log() -> None:
@@ -51,12 +50,12 @@ def test_entries_of_several_queues_come_in_the_order_of_the_log() -> None:
         ViewedRun(5, memoryview(ENTRY.pack(300, 100, 0) + ENTRY.pack(500, 100, 0))),
         ViewedRun(7, memoryview(ENTRY.pack(100, 100, 0) + ENTRY.pack(400, 100, 0))),
     ]
-    merged = QueueEntries.merged([QueueEntries.of(run, number) for number, run in enumerate(runs)])
-    assert merged.positions.tolist() == [100, 300, 400, 500]
-    assert merged.queues.tolist() == [1, 0, 1, 0]
-    assert merged.offsets.tolist() == [7, 5, 8, 6]
-    alone = QueueEntries.merged([QueueEntries.of(run, 0) for run in runs])
-    assert alone.positions.tolist() == [300, 500, 100, 400]
+    whole = merged([entries_of(run, number) for number, run in enumerate(runs)])
+    assert whole["position"].tolist() == [100, 300, 400, 500]
+    assert whole["queue"].tolist() == [1, 0, 1, 0]
+    assert whole["offset"].tolist() == [7, 5, 8, 6]
+    alone = merged([entries_of(run, 0) for run in runs])
+    assert alone["position"].tolist() == [300, 500, 100, 400]
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,16 +68,14 @@ def test_whatever_is_asked_for_comes_in_order(
         chosen.sort()
     view = StoreView(root)
     found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gathering, "MAX_GAP_BYTES", gap)
-        patch.setattr(gathering, "GATHER_BYTES", most)
-        for gathered in Gatherer(view.log).gather(entries_of(view, chosen)):
-            assert len(gathered.starts) == len(gathered.entries)
-            for start in gathered.starts.tolist():
-                record = RecordView(gathered.buffer, start)
-                assert record.check_crc()
-                assert view.log.file_name(record.physical_offset) == gathered.file
-                found.append(record.physical_offset)
+    gatherer = Gatherer(view.log, max_gap_bytes=gap, gather_bytes=most)
+    for gathered in gatherer.gather(entries_at(view, chosen)):
+        assert len(gathered.starts) == len(gathered.entries)
+        for start in gathered.starts.tolist():
+            record = RecordView(gathered.buffer, start)
+            assert record.check_crc()
+            assert view.log.file_name(record.physical_offset) == gathered.file
+            found.append(record.physical_offset)
     assert found == chosen
 
 
@@ -93,6 +90,6 @@ def test_near_ones_are_read_at_once(root: Path, positions: list[int]) -> None:
 
     view.log.read_into = counted  # type: ignore[method-assign]  # to see it
     first = [position for position in positions if position < 8000]
-    entries = entries_of(StoreView(root), first[::3])
+    entries = entries_at(StoreView(root), first[::3])
     assert len(list(Gatherer(view.log).gather(entries))) == 1
     assert len(reads) == 1
