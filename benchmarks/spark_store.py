@@ -67,7 +67,8 @@ def fill(root: Path, size: int, count: int) -> None:
 def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
     """Rows read in this process, and seconds."""
     from spark_connector.schema import STORE_COLUMNS
-    from spark_connector.store.options import Bounds, store_options
+    from spark_connector.source.pushdown import Pushed
+    from spark_connector.store.options import store_options
     from spark_connector.store.planning import plan
     from spark_connector.store.reading import StoreTask, open_view
 
@@ -75,7 +76,7 @@ def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
     names = STORE_COLUMNS if columns is None else ["body"]
     started = time.perf_counter()
     task = StoreTask(options, tuple(STORE_COLUMNS[name] for name in names))
-    pieces = plan(open_view(options), options, Bounds())
+    pieces = plan(open_view(options), options, Pushed())
     rows = sum(batch.num_rows for piece in pieces for batch in task.read(piece))
     return rows, time.perf_counter() - started
 

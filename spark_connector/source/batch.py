@@ -54,7 +54,7 @@ class RocketMQBatchReader(DataSourceReader):
         self._make_brokers = brokers
         self._make_search = search
         self._columns = tuple(columns)
-        self._pushed = Pushed({})
+        self._pushed = Pushed()
         self._nothing = False
 
     def partitions(self) -> list[InputPartition]:

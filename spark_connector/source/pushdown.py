@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Final
@@ -60,20 +60,23 @@ class Pushed:
 
     Attributes:
         places: column -> the values that are wanted.
-        first, last: the least and the greatest queue offset wanted.
+        first, end: the queue offsets wanted; ``end`` is excluded.
         since_ms: nothing stored earlier is wanted.
         until_ms: nor what was stored at or after this time.
         tags: the tags wanted.
         keys: a message is wanted only if it has one of these keys or ids.
+        low, high: the physical offsets wanted, of a store; ``high`` is excluded.
     """
 
-    places: dict[str, frozenset[Any]]
+    places: dict[str, frozenset[Any]] = field(default_factory=dict)
     first: int = 0
-    last: int | None = None
+    end: int | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None
+    low: int = 0
+    high: int | None = None
 
     def wants(self, queue: MessageQueue) -> bool:
         """Whether anything of a queue is wanted."""
@@ -87,7 +90,7 @@ class Pushed:
     def cut(self, start: int, end: int) -> tuple[int, int]:
         """What is wanted of a range."""
         start = max(start, self.first)
-        return start, max(start, end if self.last is None else min(end, self.last + 1))
+        return start, max(start, end if self.end is None else min(end, self.end))
 
     def expression(self, text: str) -> str | None:
         """The tag expression of option and filters together; None: no tag satisfies both."""
@@ -108,7 +111,7 @@ def push(filters: Iterable[Filter], *, kafka: bool) -> tuple[Pushed, list[Filter
     Returns:
         What they leave, and those that Spark has to apply to the rows.
     """
-    pushed = Pushed({})
+    pushed = Pushed()
     returned = []
     for one in filters:
         column = _column(one, kafka)
@@ -134,9 +137,19 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
         return column in _NEVER_NULL
     values = _values(one)
     if column in _PLACES:
-        return values is not None and _take_place(pushed, column, values)
-    if column == "queueOffset":
-        return _take_offset(pushed, one, values)
+        if values is not None:
+            pushed.places[column] = values & pushed.places.get(column, values)
+        return values is not None
+    if column in {"queueOffset", "physicalOffset"}:
+        span = _span(one, values)
+        if span is None:
+            return False
+        if column == "physicalOffset":
+            pushed.low, pushed.high = max(pushed.low, span[0]), _narrower(pushed.high, span[1])
+        else:
+            pushed.first, pushed.end = max(pushed.first, span[0]), _narrower(pushed.end, span[1])
+        # Of several values only the span is read: the rows between are Spark's to drop.
+        return values is None or len(values) <= 1
     if column == "storeTimestamp":
         _take_time(pushed, one, values)
     elif column == "tags" and values is not None:
@@ -162,36 +175,22 @@ def _values(one: Filter) -> frozenset[Any] | None:
     return None
 
 
-def _take_place(pushed: Pushed, column: str, values: frozenset[Any]) -> bool:
-    known = pushed.places.get(column)
-    pushed.places[column] = values if known is None else known & values
-    return True
-
-
-def _take_offset(pushed: Pushed, one: Filter, values: frozenset[Any] | None) -> bool:
+def _span(one: Filter, values: frozenset[Any] | None) -> tuple[int, int | None] | None:
+    """The least number that a filter allows and the first one above; None for another filter."""
     if values is not None:
-        _at_least(pushed, min(values, default=1))
-        _at_most(pushed, max(values, default=0))
-        # Of several values only the span is read: the rows between are Spark's to drop.
-        return len(values) <= 1
+        return min(values, default=1), max(values, default=0) + 1
     bound = getattr(one, "value", None)
     if type(bound) is not int:
-        return False
+        return None
     if isinstance(one, GreaterThan | GreaterThanOrEqual):
-        _at_least(pushed, bound + isinstance(one, GreaterThan))
-    elif isinstance(one, LessThan | LessThanOrEqual):
-        _at_most(pushed, bound - isinstance(one, LessThan))
-    else:
-        return False
-    return True
+        return bound + isinstance(one, GreaterThan), None
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return 0, bound + isinstance(one, LessThanOrEqual)
+    return None
 
 
-def _at_least(pushed: Pushed, offset: int) -> None:
-    pushed.first = max(pushed.first, offset)
-
-
-def _at_most(pushed: Pushed, offset: int) -> None:
-    pushed.last = offset if pushed.last is None else min(pushed.last, offset)
+def _narrower(end: int | None, other: int | None) -> int | None:
+    return other if end is None else end if other is None else min(end, other)
 
 
 def _take_time(pushed: Pushed, one: Filter, values: frozenset[Any] | None) -> None:
@@ -206,7 +205,7 @@ def _take_time(pushed: Pushed, one: Filter, values: frozenset[Any] | None) -> No
     if values is not None or isinstance(one, LessThan | LessThanOrEqual):
         # Microseconds were cut off, so the whole millisecond may be wanted.
         until = max(known) + 1
-        pushed.until_ms = until if pushed.until_ms is None else min(pushed.until_ms, until)
+        pushed.until_ms = _narrower(pushed.until_ms, until)
 
 
 def _milliseconds(moment: object) -> int | None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_connector.schema import Column
-    from spark_connector.store.options import Bounds, StoreOptions
+    from spark_connector.source.pushdown import Pushed
+    from spark_connector.store.options import StoreOptions
     from spark_connector.store.planning import Piece
 
 
@@ -95,18 +96,18 @@ class StoreScanReader(DataSourceReader):
     def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
         self.columns = columns
-        self.bounds: Bounds | None = None
+        self.pushed: Pushed | None = None
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Raises ``ConnectorError``."""
         from broker.storetools.view import StoreError
-        from spark_connector.store.options import Bounds
+        from spark_connector.source.pushdown import Pushed
         from spark_connector.store.planning import plan
         from spark_connector.store.reading import connector_error, open_view
 
         try:
             view = open_view(self.options)
-            pieces = plan(view, self.options, self.bounds or Bounds())
+            pieces = plan(view, self.options, self.pushed or Pushed())
         except StoreError as error:
             raise connector_error(error) from error
         return [StorePartition(piece) for piece in pieces]
@@ -134,5 +135,5 @@ class StorePushDownReader(StoreScanReader):
         """
         from spark_connector.store.options import narrowed
 
-        self.options, self.bounds = narrowed(self.options, filters)
+        self.options, self.pushed = narrowed(self.options, filters)
         return filters

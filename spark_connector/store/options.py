@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import Filter
 
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
 from spark_connector.errors import OptionError
@@ -32,7 +25,7 @@ from spark_connector.options import (
     topics,
     word_of,
 )
-from spark_connector.source.pushdown import push
+from spark_connector.source.pushdown import Pushed, push
 
 FORMAT: Final = "rocketmq.store"
 MAX_PARTITIONS: Final = 10_000
@@ -119,54 +112,17 @@ def store_options(given: Mapping[str, str]) -> StoreOptions:
     return replace(options, path=path, broker_name=options.broker_name or path)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the filters of a query leave to be read; None for no bound. Ends are excluded."""
-
-    topics: frozenset[str] | None = None
-    queue_ids: frozenset[int] | None = None
-    offsets: tuple[int | None, int | None] = (None, None)
-    stored_ms: tuple[int | None, int | None] = (None, None)
-    positions: tuple[int | None, int | None] = (None, None)
-
-
-_NOTHING = Bounds(topics=frozenset(), positions=(0, 0))
-
-
-def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOptions, Bounds]:
-    """Options and bounds under which nothing is left out that satisfies all filters."""
-    filters = list(filters)
+def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOptions, Pushed]:
+    """Options, and what filters leave; nothing is left out that satisfies all filters."""
     pushed, _ = push(filters, kafka=False)
     tags = pushed.expression(options.tags)
-    brokers = pushed.places.get("brokerName")
-    if tags is None or (brokers is not None and options.broker_name not in brokers):
-        return options, _NOTHING
+    brokers = pushed.places.get("brokerName", frozenset({options.broker_name}))
+    if tags is None or options.broker_name not in brokers:
+        return options, Pushed({"topic": frozenset()}, high=0)
+    options = replace(options, tags=tags)
     topics = pushed.places.get("topic")
     if topics is not None and options.topics is not None:
-        topics &= frozenset(options.topics)
-    bounds = Bounds(
-        topics=topics,
-        queue_ids=pushed.places.get("queueId"),
-        offsets=(pushed.first, None if pushed.last is None else pushed.last + 1),
-        stored_ms=(pushed.since_ms, pushed.until_ms),
-        positions=_positions(filters),
-    )
-    options = replace(options, tags=tags)
+        topics = pushed.places["topic"] = topics & frozenset(options.topics)
     if topics is not None and options.scan is ScanMode.LOG:
         options = replace(options, topics=tuple(sorted(topics)))
-    return options, bounds
-
-
-def _positions(filters: Iterable[Filter]) -> tuple[int | None, int | None]:
-    """The span of physical offsets that filters leave."""
-    low, high = 0, None
-    for one in filters:
-        value = getattr(one, "value", None)
-        if getattr(one, "attribute", None) != ("physicalOffset",) or type(value) is not int:
-            continue
-        if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
-            low = max(low, value + isinstance(one, GreaterThan))
-        if isinstance(one, EqualTo | LessThan | LessThanOrEqual):
-            end = value + (not isinstance(one, LessThan))
-            high = end if high is None else min(high, end)
-    return low, high
+    return options, pushed

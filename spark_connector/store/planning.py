@@ -14,10 +14,12 @@ from typing import Final, TypeAlias
 
 from broker.storetools.view import StoreView
 from remoting.log import Log
+from remoting.protocol.queue import MessageQueue
 from remoting.settings import nearest
 from spark_connector.errors import UnknownTopicError
+from spark_connector.source.pushdown import Pushed
 from spark_connector.source.ranges import RangePartition, split
-from spark_connector.store.options import Bounds, ScanMode, StoreOptions
+from spark_connector.store.options import ScanMode, StoreOptions
 
 _log = Log("spark")
 
@@ -47,7 +49,7 @@ CLOCK_STEP_MS: Final = 10_000
 widened by it, and Spark looks at each row again."""
 
 
-def plan(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Piece]:
+def plan(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[Piece]:
     """The tasks of a query.
 
     Raises:
@@ -55,21 +57,21 @@ def plan(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Piece]:
         StoreError: the store can't be read.
     """
     if options.scan is ScanMode.LOG:
-        return list(plan_log(view, options, bounds))
-    return list(plan_queues(view, options, bounds))
+        return list(plan_log(view, options, pushed))
+    return list(plan_queues(view, options, pushed))
 
 
 # --- queues
 
 
-def plan_queues(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[QueuePieces]:
+def plan_queues(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[QueuePieces]:
     """Ranges of the queues' messages; see ``plan``."""
     ranges = []
     torn = 0
-    for topic in wanted_topics(view, options, bounds):
+    for topic in wanted_topics(view, options, pushed):
         for queue_id in view.queues(topic):
-            if bounds.queue_ids is None or queue_id in bounds.queue_ids:
-                found, behind = _range(view, options, bounds, topic, queue_id)
+            if pushed.wants(MessageQueue(topic, options.broker_name, queue_id)):
+                found, behind = _range(view, options, pushed, topic, queue_id)
                 ranges.append(found)
                 torn += behind
     if torn:
@@ -84,7 +86,7 @@ def plan_queues(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[
     return _bundled(pieces, limit)
 
 
-def wanted_topics(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[str]:
+def wanted_topics(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[str]:
     """Topics to read, sorted. Raises UnknownTopicError."""
     known = view.topics()
     for topic in options.topics or ():
@@ -95,22 +97,19 @@ def wanted_topics(view: StoreView, options: StoreOptions, bounds: Bounds) -> lis
                 " messages without a queue are found with scan=log",
             )
     topics = known if options.topics is None else sorted(options.topics)
-    return [topic for topic in topics if bounds.topics is None or topic in bounds.topics]
+    return [topic for topic in topics if topic in pushed.places.get("topic", topics)]
 
 
 def _range(
-    view: StoreView, options: StoreOptions, bounds: Bounds, topic: str, queue_id: int
+    view: StoreView, options: StoreOptions, pushed: Pushed, topic: str, queue_id: int
 ) -> tuple[RangePartition, int]:
     queue = view.queue(topic, queue_id)
     start, end, torn = queue.range()
-    low, high = bounds.offsets
-    start = start if low is None else max(start, low)
-    end = end if high is None else min(end, high)
-    low, high = bounds.stored_ms
-    if start < end and low is not None:
-        start = max(start, queue.offset_of_time(low - CLOCK_STEP_MS))
-    if start < end and high is not None:
-        end = min(end, queue.offset_of_time(high + CLOCK_STEP_MS))
+    start, end = pushed.cut(start, end)
+    if start < end and pushed.since_ms is not None:
+        start = max(start, queue.offset_of_time(pushed.since_ms - CLOCK_STEP_MS))
+    if start < end and pushed.until_ms is not None:
+        end = min(end, queue.offset_of_time(pushed.until_ms + CLOCK_STEP_MS))
     whole = RangePartition(topic, options.broker_name, queue_id, start, max(start, end), ())
     return whole, torn
 
@@ -131,7 +130,7 @@ def _bundled(pieces: Iterable[RangePartition], limit: int) -> list[QueuePieces]:
 # --- the log
 
 
-def plan_log(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[LogPiece]:
+def plan_log(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[LogPiece]:
     """Parts of the log; see ``plan``."""
     log_end = view.log_end()
     if log_end.torn is not None:
@@ -141,12 +140,11 @@ def plan_log(view: StoreView, options: StoreOptions, bounds: Bounds) -> list[Log
             position=log_end.position,
             why=log_end.torn,
         )
-    low, high = bounds.positions
     begin, end = view.log.start, log_end.position
-    if low is not None:
-        begin = view.log.first_start(low, end)
-    if high is not None:
-        end = view.log.first_start(high, end)
+    if pushed.low > begin:
+        begin = view.log.first_start(pushed.low, end)
+    if pushed.high is not None:
+        end = view.log.first_start(pushed.high, end)
     span = max(1, min(options.max_bytes, -(-(end - begin) // options.min_partitions)))
     edges = [begin]
     for cut in range(begin + span, end, span):

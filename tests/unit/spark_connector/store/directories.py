@@ -11,7 +11,8 @@ import pyarrow as pa
 from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import LogChunk, StoreView
 from spark_connector.schema import STORE_COLUMNS
-from spark_connector.store.options import Bounds, store_options
+from spark_connector.source.pushdown import Pushed
+from spark_connector.store.options import store_options
 from spark_connector.store.planning import Piece, plan
 from spark_connector.store.reading import StoreTask, open_view
 from tests.archives import unpack
@@ -55,10 +56,10 @@ def made_store(root: Path, count: int) -> Path:
     return root
 
 
-def planned(root: Path, bounds: Bounds | None = None, **given: str) -> list[Piece]:
+def planned(root: Path, pushed: Pushed | None = None, **given: str) -> list[Piece]:
     """The tasks of a query."""
     options = store_options({"path": str(root)} | given)
-    return plan(open_view(options), options, bounds or Bounds())
+    return plan(open_view(options), options, pushed or Pushed())
 
 
 def table(root: Path, *, pieces: list[Piece] | None = None, **given: str) -> Any:

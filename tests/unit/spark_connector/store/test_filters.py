@@ -16,17 +16,18 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from spark_connector.store.options import Bounds, ScanMode, StoreOptions, narrowed
+from spark_connector.source.pushdown import Pushed
+from spark_connector.store.options import ScanMode, StoreOptions, narrowed
 
 OPTIONS = StoreOptions(path="/store", broker_name="broker-a")
 
 
-def bounds_of(*filters: Filter) -> Bounds:
+def bounds_of(*filters: Filter) -> Pushed:
     return narrowed(OPTIONS, filters)[1]
 
 
 def test_without_filters_everything_is_wanted() -> None:
-    assert narrowed(OPTIONS, []) == (OPTIONS, Bounds(offsets=(0, None), positions=(0, None)))
+    assert narrowed(OPTIONS, []) == (OPTIONS, Pushed())
     assert bounds_of(StringContains(("keys",), "k")) == bounds_of()
 
 
@@ -38,9 +39,9 @@ def test_places_and_offsets_become_bounds() -> None:
         LessThanOrEqual(("queueOffset",), 9),
         EqualTo(("brokerName",), "broker-a"),
     )
-    assert found.topics == frozenset({"A"})
-    assert found.queue_ids == frozenset({1, 2})
-    assert found.offsets == (5, 10)
+    assert found.places["topic"] == frozenset({"A"})
+    assert found.places["queueId"] == frozenset({1, 2})
+    assert (found.first, found.end) == (5, 10)
 
 
 def test_times_become_bounds_in_milliseconds() -> None:
@@ -48,7 +49,7 @@ def test_times_become_bounds_in_milliseconds() -> None:
         GreaterThanOrEqual(("storeTimestamp",), datetime(2024, 1, 1, tzinfo=UTC)),
         LessThan(("storeTimestamp",), datetime(2024, 1, 2, tzinfo=UTC)),
     )
-    assert found.stored_ms == (1_704_067_200_000, 1_704_153_600_001)
+    assert (found.since_ms, found.until_ms) == (1_704_067_200_000, 1_704_153_600_001)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_times_become_bounds_in_milliseconds() -> None:
 def test_places_in_the_log_become_a_span(
     filters: list[Filter], span: tuple[int, int | None]
 ) -> None:
-    assert bounds_of(*filters).positions == span
+    found = bounds_of(*filters)
+    assert (found.low, found.high) == span
 
 
 def test_tags_are_read_alone() -> None:
@@ -72,7 +74,7 @@ def test_tags_are_read_alone() -> None:
 
 
 def test_what_can_never_hold_reads_nothing() -> None:
-    nothing = Bounds(topics=frozenset(), positions=(0, 0))
+    nothing = Pushed({"topic": frozenset()}, high=0)
     assert bounds_of(EqualTo(("brokerName",), "broker-b")) == nothing
     assert bounds_of(EqualTo(("tags",), "x"), EqualTo(("tags",), "y")) == nothing
 
@@ -81,4 +83,4 @@ def test_a_scan_of_the_log_looks_for_topics_in_the_records() -> None:
     options = StoreOptions(path="/store", topics=("A", "B"), scan=ScanMode.LOG)
     found, bounds = narrowed(options, [In(("topic",), ("B", "C"))])
     assert found.topics == ("B",)
-    assert bounds.topics == frozenset({"B"})
+    assert bounds.places["topic"] == frozenset({"B"})

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_connector.errors import UnknownTopicError
+from spark_connector.source.pushdown import Pushed
 from spark_connector.source.ranges import RangePartition
-from spark_connector.store.options import Bounds
 from spark_connector.store.planning import LogPiece, Piece, QueuePieces
 from tests.unit.spark_connector.store.directories import (
     TOPICS,
@@ -84,7 +84,7 @@ def test_bounds_leave_out_what_nobody_wants(root: Path) -> None:
     found = ranges(
         planned(
             root,
-            Bounds(topics=frozenset({"Orders"}), queue_ids=frozenset({1, 7}), offsets=(3, 9)),
+            Pushed({"topic": frozenset({"Orders"}), "queueId": frozenset({1, 7})}, first=3, end=9),
         )
     )
     assert [(one.topic, one.queue_id, one.start, one.end) for one in found] == [("Orders", 1, 3, 9)]
@@ -93,17 +93,17 @@ def test_bounds_leave_out_what_nobody_wants(root: Path) -> None:
 def test_bounds_of_time_leave_what_was_stored_then(root: Path) -> None:
     times = [round(row["storeTimestamp"].timestamp() * 1000) for row in rows(root)]
     margin = 10_000
-    assert ranges(planned(root, Bounds(stored_ms=(times[-1] + margin + 1, None)))) == []
-    assert ranges(planned(root, Bounds(stored_ms=(None, times[0] - margin)))) == []
-    all_of_it = Bounds(stored_ms=(times[0], times[-1] + 1))
+    assert ranges(planned(root, Pushed(since_ms=times[-1] + margin + 1))) == []
+    assert ranges(planned(root, Pushed(until_ms=times[0] - margin))) == []
+    all_of_it = Pushed(since_ms=times[0], until_ms=times[-1] + 1)
     assert sum(one.offsets for one in ranges(planned(root, all_of_it))) == COUNT
 
 
 def test_bounds_of_place_leave_a_part_of_the_log(root: Path) -> None:
     whole = places(root)
-    found = spans(planned(root, Bounds(positions=(whole[10] - 5, whole[20] + 1)), scan="log"))
+    found = spans(planned(root, Pushed(low=whole[10] - 5, high=whole[20] + 1), scan="log"))
     assert found == [(whole[10], whole[21])]
-    assert spans(planned(root, Bounds(positions=(0, 0)), scan="log")) == []
+    assert spans(planned(root, Pushed(high=0), scan="log")) == []
 
 
 def test_what_is_torn_at_the_end_is_left_out_and_said(
