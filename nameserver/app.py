@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -13,6 +12,7 @@ import structlog
 from nameserver.config import NameServerConfig
 from nameserver.requests import Answer, process
 from nameserver.state import SharedState
+from remoting.addresses import is_loopback
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -95,7 +95,7 @@ class NameServer:
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
         if self.config.ignored_keys:
             _log.info("settings without effect", keys=list(self.config.ignored_keys))
-        if not _is_loopback(self.config.bind_host):
+        if not is_loopback(self.config.bind_host):
             _log.warning(
                 "everybody who reaches this address may read and change routes: there is no "
                 "access control and no TLS",
@@ -141,10 +141,3 @@ class NameServer:
         while True:
             await asyncio.sleep(self.state.config.scan_not_active_broker_interval_ms / 1000)
             self.state.scan()
-
-
-def _is_loopback(bind_host: str) -> bool:
-    try:
-        return ipaddress.ip_address(bind_host).is_loopback
-    except ValueError:
-        return bind_host == "localhost"

@@ -46,8 +46,12 @@ BROKER_TIMEOUT_MS: Final = 120_000
 MAX_BROKER_TIMEOUT_MS: Final = 3_600_000
 """The longest silence that a broker may ask for in place of the above."""
 
-
 DEFAULT_PORT: Final = 9876
+
+
+class LimitError(Exception):
+    """A request would exceed a limit of a table; nothing of it was taken."""
+
 
 _WITHOUT_EFFECT = """
     rocketmqHome productEnvName clusterTest configBlackList

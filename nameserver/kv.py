@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import structlog
 
-from nameserver.config import MAX_KV_BYTES, MAX_KV_ENTRIES, MAX_KV_TEXT_LENGTH
+from nameserver.config import MAX_KV_BYTES, MAX_KV_ENTRIES, MAX_KV_TEXT_LENGTH, LimitError
 from remoting.protocol.accelerated import json_dumps
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.stats import KVConfigSerializeWrapper
@@ -24,19 +24,28 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 Namespaces = Mapping[str, Mapping[str, str]]
 
 
-class KVLimitError(Exception):
-    """An entry would exceed a limit of the table."""
-
-
 class KVConfig:
-    """An immutable table; every change gives another one."""
+    """An immutable table; every change gives another one.
 
-    __slots__ = ("_bytes", "_entries", "_namespaces")
+    Attributes:
+        entry_count: of all namespaces.
+        size_bytes: of all texts, as they stand in the file.
+    """
 
-    def __init__(self, namespaces: Namespaces | None = None) -> None:
+    __slots__ = ("_max_bytes", "_max_entries", "_namespaces", "entry_count", "size_bytes")
+
+    def __init__(
+        self,
+        namespaces: Namespaces | None = None,
+        *,
+        max_entries: int = MAX_KV_ENTRIES,
+        max_bytes: int = MAX_KV_BYTES,
+    ) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
         self._namespaces: Namespaces = namespaces or {}
-        self._entries = sum(map(len, self._namespaces.values()))
-        self._bytes = sum(
+        self.entry_count = sum(map(len, self._namespaces.values()))
+        self.size_bytes = sum(
             _size(name) + sum(_size(key) + _size(value) for key, value in entries.items())
             for name, entries in self._namespaces.items()
         )
@@ -67,12 +76,12 @@ class KVConfig:
         """The table with one entry set.
 
         Raises:
-            KVLimitError: a text is too long or empty, or the table is full.
+            LimitError: a text is too long or empty, or the table is full.
         """
         if not namespace or not key:
-            raise KVLimitError("an entry of the key-value table needs a namespace and a key")
+            raise LimitError("an entry of the key-value table needs a namespace and a key")
         if max(len(namespace), len(key), len(value)) > MAX_KV_TEXT_LENGTH:
-            raise KVLimitError(
+            raise LimitError(
                 f"namespace, key and value may have {MAX_KV_TEXT_LENGTH} characters each"
             )
         entries = dict(self._namespaces.get(namespace, {}))
@@ -80,10 +89,10 @@ class KVConfig:
         more = _size(key) + _size(value) if new else _size(value) - _size(entries[key])
         if not entries:
             more += _size(namespace)
-        if new and self._entries >= MAX_KV_ENTRIES:
-            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_ENTRIES} entries")
-        if self._bytes + more > MAX_KV_BYTES:
-            raise KVLimitError(f"the key-value table is full: it holds {MAX_KV_BYTES} bytes")
+        if new and self.entry_count >= self._max_entries:
+            raise LimitError(f"the key-value table is full: it holds {self._max_entries} entries")
+        if self.size_bytes + more > self._max_bytes:
+            raise LimitError(f"the key-value table is full: it holds {self._max_bytes} bytes")
         entries[key] = value
         return self._changed(namespace, entries, int(new), more)
 
@@ -100,13 +109,13 @@ class KVConfig:
     def _changed(
         self, namespace: str, entries: Mapping[str, str], more_entries: int, more_bytes: int
     ) -> Self:
-        changed = type(self)()
+        changed = type(self)(max_entries=self._max_entries, max_bytes=self._max_bytes)
         namespaces = {**self._namespaces, namespace: entries}
         if not entries:
             del namespaces[namespace]
         changed._namespaces = namespaces
-        changed._entries = self._entries + more_entries
-        changed._bytes = self._bytes + more_bytes
+        changed.entry_count = self.entry_count + more_entries
+        changed.size_bytes = self.size_bytes + more_bytes
         return changed
 
 

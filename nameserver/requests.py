@@ -19,17 +19,17 @@ from nameserver.config import (
     MAX_FILTER_SERVERS,
     MAX_NAME_LENGTH,
     MAX_QUEUES,
+    LimitError,
 )
-from nameserver.kv import ORDER_TOPIC_NAMESPACE, KVLimitError
+from nameserver.kv import ORDER_TOPIC_NAMESPACE
 from nameserver.routes import (
     Queues,
     Registered,
     RegisteredBroker,
     Registration,
-    RouteLimitError,
-    WatchLimitError,
 )
-from nameserver.state import Peer, SharedState, StateFileError
+from nameserver.state import SharedState, StateFileError
+from remoting.connection import Connection
 from remoting.protocol.bodies import decode, encode, properties_text
 from remoting.protocol.bodies.registration import (
     RegisterBrokerBody,
@@ -77,7 +77,7 @@ _log = structlog.get_logger("nameserver")
 _UNLIKELY: Final = frozenset("\0\r\n\t ")
 
 
-def register_broker(state: SharedState, request: Command, peer: Peer) -> Command:
+def register_broker(state: SharedState, request: Command, peer: Connection) -> Command:
     """REGISTER_BROKER: what a broker is and holds (cf. registerBrokerWithFilterServer)."""
     header = request.read(RegisterBrokerRequestHeader)
     if not body_crc_matches(request.body, header.body_crc32):
@@ -85,21 +85,28 @@ def register_broker(state: SharedState, request: Command, peer: Peer) -> Command
     problem = _name_problem(header.cluster_name, header.broker_name, header.broker_addr)
     if problem is not None or header.broker_id < 0:
         return request.reply(ResponseCode.SYSTEM_ERROR, problem or "a broker's id is 0 or more")
-    body = _body_of(request, compressed=bool(header.compressed))
+    body = RegisterBrokerBody()
+    if request.body:
+        body = decode_registration(
+            request.body, compressed=bool(header.compressed), version=request.version
+        )
     try:
         done = state.routes.register(_registration(header, body, peer), state.now_ms)
-    except RouteLimitError as error:
+    except LimitError as error:
         _log.error("registration refused", broker=header.broker_name, why=str(error))
-        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        raise
     _log_registered(header, done, peer)
     state.apply(done.change, "it registered")
     reply = RegisterBrokerResponseHeader(
         ha_server_addr=done.ha_address, master_addr=done.master_address
     )
-    return request.reply(header=reply, body=_order_topics(state))
+    order_topics = state.kv.entries(ORDER_TOPIC_NAMESPACE)
+    if not order_topics or not state.config.return_order_topic_config_to_broker:
+        return request.reply(header=reply)
+    return request.reply(header=reply, body=encode(KVTable(table=dict(order_topics))))
 
 
-def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Command:
+def unregister_broker(state: SharedState, request: Command, peer: Connection) -> Command:
     """UNREGISTER_BROKER: a broker stops in an orderly way."""
     header = request.read(BrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
@@ -107,7 +114,7 @@ def unregister_broker(state: SharedState, request: Command, peer: Peer) -> Comma
     return request.reply()
 
 
-def query_data_version(state: SharedState, request: Command, _: Peer) -> Command:
+def query_data_version(state: SharedState, request: Command, _: Connection) -> Command:
     """QUERY_DATA_VERSION: whether a registration would tell anything new."""
     header = request.read(BrokerRequestHeader)
     version = decode(DataVersion, request.body) if request.body else DataVersion()
@@ -118,7 +125,7 @@ def query_data_version(state: SharedState, request: Command, _: Peer) -> Command
     )
 
 
-def broker_heartbeat(state: SharedState, request: Command, _: Peer) -> Command:
+def broker_heartbeat(state: SharedState, request: Command, _: Connection) -> Command:
     """BROKER_HEARTBEAT: 5.x brokers in between their registrations."""
     header = request.read(BrokerHeartbeatRequestHeader)
     timeout_ms = _timeout_ms(header.heartbeat_timeout_mills)
@@ -126,7 +133,7 @@ def broker_heartbeat(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply()
 
 
-def get_broker_member_group(state: SharedState, request: Command, _: Peer) -> Command:
+def get_broker_member_group(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_BROKER_MEMBER_GROUP: the addresses under one broker name (5.x)."""
     header = request.read(GetBrokerMemberGroupRequestHeader)
     broker = state.routes.brokers().get(header.broker_name)
@@ -135,7 +142,7 @@ def get_broker_member_group(state: SharedState, request: Command, _: Peer) -> Co
     return request.reply(body=encode(GetBrokerMemberGroupResponseBody(group)))
 
 
-def register_topic(state: SharedState, request: Command, _: Peer) -> Command:
+def register_topic(state: SharedState, request: Command, _: Connection) -> Command:
     """REGISTER_TOPIC_IN_NAMESRV: a topic's place by somebody else's word (5.x)."""
     topic = request.read(TopicRequestHeader).topic
     problem = _name_problem(topic)
@@ -148,21 +155,12 @@ def register_topic(state: SharedState, request: Command, _: Peer) -> Command:
         )
         for data in route.queue_datas
     }
-    try:
-        state.apply(state.routes.set_queues(topic, queues), "its topic was registered")
-    except RouteLimitError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    state.apply(state.routes.set_queues(topic, queues), "its topic was registered")
     return request.reply()
 
 
-def _body_of(request: Command, *, compressed: bool) -> RegisterBrokerBody:
-    if not request.body:
-        return RegisterBrokerBody()
-    return decode_registration(request.body, compressed=compressed, version=request.version)
-
-
 def _registration(
-    header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, peer: Peer
+    header: RegisterBrokerRequestHeader, body: RegisterBrokerBody, peer: Connection
 ) -> Registration:
     wrapper = body.topic_config_serialize_wrapper
     return Registration(
@@ -217,14 +215,9 @@ def _name_problem(*names: str) -> str | None:
     return None
 
 
-def _order_topics(state: SharedState) -> bytes:
-    entries = state.kv.entries(ORDER_TOPIC_NAMESPACE)
-    if not entries or not state.config.return_order_topic_config_to_broker:
-        return b""
-    return encode(KVTable(table=dict(entries)))
-
-
-def _log_registered(header: RegisterBrokerRequestHeader, done: Registered, peer: Peer) -> None:
+def _log_registered(
+    header: RegisterBrokerRequestHeader, done: Registered, peer: Connection
+) -> None:
     if done.is_new:
         _log.info(
             "broker registered",
@@ -252,7 +245,7 @@ UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2
 
 
-def get_route(state: SharedState, request: Command, _: Peer) -> Command:
+def get_route(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_ROUTEINFO_BY_TOPIC, in the JSON dialect that the client reads."""
     header = request.read(GetRouteInfoRequestHeader)
     route = state.routes.route(header.topic)
@@ -276,24 +269,24 @@ def get_route(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply(body=encode(body, standard=standard))
 
 
-def get_cluster_info(state: SharedState, request: Command, _: Peer) -> Command:
+def get_cluster_info(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_BROKER_CLUSTER_INFO: all brokers, by name and by cluster."""
     brokers = {name: _broker_data(broker) for name, broker in state.routes.brokers().items()}
     return request.reply(body=encode(ClusterInfo(brokers, state.routes.clusters())))
 
 
-def get_all_topics(state: SharedState, request: Command, _: Peer) -> Command:
+def get_all_topics(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     return request.reply(body=encode(TopicList(state.routes.topics())))
 
 
-def get_topics_of_cluster(state: SharedState, request: Command, _: Peer) -> Command:
+def get_topics_of_cluster(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_TOPICS_BY_CLUSTER."""
     cluster = request.read(GetTopicsByClusterRequestHeader).cluster
     return request.reply(body=encode(TopicList(state.routes.topics_of_cluster(cluster))))
 
 
-def get_system_topics(state: SharedState, request: Command, _: Peer) -> Command:
+def get_system_topics(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""
     clusters = state.routes.clusters()
     names = [name for cluster, brokers in clusters.items() for name in (cluster, *brokers)]
@@ -302,24 +295,24 @@ def get_system_topics(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply(body=encode(TopicList(names, address)))
 
 
-def get_unit_topics(state: SharedState, request: Command, _: Peer) -> Command:
+def get_unit_topics(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_UNIT_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_FLAG != 0)
 
 
-def get_unit_sub_topics(state: SharedState, request: Command, _: Peer) -> Command:
+def get_unit_sub_topics(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_HAS_UNIT_SUB_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_SUB_FLAG != 0)
 
 
-def get_unit_sub_ununit_topics(state: SharedState, request: Command, _: Peer) -> Command:
+def get_unit_sub_ununit_topics(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST."""
     return _topics_where(
         state, request, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
     )
 
 
-def delete_topic(state: SharedState, request: Command, _: Peer) -> Command:
+def delete_topic(state: SharedState, request: Command, _: Connection) -> Command:
     """DELETE_TOPIC_IN_NAMESRV: forget a topic's route until a broker registers it again."""
     header = request.read(DeleteTopicFromNamesrvRequestHeader)
     state.apply(
@@ -328,7 +321,7 @@ def delete_topic(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply()
 
 
-def wipe_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
+def wipe_write_permission(state: SharedState, request: Command, _: Connection) -> Command:
     """WIPE_WRITE_PERM_OF_BROKER: clients send no more to a broker that is to be stopped."""
     name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.wipe_write_permission(name)
@@ -336,7 +329,7 @@ def wipe_write_permission(state: SharedState, request: Command, _: Peer) -> Comm
     return request.reply(header=WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count))
 
 
-def add_write_permission(state: SharedState, request: Command, _: Peer) -> Command:
+def add_write_permission(state: SharedState, request: Command, _: Connection) -> Command:
     """ADD_WRITE_PERM_OF_BROKER: and here they send again."""
     name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.add_write_permission(name)
@@ -344,13 +337,9 @@ def add_write_permission(state: SharedState, request: Command, _: Peer) -> Comma
     return request.reply(header=AddWritePermOfBrokerResponseHeader(add_topic_count=count))
 
 
-def subscribe_route(state: SharedState, request: Command, peer: Peer) -> Command:
+def subscribe_route(state: SharedState, request: Command, peer: Connection) -> Command:
     """SUBSCRIBE_ROUTE (ours): tell this client when the route of one of these topics changes."""
-    topics = decode(TopicList, request.body).topic_list
-    try:
-        state.watches.set(peer, topics)
-    except WatchLimitError as error:
-        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    state.watches.set(peer, decode(TopicList, request.body).topic_list)
     return request.reply()
 
 
@@ -374,19 +363,19 @@ BLACK_LIST: Final = frozenset(
 """Settings that no request may change: they name files."""
 
 
-async def put_kv(state: SharedState, request: Command, peer: Peer) -> Command:
+async def put_kv(state: SharedState, request: Command, peer: Connection) -> Command:
     """PUT_KV_CONFIG; answered when the entry is on disk."""
     header = request.read(PutKVConfigRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, header.value))
 
 
-async def delete_kv(state: SharedState, request: Command, peer: Peer) -> Command:
+async def delete_kv(state: SharedState, request: Command, peer: Connection) -> Command:
     """DELETE_KV_CONFIG; that it isn't there is a success too."""
     header = request.read(KVKeyRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, None))
 
 
-def get_kv(state: SharedState, request: Command, _: Peer) -> Command:
+def get_kv(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_KV_CONFIG."""
     header = request.read(KVKeyRequestHeader)
     value = state.kv.get(header.namespace, header.key)
@@ -398,7 +387,7 @@ def get_kv(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply(header=GetKVConfigResponseHeader(value=value))
 
 
-def get_kv_list(state: SharedState, request: Command, _: Peer) -> Command:
+def get_kv_list(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_KVLIST_BY_NAMESPACE."""
     namespace = request.read(GetKVListByNamespaceRequestHeader).namespace
     entries = state.kv.entries(namespace)
@@ -409,7 +398,7 @@ def get_kv_list(state: SharedState, request: Command, _: Peer) -> Command:
     return request.reply(body=encode(KVTable(table=dict(entries))))
 
 
-async def update_config(state: SharedState, request: Command, peer: Peer) -> Command:
+async def update_config(state: SharedState, request: Command, peer: Connection) -> Command:
     """UPDATE_NAMESRV_CONFIG: settings as properties text; unknown ones are skipped."""
     values = properties_text.parse(request.body)
     if forbidden := BLACK_LIST & values.keys():
@@ -425,13 +414,13 @@ async def update_config(state: SharedState, request: Command, peer: Peer) -> Com
     return request.reply()
 
 
-def get_config(state: SharedState, request: Command, _: Peer) -> Command:
+def get_config(state: SharedState, request: Command, _: Connection) -> Command:
     """GET_NAMESRV_CONFIG: the settings as properties text."""
     return request.reply(body=state.config.as_text())
 
 
 async def _change_kv(
-    state: SharedState, request: Command, peer: Peer, entry: tuple[str, str, str | None]
+    state: SharedState, request: Command, peer: Connection, entry: tuple[str, str, str | None]
 ) -> Command:
     namespace, key, value = entry
     try:
@@ -442,13 +431,13 @@ async def _change_kv(
                 else kv.with_value(namespace, key, value)
             )
         )
-    except (KVLimitError, StateFileError) as error:
+    except (LimitError, StateFileError) as error:
         return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
     _log.info("key-value entry changed", namespace=namespace, key=key, peer=peer.remote_text)
     return request.reply()
 
 
-HANDLERS: Final[dict[int, Callable[[SharedState, Command, Peer], Answer]]] = {
+HANDLERS: Final[dict[int, Callable[[SharedState, Command, Connection], Answer]]] = {
     RequestCode.REGISTER_BROKER: register_broker,
     RequestCode.UNREGISTER_BROKER: unregister_broker,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
@@ -476,7 +465,7 @@ HANDLERS: Final[dict[int, Callable[[SharedState, Command, Peer], Answer]]] = {
 }
 
 
-def process(state: SharedState, request: Command, peer: Peer) -> Answer:
+def process(state: SharedState, request: Command, peer: Connection) -> Answer:
     """Answer one request.
 
     Raises:
@@ -488,4 +477,7 @@ def process(state: SharedState, request: Command, peer: Peer) -> Answer:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f" request type {request.code} not supported",
         )
-    return handler(state, request, peer)
+    try:
+        return handler(state, request, peer)
+    except LimitError as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))

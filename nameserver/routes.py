@@ -2,7 +2,7 @@
 
 Events go in with the time (``register``, ``connection_closed``, ``scan``, ...), effects come out: a
 ``Change`` names the topics whose route changed and the connections that should be closed. Three
-tables always agree (``check_invariants`` states how):
+tables always agree:
 
 - *brokers*: a broker's name -> its cluster and its addresses by broker id, 0 the master;
 - *queues*: topic -> broker name -> number of queues and permission; only for brokers in the first
@@ -18,7 +18,7 @@ stays until it is deleted, and a route disappears with the last address of its l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from nameserver.config import (
@@ -27,13 +27,10 @@ from nameserver.config import (
     MAX_ROUTE_ENTRIES,
     MAX_WATCHED_TOPICS,
     MAX_WATCHES,
+    LimitError,
 )
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.names import PERM_READ, PERM_WRITE
-
-
-class RouteLimitError(Exception):
-    """A registration would exceed a limit of the table; nothing of it was taken."""
 
 
 class Queues(NamedTuple):
@@ -112,14 +109,12 @@ MASTER_ID: Final = 0
 
 @dataclass(slots=True)
 class _Live:
-    broker_name: str
-    broker_id: int
-    ha_address: str
+    """A broker's address that is alive."""
+
+    registration: Registration
+    """The last one, without its topics."""
     timeout_ms: int
     heard_ms: int
-    version: DataVersion | None
-    connection: Hashable
-    filter_servers: tuple[str, ...]
 
 
 class RouteInfoTable:
@@ -143,10 +138,18 @@ class RouteInfoTable:
         """A broker says that it is there, and what it holds.
 
         Raises:
-            RouteLimitError: too many brokers or topics.
+            LimitError: too many brokers or topics.
         """
         self._check_room(registration)
-        changed = self._leave_former_place(registration)
+        changed: set[str] = set()
+        known = self._live.get(registration.address)
+        if known is not None and (known.registration.broker_name, known.registration.broker_id) != (
+            registration.broker_name,
+            registration.broker_id,
+        ):
+            # A broker that comes back under another name or id leaves the former one.
+            changed |= self._drop([registration.address])
+            known = None
         broker = self._brokers.get(registration.broker_name)
         before = broker.addresses.get(registration.broker_id) if broker is not None else None
         broker, looks_different = self._place(broker, registration)
@@ -154,21 +157,27 @@ class RouteInfoTable:
             self._forget(before)
         if looks_different:
             changed |= self._topics_of[broker.name]
-        known = self._live.get(registration.address)
-        is_news = known is None or before is None or known.version != registration.version
+        is_news = (
+            known is None or before is None or known.registration.version != registration.version
+        )
         if is_news and registration.topics is not None and registration.broker_id == MASTER_ID:
             changed |= {
                 topic
                 for topic, queues in registration.topics.items()
                 if self._set(topic, broker.name, queues)
             }
-        self._set_live(registration, now_ms)
-        address = broker.addresses.get(MASTER_ID) if registration.broker_id != MASTER_ID else None
+        self._forget(registration.address)
+        self._live[registration.address] = _Live(
+            replace(registration, topics=None), registration.timeout_ms, now_ms
+        )
+        self._addresses_of.setdefault(registration.connection, set()).add(registration.address)
+        master = broker.addresses.get(MASTER_ID) if registration.broker_id != MASTER_ID else None
         return Registered(
             Change(frozenset(changed)),
             before is None,
             before if before != registration.address else None,
-            *((address, self._live[address].ha_address) if address is not None else (None, None)),
+            master,
+            None if master is None else self._live[master].registration.ha_address,
         )
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
@@ -186,7 +195,7 @@ class RouteInfoTable:
     def scan(self, now_ms: int) -> Change:
         """Drop the brokers that were silent for too long."""
         silent = {
-            address: live.connection
+            address: live.registration.connection
             for address, live in self._live.items()
             if live.heard_ms + live.timeout_ms < now_ms
         }
@@ -212,10 +221,10 @@ class RouteInfoTable:
         live = self._live.get(address)
         if live is None:
             return True, None
-        if live.version != version:
-            return True, live.version
+        if live.registration.version != version:
+            return True, live.registration.version
         live.heard_ms = now_ms
-        return False, live.version
+        return False, live.registration.version
 
     def wipe_write_permission(self, broker_name: str) -> tuple[int, Change]:
         """Take the write permission from all of a broker's topics until it registers a change.
@@ -234,7 +243,7 @@ class RouteInfoTable:
         Brokers that aren't known are left out.
 
         Raises:
-            RouteLimitError: too many topics.
+            LimitError: too many topics.
         """
         held = self._queues.get(topic, {})
         known = {name: value for name, value in queues.items() if name in self._brokers}
@@ -262,10 +271,10 @@ class RouteInfoTable:
             return None
         brokers = tuple(self._brokers[name] for name in queues)
         servers = {
-            address: self._live[address].filter_servers
+            address: self._live[address].registration.filter_servers
             for broker in brokers
             for address in broker.addresses.values()
-            if self._live[address].filter_servers
+            if self._live[address].registration.filter_servers
         }
         return RegisteredRoute(queues, brokers, servers)
 
@@ -301,30 +310,11 @@ class RouteInfoTable:
         """Topics times brokers that hold them: what the limit counts."""
         return self._entries
 
-    def check_invariants(self) -> None:
-        """Assert that the tables agree; for tests."""
-        placed = {
-            (address, broker.name, broker_id)
-            for broker in self._brokers.values()
-            for broker_id, address in broker.addresses.items()
-        }
-        assert placed == {(a, live.broker_name, live.broker_id) for a, live in self._live.items()}
-        assert all(broker.addresses for broker in self._brokers.values())
-        pairs = {(topic, name) for topic, held in self._queues.items() for name in held}
-        assert pairs == {(topic, name) for name, held in self._topics_of.items() for topic in held}
-        assert all(self._queues.values())
-        assert self._topics_of.keys() == self._brokers.keys()
-        assert self._entries == len(pairs) <= self._max_entries
-        assert len(self._live) <= self._max_brokers
-        indexed = {(a, c) for c, held in self._addresses_of.items() for a in held}
-        assert indexed == {(a, live.connection) for a, live in self._live.items()}
-        assert all(self._addresses_of.values())
-
     # the tables themselves
 
     def _check_room(self, registration: Registration) -> None:
         if registration.address not in self._live and len(self._live) >= self._max_brokers:
-            raise RouteLimitError(
+            raise LimitError(
                 f"broker {registration.broker_name} at {registration.address} is not registered: "
                 f"{self._max_brokers} brokers are already; stop unused ones, or raise "
                 "pocketmqMaxBrokers of this name server"
@@ -335,20 +325,11 @@ class RouteInfoTable:
 
     def _check_entries(self, more: int) -> None:
         if self._entries + more > self._max_entries:
-            raise RouteLimitError(
+            raise LimitError(
                 f"{more} more topics would make {self._entries + more} in the route table, "
                 f"and it takes {self._max_entries}; delete topics that nobody uses, or raise "
                 "pocketmqMaxRouteEntries of this name server"
             )
-
-    def _leave_former_place(self, registration: Registration) -> set[str]:
-        """A broker that comes back under another name or id leaves the former one."""
-        live = self._live.get(registration.address)
-        if live is None:
-            return set()
-        if (live.broker_name, live.broker_id) == (registration.broker_name, registration.broker_id):
-            return set()
-        return set(self._drop([registration.address]))
 
     def _place(
         self, broker: RegisteredBroker | None, registration: Registration
@@ -393,27 +374,13 @@ class RouteInfoTable:
         self._topics_of[broker_name].discard(topic)
         self._entries -= 1
 
-    def _set_live(self, registration: Registration, now_ms: int) -> None:
-        self._forget(registration.address)
-        self._live[registration.address] = _Live(
-            registration.broker_name,
-            registration.broker_id,
-            registration.ha_address,
-            registration.timeout_ms,
-            now_ms,
-            registration.version,
-            registration.connection,
-            registration.filter_servers,
-        )
-        self._addresses_of.setdefault(registration.connection, set()).add(registration.address)
-
     def _forget(self, address: str) -> _Live | None:
         live = self._live.pop(address, None)
         if live is not None:
-            held = self._addresses_of[live.connection]
+            held = self._addresses_of[live.registration.connection]
             held.discard(address)
             if not held:
-                del self._addresses_of[live.connection]
+                del self._addresses_of[live.registration.connection]
         return live
 
     def _drop(self, addresses: Iterable[str]) -> frozenset[str]:
@@ -421,9 +388,9 @@ class RouteInfoTable:
         for address in addresses:
             live = self._forget(address)
             assert live is not None
-            changed |= self._topics_of[live.broker_name]
-            broker = self._brokers[live.broker_name]
-            del broker.addresses[live.broker_id]
+            broker = self._brokers[live.registration.broker_name]
+            changed |= self._topics_of[broker.name]
+            del broker.addresses[live.registration.broker_id]
             if not broker.addresses:
                 for topic in tuple(self._topics_of[broker.name]):
                     self._remove(topic, broker.name)
@@ -434,10 +401,6 @@ class RouteInfoTable:
 
 C = TypeVar("C", bound=Hashable)
 """A connection."""
-
-
-class WatchLimitError(Exception):
-    """More topics than one connection, or all together, may ask for."""
 
 
 class Watches(Generic[C]):
@@ -459,17 +422,17 @@ class Watches(Generic[C]):
         """Replace what a connection wants to hear about; nothing ends it.
 
         Raises:
-            WatchLimitError: too many topics; what it asked for before stays.
+            LimitError: too many topics; what it asked for before stays.
         """
         wanted = frozenset(topics)
         if len(wanted) > self._max_topics:
-            raise WatchLimitError(
+            raise LimitError(
                 f"{len(wanted)} topics are more than the {self._max_topics} that one connection "
                 "may watch; watch those in use and ask for the others' routes now and then"
             )
         held = self._topics.get(connection, frozenset())
         if self._count - len(held) + len(wanted) > self._max_watches:
-            raise WatchLimitError(
+            raise LimitError(
                 f"{self._max_watches} topics are watched already, the most this name server "
                 "takes; ask for routes now and then instead"
             )

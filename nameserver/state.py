@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import structlog
 
@@ -20,6 +20,9 @@ from remoting.protocol.bodies import properties_text
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
 
 T = TypeVar("T")
 
@@ -68,25 +71,6 @@ def save(file: Path, text: bytes) -> None:
 MAX_FILE_BYTES = 2 * MAX_KV_BYTES
 
 
-class Peer(Protocol):
-    """What the name server needs of a connection."""
-
-    @property
-    def remote_text(self) -> str:
-        """``ip:port``."""
-        ...
-
-    def send_oneway(self, command: Command) -> None:
-        """Send a request that nobody answers."""
-        ...
-
-    def close(self, reason: str = ...) -> None:
-        """End the connection."""
-        ...
-
-    def __hash__(self) -> int: ...
-
-
 @dataclass(slots=True)
 class SharedState:
     """The name server's tables; one loop owns them."""
@@ -95,7 +79,7 @@ class SharedState:
     clock: Clock
     routes: RouteInfoTable
     kv: KVConfig
-    watches: Watches[Peer] = field(default_factory=Watches)
+    watches: Watches[Connection] = field(default_factory=Watches)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a file is written, so that writes follow one another."""
 
@@ -127,11 +111,19 @@ class SharedState:
             log = _log.info if expected else _log.warning
             log("broker gone", broker=address, why=why)
         for peer in change.connections_to_close:
-            cast("Peer", peer).close(why)
+            cast("Connection", peer).close(why)
         for peer, topic in self.watches.concerned(change.topics):
-            _tell(peer, topic)
+            header = TopicRequestHeader(topic=topic)
+            command = Command.request(OwnRequestCode.ROUTE_CHANGED, header, oneway=True)
+            try:
+                peer.send_oneway(command)
+            except RemotingError as error:
+                # A hint: a client that can't take it finds the change when it asks by itself.
+                _log.debug(
+                    "route change not told", peer=peer.remote_text, topic=topic, why=str(error)
+                )
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Connection) -> None:
         """A connection ended: with it what its broker registered and its client watched."""
         self.watches.forget(peer)
         self.apply(self.routes.connection_closed(peer), "its connection closed")
@@ -140,7 +132,7 @@ class SharedState:
         """Change the key-value table; it is on disk when this returns.
 
         Raises:
-            KVLimitError: the change would exceed a limit.
+            LimitError: the change would exceed a limit.
             StateFileError: the file can't be written; nothing has changed.
         """
         async with self.writing:
@@ -161,20 +153,7 @@ class SharedState:
             file = self.config.config_store_path
             if file is not None:
                 nothing: dict[str, str] = {}
-                stored = load(file, _read_properties, nothing, max_bytes=MAX_FILE_BYTES)
+                stored = load(file, properties_text.parse, nothing, max_bytes=MAX_FILE_BYTES)
                 known = {k: v for k, v in values.items() if k in changed.known_keys()}
                 await asyncio.to_thread(save, file, properties_text.render({**stored, **known}))
             self.config = changed
-
-
-def _read_properties(text: bytes) -> dict[str, str]:
-    return properties_text.parse(text)
-
-
-def _tell(peer: Peer, topic: str) -> None:
-    header = TopicRequestHeader(topic=topic)
-    try:
-        peer.send_oneway(Command.request(OwnRequestCode.ROUTE_CHANGED, header, oneway=True))
-    except RemotingError as error:
-        # A hint, and the client also asks by itself: a peer that can't take it goes without.
-        _log.debug("route change not told", peer=peer.remote_text, topic=topic, why=str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from remoting.errors import ConnectFailed
 
 _MAX_PORT = 0xFFFF
@@ -25,3 +27,11 @@ def parse_address(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
         raise ConnectFailed(address, "this is not host:port", "correct the address")
     return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens on ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nameserver import kv as kv_module
-from nameserver.kv import KVConfig, KVLimitError
+from nameserver.config import LimitError
+from nameserver.kv import KVConfig
 from remoting.protocol.errors import BodyError
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -53,33 +53,29 @@ def test_a_text_that_is_no_table_is_a_body_error() -> None:
 
 def test_an_entry_needs_a_namespace_and_a_key() -> None:
     for namespace, key in (("", "k"), ("ns", "")):
-        with pytest.raises(KVLimitError, match="needs a namespace and a key"):
+        with pytest.raises(LimitError, match="needs a namespace and a key"):
             KVConfig().with_value(namespace, key, "v")
 
 
-def test_texts_and_table_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(KVLimitError, match="65536 characters"):
+def test_texts_and_table_are_bounded() -> None:
+    with pytest.raises(LimitError, match="65536 characters"):
         KVConfig().with_value("ns", "k", "v" * 65_537)
-    monkeypatch.setattr(kv_module, "MAX_KV_ENTRIES", 1)
-    monkeypatch.setattr(kv_module, "MAX_KV_BYTES", 13)
-    full = KVConfig().with_value("ns", "k", "v")
-    with pytest.raises(KVLimitError, match="holds 1 entries"):
+    full = KVConfig(max_entries=1, max_bytes=13).with_value("ns", "k", "v")
+    with pytest.raises(LimitError, match="holds 1 entries"):
         full.with_value("ns", "l", "v")
     assert full.with_value("ns", "k", "1234").get("ns", "k") == "1234"
-    with pytest.raises(KVLimitError, match="holds 13 bytes"):
+    with pytest.raises(LimitError, match="holds 13 bytes"):
         full.with_value("ns", "k", "12345")
 
 
-def test_namespaces_count_and_every_text_as_it_stands_in_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kv_module, "MAX_KV_BYTES", 100)
-    with pytest.raises(KVLimitError, match="holds 100 bytes"):
-        KVConfig().with_value("n" * 100, "k", "v")
-    with pytest.raises(KVLimitError, match="holds 100 bytes"):
-        KVConfig().with_value("ns", "k", "\x01" * 20)
-    with pytest.raises(KVLimitError, match="holds 100 bytes"):
-        KVConfig().with_value("ns", "k", "\U0001d54f" * 30)
+def test_namespaces_count_and_every_text_as_it_stands_in_the_file() -> None:
+    small = KVConfig(max_bytes=100)
+    with pytest.raises(LimitError, match="holds 100 bytes"):
+        small.with_value("n" * 100, "k", "v")
+    with pytest.raises(LimitError, match="holds 100 bytes"):
+        small.with_value("ns", "k", "\x01" * 20)
+    with pytest.raises(LimitError, match="holds 100 bytes"):
+        small.with_value("ns", "k", "\U0001d54f" * 30)
 
 
 @given(tables, st.lists(st.tuples(texts, texts, st.none() | texts), max_size=10))
@@ -93,4 +89,4 @@ def test_the_sizes_kept_with_changes_are_those_of_the_table(
         else:
             changed = changed.with_value(namespace, key, value)
     fresh = KVConfig.from_json(changed.to_json())
-    assert (changed._entries, changed._bytes) == (fresh._entries, fresh._bytes)
+    assert (changed.entry_count, changed.size_bytes) == (fresh.entry_count, fresh.size_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.routes import Watches, WatchLimitError
+from nameserver.routes import LimitError, Watches
 
 
 def test_only_who_asked_for_a_topic_is_concerned() -> None:
@@ -35,9 +35,9 @@ def test_a_forgotten_connection_hears_nothing() -> None:
 def test_wishes_are_bounded_and_a_refused_one_changes_nothing() -> None:
     watches = Watches[str](max_topics=2, max_watches=3)
     watches.set("c1", ["a", "b"])
-    with pytest.raises(WatchLimitError, match="3 topics are more than the 2"):
+    with pytest.raises(LimitError, match="3 topics are more than the 2"):
         watches.set("c1", ["a", "b", "c"])
-    with pytest.raises(WatchLimitError, match="3 topics are watched already"):
+    with pytest.raises(LimitError, match="3 topics are watched already"):
         watches.set("c2", ["a", "b"])
     assert list(watches.concerned(["a"])) == [("c1", "a")]
     watches.set("c1", ["c", "d"])
