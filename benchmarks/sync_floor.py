@@ -36,7 +36,7 @@ from benchmarks.figures import Spread, spread
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
 from benchmarks.tools import BenchmarkError, Target, load
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from tests.ports import free_ports
 
 RECORD_BYTES: Final = 1024
@@ -78,7 +78,7 @@ def by_store(path: Path) -> Iterator[Append]:
     """What the store does for a small record."""
     preallocate(path)
     record = b"x" * RECORD_BYTES
-    region = OsFiles().open_mapped(path, FILE_BYTES, create=False)
+    region = Files().open_mapped(path, FILE_BYTES, create=False)
 
     def append(position: int) -> None:
         region.write(position, record)

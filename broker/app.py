@@ -30,7 +30,7 @@ from broker.state import BrokerState
 from broker.stats import SAMPLE_SECONDS, BrokerCounters
 from broker.store.engine import MessageStore
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
-from broker.store.os_files import Files, OsFiles
+from broker.store.os_files import Files
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.addresses import address_text
@@ -95,7 +95,7 @@ class Broker:
         self.counters = Counters()
         self.store: MessageStore
         self.state: BrokerState
-        self._files = files or OsFiles()
+        self._files = files or Files()
         self._room = room or connection_room()
         self._clock = clock or SystemClock()
         self._host = config.advertised_host

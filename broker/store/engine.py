@@ -29,7 +29,7 @@ from broker.store.index import MessageIndex
 from broker.store.limits import (
     MAX_PULL_BYTES,
 )
-from broker.store.os_files import DiskUse, Files, Lock, OsFiles
+from broker.store.os_files import DiskUse, Files, Lock
 from broker.store.page_cache import PageCacheTracker
 from broker.store.preallocate import Preallocator
 from broker.store.queries import Queries
@@ -167,7 +167,7 @@ class MessageStore:
         self.paths = StorePaths.of(config)
         self.stats = StoreStats()
         self.sync_flush = config.flush_disk_type == "SYNC_FLUSH"
-        self._files: Files = OsFiles() if files is None else files
+        self._files: Files = Files() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
         self.disk = DiskState(self._files, self._clock, self.config.limits)
         self._dispatcher = EntryDispatcher()

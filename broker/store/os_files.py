@@ -350,93 +350,12 @@ class Region(Protocol):
         ...
 
 
-class Lock(Protocol):
-    """A lock that another process can see."""
-
-    def release(self) -> None:
-        """Give it up; does nothing the second time."""
-        ...
-
-
-class Files(Protocol):
-    """A disk."""
-
-    def make_directory(self, path: Path, *, durable: bool = False) -> None:
-        """Make a directory and those above it; it may exist. Raises ``OSError``.
-
-        ``durable`` waits until the names of those made are on the disk.
-        """
-        ...
-
-    def list(self, path: Path) -> list[str]:
-        """Sorted names in a directory; none when it does not exist."""
-        ...
-
-    def size(self, path: Path) -> int | None:
-        """Length of a file, None when there is none."""
-        ...
-
-    def stamp(self, path: Path | str) -> Stamp:
-        """Length, inode and time of the last change, in ns, of a file or directory.
-
-        Whatever is done to it changes one of them. Raises ``OSError`` when there is none.
-        """
-        ...
-
-    def read(self, path: Path) -> bytes | None:
-        """All of a small file, None when there is none. Raises ``OSError``."""
-        ...
-
-    def write(self, path: Path, data: bytes) -> None:
-        """Write a small file in place and wait for the disk. Raises ``OSError``."""
-        ...
-
-    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        """Write a small file atomically: temporary file, sync, rename, sync of the directory.
-
-        With ``backup`` the old content stays as ``<name>.bak``. Raises ``OSError``.
-        """
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Remove a file; it may be gone already. Raises ``OSError``."""
-        ...
-
-    def remove_directory(self, path: Path) -> None:
-        """Remove a directory with all that is in it. Raises ``OSError``."""
-        ...
-
-    def sync_directory(self, path: Path) -> None:
-        """Wait until names made, renamed and removed in a directory are on the disk."""
-        ...
-
-    def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
-        """Map a file of ``size`` bytes; ``create`` makes it, without blocks, when there is none.
-
-        Raises:
-            OSError: it can't be opened or has another length.
-        """
-        ...
-
-    def lock(self, path: Path, text: bytes) -> Lock | None:
-        """Lock the first byte of a file that holds ``text``; None when another holds it."""
-        ...
-
-    def free_bytes(self, path: Path) -> int:
-        """What a process of ours may still write below ``path``. Raises ``OSError``."""
-        ...
-
-    def disk_use(self, path: Path) -> DiskUse:
-        """How full the disk is that ``path`` is on. Raises ``OSError``."""
-        ...
-
-
 def is_no_space(error: OSError) -> bool:
     """Whether an error says that the disk, or the user's share of it, is full."""
     return error.errno in _NO_SPACE
 
 
-class OsLock:
+class Lock:
     """A POSIX lock on the first byte of a file, and on its name within this process.
 
     POSIX locks never keep a process from itself, so two stores of one process are told apart by a
@@ -453,7 +372,7 @@ class OsLock:
         self._identity = identity
 
     @classmethod
-    def take(cls, path: Path, text: bytes) -> OsLock | None:
+    def take(cls, path: Path, text: bytes) -> Lock | None:
         """Take it, or None when it is held."""
         with cls._guard:
             with contextlib.suppress(FileNotFoundError):
@@ -486,13 +405,16 @@ class OsLock:
                 self._held.discard(self._identity)
 
 
-class OsFiles:
-    """The operating system's disk."""
+class Files:
+    """The operating system's disk; tests put others in its place."""
 
     __slots__ = ()
 
     def make_directory(self, path: Path, *, durable: bool = False) -> None:
-        """Make a directory and those above it."""
+        """Make a directory and those above it; it may exist. Raises ``OSError``.
+
+        ``durable`` waits until the names of those made are on the disk.
+        """
         if not durable:
             path.mkdir(parents=True, exist_ok=True)
         elif not path.is_dir():
@@ -501,33 +423,36 @@ class OsFiles:
             self.sync_directory(path.parent)
 
     def list(self, path: Path) -> list[str]:
-        """Sorted names in a directory."""
+        """Sorted names in a directory; none when it does not exist."""
         try:
             return sorted(os.listdir(path))  # noqa: PTH208 - the names, not paths of them
         except FileNotFoundError:
             return []
 
     def size(self, path: Path) -> int | None:
-        """Length of a file."""
+        """Length of a file, None when there is none."""
         try:
             return path.stat().st_size
         except FileNotFoundError:
             return None
 
     def stamp(self, path: Path | str) -> Stamp:
-        """Length, inode and time of the last change."""
+        """Length, inode and time of the last change, in ns, of a file or directory.
+
+        Whatever is done to it changes one of them. Raises ``OSError`` when there is none.
+        """
         status = os.stat(path)  # noqa: PTH116 - thousands of them, and no Path for each
         return [status.st_size, status.st_ino, status.st_ctime_ns]
 
     def read(self, path: Path) -> bytes | None:
-        """All of a small file."""
+        """All of a small file, None when there is none. Raises ``OSError``."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a small file in place and wait for the disk."""
+        """Write a small file in place and wait for the disk. Raises ``OSError``."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -536,15 +461,18 @@ class OsFiles:
             datasync(file.fileno())
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
-        """Write a small file atomically."""
+        """Write a small file atomically: temporary file, sync, rename, sync of the directory.
+
+        With ``backup`` the old content stays as ``<name>.bak``. Raises ``OSError``.
+        """
         durable_file.replace(path, data, backup=backup)
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
+        """Remove a file; it may be gone already. Raises ``OSError``."""
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
-        """Remove a directory with all that is in it; symbolic links are not followed."""
+        """Remove a directory with all that is in it. Raises ``OSError``."""
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
             return
@@ -553,11 +481,15 @@ class OsFiles:
         path.rmdir()
 
     def sync_directory(self, path: Path) -> None:
-        """Wait until the names in a directory are on the disk."""
+        """Wait until names made, renamed and removed in a directory are on the disk."""
         durable_file.sync_directory(path)
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
-        """Map a file of ``size`` bytes."""
+        """Map a file of ``size`` bytes; ``create`` makes it, without blocks, when there is none.
+
+        Raises:
+            OSError: it can't be opened or has another length.
+        """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags, 0o644)
         try:
@@ -574,16 +506,16 @@ class OsFiles:
         os.close(descriptor)
         return small
 
-    def lock(self, path: Path, text: bytes) -> OsLock | None:
-        """Lock the first byte of a file."""
-        return OsLock.take(path, text)
+    def lock(self, path: Path, text: bytes) -> Lock | None:
+        """Lock the first byte of a file that holds ``text``; None when another holds it."""
+        return Lock.take(path, text)
 
     def free_bytes(self, path: Path) -> int:
-        """What a process of ours may still write."""
+        """What a process of ours may still write below ``path``. Raises ``OSError``."""
         return self.disk_use(path).free
 
     def disk_use(self, path: Path) -> DiskUse:
-        """How full the disk is."""
+        """How full the disk is that ``path`` is on. Raises ``OSError``."""
         status = os.statvfs(path)
         unit = status.f_frsize
         return DiskUse((status.f_blocks - status.f_bfree) * unit, status.f_bavail * unit)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from broker.store.os_files import Files, OsFiles
+from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.errors import BodyError
@@ -45,7 +45,7 @@ def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None)
     Raises:
         StoreError: the backup is needed and damaged, or a file can't be read.
     """
-    files = OsFiles() if files is None else files
+    files = Files() if files is None else files
     backup = path.with_name(path.name + ".bak")
     text = _read(files, path)
     wrong = f"{path} is missing" if text is None else f"{path} is empty"
@@ -79,7 +79,7 @@ def save_json(path: Path, text: bytes, *, files: Files | None = None) -> None:
     Raises:
         OSError: the disk refuses; the old version is still there.
     """
-    files = OsFiles() if files is None else files
+    files = Files() if files is None else files
     files.make_directory(path.parent, durable=True)
     files.replace(path, text, backup=True)
 

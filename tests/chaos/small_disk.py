@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from broker.store.os_files import DiskUse, OsFiles, Region
+from broker.store.os_files import DiskUse, Files, Region
 
 CAPACITY: Final = 96 << 20
 
@@ -42,7 +42,7 @@ class SmallRegion:
         return random.random() < 0.5 and self._region.is_cached(position, length)
 
 
-class SmallDisk(OsFiles):
+class SmallDisk(Files):
     """A disk of 96 MiB; what was deleted takes its place as long as somebody holds it.
 
     Attributes:

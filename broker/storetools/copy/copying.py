@@ -34,7 +34,7 @@ from typing import Final, Protocol
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.config import StoreConfig, StorePaths
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.results import StoreError
 from broker.storetools.copy import rest
 from broker.storetools.copy.files import (
@@ -201,4 +201,4 @@ def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
         mapped_file_size_commit_log=log.file_bytes,
         mapped_file_size_consume_queue=queue_bytes,
     )
-    StoreCheckpoint(OsFiles(), StorePaths.of(config), config).write(point)
+    StoreCheckpoint(Files(), StorePaths.of(config), config).write(point)

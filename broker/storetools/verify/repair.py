@@ -16,7 +16,7 @@ from broker.store.checkpoint import encode
 from broker.store.index_files import IndexFileSet, Shape
 from broker.store.index_keys import KeyBatch
 from broker.store.log_walk import QueueKey
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.recovery import LOCK_TEXT
 from broker.store.results import StoreError
 from broker.storetools.queue_writer import QueueWriter, sync_path
@@ -74,7 +74,7 @@ def repair(root: Path, options: CheckOptions, tell: Tell) -> Repair:
     if not root.is_dir():
         raise StoreError(f"there is no store at {root}: give its storePathRootDir")
     try:
-        lock = OsFiles().lock(root / "lock", LOCK_TEXT)
+        lock = Files().lock(root / "lock", LOCK_TEXT)
     except OSError as error:
         raise StoreError(f"{root} can't be locked ({error.strerror or error})") from error
     if lock is None:
@@ -100,7 +100,7 @@ class _Work:
         self._root = root
         self._options = options
         self._report = report
-        self._files = OsFiles()
+        self._files = Files()
         name = f"pocketmq-repair-{datetime.now():%Y%m%d%H%M%S}"  # noqa: DTZ005 - as index files are
         path, number = root / name, 1
         while path.exists():
@@ -250,7 +250,7 @@ class IndexBuild(IndexMatch):
     def __init__(self, directory: Path, shape: Shape) -> None:
         super().__init__((), INDEX_BEGIN, None, NO_ENTRIES, Findings(), None)
         self.directory = directory
-        self.row = IndexFileSet(OsFiles(), directory, shape, SystemClock())
+        self.row = IndexFileSet(Files(), directory, shape, SystemClock())
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
         """Add keys, given as columns."""

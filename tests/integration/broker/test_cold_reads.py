@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broker.app import Broker
 from broker.config import BrokerConfig
-from broker.store.os_files import OsFiles, Region
+from broker.store.os_files import Files, Region
 from tests.integration.broker.client import Client, bodies
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.stores import FailingRegion
@@ -34,7 +34,7 @@ class HeldRegion(FailingRegion):
         super().fetch(position, length)
 
 
-class HeldFiles(OsFiles):
+class HeldFiles(Files):
     """The system's disk, slow on demand."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.errors import StartError
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.clock import ManualClock
 from remoting.errors import BindFailed
@@ -60,7 +60,7 @@ async def test_a_failed_start_leaves_nothing_behind(make_broker, tmp_path):
         pass
 
 
-class WaitingFiles(OsFiles):
+class WaitingFiles(Files):
     """A disk that does nothing until it may."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from broker.config import BrokerConfig
 from broker.errors import StartError
 from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.saved_tables import SavedTables
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
@@ -28,7 +28,7 @@ from tests.integration.remoting.peers import until
 
 def tables(directory: Path, *, now_ms: int = 0, on_topics=None, **settings) -> SavedTables:
     config = BrokerConfig(**{"broker_name": "broker-a", **settings})
-    return SavedTables(config, directory, OsFiles(), now_ms, on_topics)
+    return SavedTables(config, directory, Files(), now_ms, on_topics)
 
 
 async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):

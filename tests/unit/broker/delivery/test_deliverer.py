@@ -17,7 +17,7 @@ from broker.delivery.schedule import FILE_NAME
 from broker.stats import BrokerCounters
 from broker.store.engine import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -51,7 +51,7 @@ class Late:
         self.clock = SettableClock()
         self.counters = BrokerCounters()
         self.saved: dict[int, int] | None = None
-        self.files = files or OsFiles()
+        self.files = files or Files()
         self.changes = changes
         self.store: MessageStore
         self.delays: Delays

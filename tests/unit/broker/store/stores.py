@@ -13,7 +13,7 @@ from broker.store.config import StorePaths
 from broker.store.disk_state import DiskState, StoreContext
 from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreConfig
 from broker.store.limits import StoreLimits
-from broker.store.os_files import OsFiles, Region
+from broker.store.os_files import Files, Region
 from broker.store.results import StoreStats
 from remoting.clock import Clock, ManualClock, SystemClock
 from remoting.protocol.message.tags import tags_code
@@ -68,10 +68,10 @@ def opened(
     return store
 
 
-def context(root: Path, files: OsFiles | None = None, **changes: Any) -> StoreContext:
+def context(root: Path, files: Files | None = None, **changes: Any) -> StoreContext:
     """What parts of a small store work with, where there is no whole store."""
     config = small_config(root, **changes)
-    files, clock = files or OsFiles(), SystemClock()
+    files, clock = files or Files(), SystemClock()
     disk = DiskState(files, clock, config.limits)
     return StoreContext(config, StorePaths.of(config), files, clock, disk, StoreStats())
 
@@ -165,7 +165,7 @@ class FailingRegion:
         self._region.read_ahead(position, length)
 
 
-class FailingFiles(OsFiles):
+class FailingFiles(Files):
     """The operating system's disk, with faults."""
 
     def __init__(self) -> None:

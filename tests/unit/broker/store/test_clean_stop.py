@@ -12,12 +12,12 @@ import pytest
 
 from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore, RecoveryReport, StoreError
-from broker.store.os_files import OsFiles, Region, Stamp
+from broker.store.os_files import Files, Region, Stamp
 from tests.unit.broker.store.crashes import crash, forget, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
 
 
-class CountingFiles(OsFiles):
+class CountingFiles(Files):
     """A disk that counts what is mapped, and whose stamps can be made to say nothing."""
 
     def __init__(self) -> None:

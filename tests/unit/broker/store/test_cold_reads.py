@@ -14,7 +14,7 @@ import pytest
 from broker.store import cold_reads
 from broker.store.engine import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.limits import StoreLimits
-from broker.store.os_files import OsFiles, Region
+from broker.store.os_files import Files, Region
 from broker.store.results import FileRange, StoreBusy
 from remoting.clock import ManualClock
 from remoting.protocol.message.view import iter_records
@@ -40,7 +40,7 @@ class SlowRegion(FailingRegion):
         self._disk.ahead.append((self._path, position, length))
 
 
-class SlowFiles(OsFiles):
+class SlowFiles(Files):
     """A disk whose pages are cold, and that reads only when it is let."""
 
     def __init__(self, *, can_tell: bool = True) -> None:
@@ -340,7 +340,7 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
 
 
 def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Path) -> None:
-    region = OsFiles().open_mapped(tmp_path / "file", 3 * LIMITS.block_bytes, create=True)
+    region = Files().open_mapped(tmp_path / "file", 3 * LIMITS.block_bytes, create=True)
     region.write(0, bytes(3 * LIMITS.block_bytes))
     assert region.is_cached(100, 2 * LIMITS.block_bytes) in {True, None}
     region.read_ahead(0, 10 * LIMITS.block_bytes)

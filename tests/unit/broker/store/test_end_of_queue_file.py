@@ -11,7 +11,7 @@ import pytest
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import MessageStore, PutStatus
-from broker.store.os_files import OsFiles, Region
+from broker.store.os_files import Files, Region
 from remoting.clock import ManualClock
 from tests.unit.broker.store.stores import (
     QUEUE_FILE,
@@ -30,7 +30,7 @@ class DiskWithoutBlocks(FailingFiles):
     """A disk that, when it is full, still makes files, but gives them no blocks."""
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
-        return FailingRegion(OsFiles.open_mapped(self, path, size, create=create), path, self)
+        return FailingRegion(Files.open_mapped(self, path, size, create=create), path, self)
 
 
 def put(store: MessageStore, first: int, end: int) -> None:

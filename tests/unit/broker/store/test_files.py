@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker.store import limits
-from broker.store.os_files import DiskUse, OsFiles, is_no_space
+from broker.store.os_files import DiskUse, Files, is_no_space
 
-FILES = OsFiles()
+FILES = Files()
 
 
 def test_a_mapped_file_has_one_length_for_ever(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_open_maps_leave_descriptors_to_sockets(
 def test_a_small_file_keeps_one_descriptor_and_a_large_one_two(tmp_path: Path, size: int) -> None:
     descriptors = Path("/proc/self/fd")
     before = len(list(descriptors.iterdir()))
-    region = OsFiles().open_mapped(tmp_path / "file", size, create=True)
+    region = Files().open_mapped(tmp_path / "file", size, create=True)
     region.write(7, b"written")
     assert bytes(region.view[7:14]) == b"written"
     assert region.allocate(0, 4096)
@@ -227,7 +227,7 @@ def test_a_file_that_was_taken_away_is_not_written_to_by_its_name(
     tmp_path: Path, size: int
 ) -> None:
     path = tmp_path / "file"
-    region = OsFiles().open_mapped(path, size, create=True)
+    region = Files().open_mapped(path, size, create=True)
     path.rename(tmp_path / "other")
     path.write_bytes(b"another one")
     if size < limits.SMALL_FILE_BYTES:

@@ -14,7 +14,7 @@ import pytest
 from broker.store.checkpoint import SafePoint, decode
 from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import LIMITS, bodies, message, opened, small_config
 
@@ -22,7 +22,7 @@ NEVER_MS = 3_600_000
 MESSAGES = 100
 
 
-class WatchedDisk(OsFiles):
+class WatchedDisk(Files):
     """A disk that tells the loop of each safe point, and that can refuse them."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.store.disk_state import DiskState
 from broker.store.engine import MessageStore, PutStatus, StoreError
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from remoting.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, message, opened
@@ -244,7 +244,7 @@ def test_the_log_says_once_that_the_store_stops_and_once_that_it_goes_on(
 
 
 def test_the_log_says_that_a_disk_is_too_full_and_that_it_has_room(clock: ManualClock) -> None:
-    disk = DiskState(OsFiles(), clock, LIMITS)
+    disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         for sentence in ("91.0% full", "91.5% full", None, None):
             disk.measured(sentence)
@@ -257,7 +257,7 @@ def test_the_log_says_that_a_disk_is_too_full_and_that_it_has_room(clock: Manual
 def test_the_log_says_why_only_a_restart_helps_even_if_nothing_was_taken_before(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    disk = DiskState(OsFiles(), clock, LIMITS)
+    disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         disk.refused(tmp_path / "file", OSError(errno.ENOSPC, "No space left on device"))
         disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
@@ -269,7 +269,7 @@ def test_the_log_says_why_only_a_restart_helps_even_if_nothing_was_taken_before(
 
 
 def test_the_log_says_that_a_thread_died(clock: ManualClock) -> None:
-    disk = DiskState(OsFiles(), clock, LIMITS)
+    disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         disk.thread_died("store-index", RuntimeError("a fault of ours"))
     (told,) = logs
@@ -280,7 +280,7 @@ def test_the_log_says_that_a_thread_died(clock: ManualClock) -> None:
 def test_other_troubles_of_the_disk_are_named_as_they_are(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    disk = DiskState(OsFiles(), clock, LIMITS)
+    disk = DiskState(Files(), clock, LIMITS)
     sentence = disk.refused(tmp_path / "file", OSError(errno.EIO, "Input/output error"))
     assert "Input/output error" in sentence
     assert "bytes free" in sentence
@@ -292,7 +292,7 @@ def test_other_troubles_of_the_disk_are_named_as_they_are(
 
 
 def test_a_final_trouble_is_not_covered_by_a_later_one(tmp_path: Path, clock: ManualClock) -> None:
-    disk = DiskState(OsFiles(), clock, LIMITS)
+    disk = DiskState(Files(), clock, LIMITS)
     disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
     trouble = disk.trouble
     assert trouble is not None

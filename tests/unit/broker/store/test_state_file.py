@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.results import StoreError
 from broker.store.state_file import load, load_json, save_json
 
@@ -82,7 +82,7 @@ def test_a_disk_that_refuses_leaves_the_old_version(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(OsFiles, "replace", fail)
+    monkeypatch.setattr(Files, "replace", fail)
     with pytest.raises(OSError, match="No space"):
         save_json(path, b'{"a":2}')
     assert load_json(path).value == {"a": 1}

@@ -16,7 +16,7 @@ from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
 from broker.store.log_walk import LogRecord, LogWalk, Stretch
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.redispatch import entry_of
 from remoting.protocol import core
 from remoting.protocol.disk.files import ENTRY, name_of
@@ -131,7 +131,7 @@ def mapped(root: Path, files: Iterable[bytearray]) -> list[MappedFile]:
         path = root / name_of(index * FILE_BYTES)
         path.write_bytes(data)
         start = index * FILE_BYTES
-        found.append(MappedFile(OsFiles(), maps, path, start, FILE_BYTES, used=FILE_BYTES))
+        found.append(MappedFile(Files(), maps, path, start, FILE_BYTES, used=FILE_BYTES))
     return found
 
 

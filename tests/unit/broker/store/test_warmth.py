@@ -10,7 +10,7 @@ import pytest
 from broker.store.commit_log import CommitLog
 from broker.store.limits import ASKED_AHEAD_BYTES
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.page_cache import PageCacheTracker
 from broker.store.results import FileRange
 from remoting.clock import ManualClock
@@ -37,7 +37,7 @@ class File:
 
 
 def tracker(clock: ManualClock) -> PageCacheTracker:
-    log = CommitLog(OsFiles(), MappedFiles(1), Path("none"), SIZE, LIMITS)
+    log = CommitLog(Files(), MappedFiles(1), Path("none"), SIZE, LIMITS)
     return PageCacheTracker(log, LIMITS, clock.monotonic)
 
 

@@ -14,7 +14,7 @@ from broker.store.commit_log import CommitLog, find_log_files
 from broker.store.config import FlushDiskType
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
-from broker.store.os_files import OsFiles, OsRegion
+from broker.store.os_files import Files, OsRegion
 from broker.store.preallocate import Preallocator
 from broker.store.results import PutStatus
 from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, context, message, opened
@@ -30,13 +30,11 @@ def new_log(
     writes_all: bool = False,
 ) -> CommitLog:
     directory.mkdir(exist_ok=True)
-    return CommitLog(
-        OsFiles(), MappedFiles(16), directory, file_size, limits, writes_all=writes_all
-    )
+    return CommitLog(Files(), MappedFiles(16), directory, file_size, limits, writes_all=writes_all)
 
 
 def preallocator(
-    log: CommitLog, *, files: OsFiles | None = None, limits: StoreLimits = LIMITS
+    log: CommitLog, *, files: Files | None = None, limits: StoreLimits = LIMITS
 ) -> Preallocator:
     return Preallocator(context(log.directory, files, limits=limits), log)
 
@@ -48,9 +46,7 @@ def append(log: CommitLog, data: bytes) -> int:
 
 
 def new_file(directory: Path, size: int = FILE) -> MappedFile:
-    return MappedFile.create(
-        OsFiles(), MappedFiles(16), directory / ("0" * 20), 0, size, pinned=True
-    )
+    return MappedFile.create(Files(), MappedFiles(16), directory / ("0" * 20), 0, size, pinned=True)
 
 
 def allocated_bytes(path: Path) -> int:
@@ -323,7 +319,7 @@ def test_a_file_that_is_opened_again_is_zero_behind_its_end(tmp_path: Path) -> N
     log = new_log(tmp_path)
     append(log, b"x" * 20_000)
     log.close()
-    (file,) = find_log_files(OsFiles(), MappedFiles(16), tmp_path, FILE)
+    (file,) = find_log_files(Files(), MappedFiles(16), tmp_path, FILE)
     assert file.clear_from(12_345) == 20_000 - 12_345
     assert file.clear_from(12_345) == 0
     data = file.path.read_bytes()
@@ -334,7 +330,7 @@ def test_a_file_that_is_opened_again_is_zero_behind_its_end(tmp_path: Path) -> N
 def test_as_many_maps_are_open_as_the_table_allows(tmp_path: Path) -> None:
     maps = MappedFiles(4)
     made = [
-        MappedFile.create(OsFiles(), maps, tmp_path / f"{n:020d}", n, 4096, pinned=False)
+        MappedFile.create(Files(), maps, tmp_path / f"{n:020d}", n, 4096, pinned=False)
         for n in range(10)
     ]
     assert len(maps) == 4
@@ -357,7 +353,7 @@ def test_a_file_looked_at_lately_keeps_its_map(tmp_path: Path) -> None:
 
     def make(number: int) -> MappedFile:
         path = tmp_path / f"{number:020d}"
-        return MappedFile.create(OsFiles(), maps, path, number, 4096, pinned=False)
+        return MappedFile.create(Files(), maps, path, number, 4096, pinned=False)
 
     made = [make(number) for number in range(3)]
     kept = made[0].view
@@ -384,9 +380,9 @@ def test_a_file_that_somebody_else_removed_can_not_be_fetched(tmp_path: Path) ->
 
 def test_a_pinned_file_does_not_count(tmp_path: Path) -> None:
     maps = MappedFiles(2)
-    pinned = MappedFile.create(OsFiles(), maps, tmp_path / "a", 0, 4096, pinned=True)
+    pinned = MappedFile.create(Files(), maps, tmp_path / "a", 0, 4096, pinned=True)
     for number in range(5):
-        MappedFile.create(OsFiles(), maps, tmp_path / str(number), 0, 4096, pinned=False)
+        MappedFile.create(Files(), maps, tmp_path / str(number), 0, 4096, pinned=False)
     assert pinned.mapped
     pinned.unpin()
     pinned.unpin()

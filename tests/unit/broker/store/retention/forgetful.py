@@ -9,7 +9,7 @@ from typing import Any
 from broker.store.config import RetentionConfig
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import MessageStore, PutStatus
-from broker.store.os_files import DiskUse, OsFiles
+from broker.store.os_files import DiskUse, Files
 from tests.unit.broker.store.stores import QUEUE_FILE, message, read_all
 
 HOUR = 3600.0
@@ -17,7 +17,7 @@ EVERY_HOUR = frozenset(range(24))
 PER_QUEUE_FILE = QUEUE_FILE // 20
 
 
-class Disk(OsFiles):
+class Disk(Files):
     """A disk that is as full as it is told to be, or whose limit is the store's own size."""
 
     def __init__(self) -> None:

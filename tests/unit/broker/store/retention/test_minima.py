@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.store.consume_queue import ConsumeQueue, QueueSpace
 from broker.store.mapped_file import MappedFiles
-from broker.store.os_files import OsFiles
+from broker.store.os_files import Files
 from broker.store.retention_policy import first_alive
 from remoting.protocol.disk.files import ENTRY, FILLER
 from tests.unit.broker.store.stores import LIMITS
@@ -20,7 +20,7 @@ FILLER_ENTRY = ENTRY.unpack(FILLER)
 
 def queue_of(directory: Path, entries: list[int | None]) -> ConsumeQueue:
     """A queue with records at these places of the log; None: nobody has that message any more."""
-    space = QueueSpace(OsFiles(), MappedFiles(2), 20 * 7, LIMITS)
+    space = QueueSpace(Files(), MappedFiles(2), 20 * 7, LIMITS)
     queue = ConsumeQueue(space, directory, "T", 0)
     for place in entries:
         queue.prepare(1)
