@@ -1,9 +1,9 @@
 """Messages as a consumer gets them: views of an answer's bytes, decoded where they are looked at.
 
 A thousand messages come with one answer. ``messages_of`` walks over them once: it checks each
-record as ``RecordView`` does, and keeps of a usual one (IPv4, not compressed, of the queue's topic)
-nothing but where its body lies and its offset. All other positions are found again when they are
-asked for. The answer isn't copied if it is most of the read that it came in.
+record as ``RecordView`` does, and keeps only the place of its body and its offset of a common one
+(IPv4, not compressed, of the queue's topic). Other positions are found when they are needed. The
+answer isn't copied if it is most of the read that it came in.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Answer:
     """What the messages of one pull's answer share.
 
     Attributes:
-        data: the bytes that the messages know the place of their body in; None: they are views.
+        data: the bytes that body positions refer to; None: the messages are views.
         settler: where their outcomes go; None: they have none.
     """
 
@@ -110,7 +110,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         self.offset = self.queue_offset
 
     def __getattr__(self, name: str) -> Any:
-        """What ``messages_of`` left out, found when the first of it is needed."""
+        """Find what ``messages_of`` left out, when it is first needed."""
         if name == "topic":
             topic = super().topic
             if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
@@ -331,7 +331,7 @@ def _walk_in_python(
     limit: int,
     messages: list[ReceivedMessage[Any]],
 ) -> int:
-    """What ``Maker.walk`` does where it isn't compiled."""
+    """The pure-Python version of ``Maker.walk``; both give identical results."""
     append, new = messages.append, object.__new__
     made: type[ReceivedMessage[Any]] = ReceivedMessage
     head, has = _USUAL_HEAD.unpack_from, data.startswith
@@ -374,7 +374,7 @@ if not core.WHY:
 
 
 def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
-    """A topic with its length before it; nothing when each record has to be asked for its own."""
+    """The topic as records have it; empty when each record's own topic is needed."""
     topic = queue.topic.encode()
     was_sent_back = settler is not None and queue.topic.startswith(RETRY_PREFIX)
     if was_sent_back or len(topic) > MAX_TOPIC_LENGTH:
@@ -383,7 +383,7 @@ def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
 
 
 def _place_of(body: bytes | memoryview, body_at: int) -> tuple[bytes | memoryview, int]:
-    """What an answer's records are read from, and where they begin in it."""
+    """The buffer to read an answer's records from, and where they begin in it."""
     if len(body) < _SIZE.size or _SIZE.unpack_from(body)[0] >= COPY_BELOW:
         return body, 0
     if isinstance(body, memoryview) and body_at != UNKNOWN:

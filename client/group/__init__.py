@@ -1,1 +1,1 @@
-"""How the members of a group share queues: strategies, rebalance, queue locks, starting places."""
+"""How the members of a group share queues: strategies, rebalance, queue locks, start offsets."""

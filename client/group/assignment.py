@@ -1,8 +1,8 @@
-"""The queues of one member, each on its way: being taken, owned, or being given up.
+"""The queues of one member: each is being taken, owned, or being given up.
 
-Taking: the lock first, then where to begin (asked only now, for the previous owner commits before
-it gives the lock back), then the consumer. Giving up: the consumer finishes and commits, then the
-lock. Every queue has its own task; one that waits holds up no other.
+To take a queue the member locks it, then finds where to begin (only now, because the previous owner
+commits before it unlocks), then the consumer reads it. To give it up the consumer finishes and
+commits, then the member unlocks it. Every queue has its own task, so that none delays another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = Log("client")
 
 
 class AssignmentListener(Protocol):
-    """The consumer itself: what reads the queues that its member gains."""
+    """A consumer: it reads the queues that its member gains."""
 
     @property
     def ordered(self) -> bool:
@@ -42,7 +42,7 @@ class AssignmentListener(Protocol):
         ...
 
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
-        """Stop reading, let running handlers finish, commit at the broker, forget.
+        """Stop reading, let running handlers finish, commit, drop the queue.
 
         Args:
             deadline: time of the loop's clock until which handlers may run. Afterwards the queue
@@ -51,7 +51,7 @@ class AssignmentListener(Protocol):
         ...
 
     def locked(self, queue: MessageQueue, held: bool) -> None:
-        """The lock of a queue that it reads was got or lost: no ordered handler starts without."""
+        """A queue's lock was taken or lost: without it no ordered handler may start."""
         ...
 
     def tell(self, event: Event) -> None:
@@ -63,7 +63,7 @@ class AssignmentListener(Protocol):
         ...
 
     def running(self) -> Running:
-        """What administrators may ask for."""
+        """The state that administrators may ask for."""
         ...
 
 
@@ -74,7 +74,7 @@ class AssignmentManager:
         tasks: owns the queues' tasks.
         options: if the members share the queues there are locks; an unordered queue's lock is
             waited for ``handover_timeout``.
-        look_again: has the group looked at anew, which may change what is wanted.
+        look_again: looks at the group again, which may change what is wanted.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class AssignmentManager:
 
     @property
     def held(self) -> frozenset[MessageQueue]:
-        """These, and those on the way to it."""
+        """The queues that are owned or being taken."""
         return frozenset(self._owned) | frozenset(self._taking)
 
     def holds_lock(self, queue: MessageQueue) -> bool:
@@ -122,7 +122,7 @@ class AssignmentManager:
         self._locks.probe(address)
 
     def change(self, wanted: Collection[MessageQueue]) -> None:
-        """Come to own these queues, and no others."""
+        """Take and give up queues until the member owns exactly these."""
         self._wanted = frozenset(wanted)
         drain_timeout = ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
         for queue in sorted(self.held - self._wanted):
@@ -132,14 +132,14 @@ class AssignmentManager:
                 self._take(queue)
 
     def restart(self, starts: Mapping[MessageQueue, Start]) -> None:
-        """Let the consumer finish with queues that it reads, and begin anew elsewhere."""
+        """Let the consumer finish with queues that it reads, and begin again at other offsets."""
         for queue, start in starts.items():
             if queue in self._owned:
                 self._forced[queue] = start
                 self._give_up(queue, self._loop.time() + self._handover_timeout)
 
     async def give_up_all(self, deadline: float) -> None:
-        """Give up everything; what isn't finished in time is left to the end of its lock."""
+        """Give up all queues; the locks of those that don't finish in time expire."""
         self._wanted = frozenset()
         for queue in sorted(self.held):
             self._give_up(queue, deadline)
@@ -232,7 +232,7 @@ class AssignmentManager:
             self._forced.pop(queue, None)
 
     async def _finished(self, queue: MessageQueue, deadline: float) -> bool:
-        """Whether the consumer has let go of it, so that another may read it."""
+        """Whether the consumer no longer reads the queue, so that another may."""
         try:
             async with asyncio.timeout_at(deadline + LOST_GRACE):
                 await self._listener.lost(queue, deadline=deadline)

@@ -1,12 +1,12 @@
 """Contradictions in a group: found by a new member, and reported by brokers of ours.
 
 Our broker compares a new member with its group when it joins, and names the member it contradicts.
-An Apache broker never refuses: there the member compares before it joins, with what the broker has
-of the group's last heartbeat, so the other member is any one of the group.
+An Apache broker never refuses. There the member compares itself before it joins with the group's
+last heartbeat, which may be from any of the other members.
 
-A broker also sees what no member can: that others subscribe differently, that a queue has no owner.
-Members ask it now and then, and soon after a change of the group, and report each problem once. A
-problem that ended may be reported again.
+A broker also sees problems that no member can: others subscribe differently, or a queue has no
+owner. Members ask it periodically, and soon after a change of the group, and report each problem
+once. A problem that has ended and comes back is reported again.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def _conflict(finding: GroupFinding, group: str, broker: str | None = None) -> G
 async def join(
     context: ClientContext, member: Membership, addresses: Collection[str]
 ) -> list[GroupConflict]:
-    """Join a group at all brokers, if the other members are alike; else what differs.
+    """Join a group at all brokers if the other members are alike. Returns the differences.
 
     Brokers that can't be reached now get the member's next heartbeats.
 
     Raises:
-        GroupConflict: they aren't, and the policy, or broadcasting beside clustering, forbids it.
+        GroupConflict: they differ, and the policy, or broadcasting beside clustering, forbids it.
             The member has joined nowhere.
     """
     mine = member.consumer_data()
@@ -186,11 +186,11 @@ async def _members_at(context: ClientContext, group: str, address: str) -> Consu
 
 
 class GroupProblemReporter:
-    """Passes on what brokers find wrong with one group.
+    """Reports the problems that brokers find in one group.
 
     Args:
-        topics: gives those of the member.
-        conflicts: whether it is told of members that differ.
+        topics: returns the member's topics.
+        conflicts: whether to report members that differ.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class GroupProblemReporter:
         self._wake.set()
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Ask brokers until cancelled."""
         spread = random.Random()  # noqa: S311 - spreads load
         while True:
             await asyncio.sleep(WATCH_FIRST)
@@ -254,7 +254,7 @@ class GroupProblemReporter:
         return sorted(addresses - self._not_ours)
 
     def take(self, descriptions: Iterable[GroupDescriptionBody]) -> None:
-        """Tell what is new in these."""
+        """Report the problems that are new."""
         found: dict[tuple[object, ...], tuple[GroupFinding, bool]] = {}
         for description in descriptions:
             for one in description.conflicts if self._conflicts else ():
@@ -274,7 +274,7 @@ class GroupProblemReporter:
             text=finding.text,
             docs=finding.docs,
         )
-        # A contradiction is one event, wherever it was found: when joining, or later by a broker.
+        # A contradiction is the same event, found by this member when joining or later by a broker.
         if conflict:
             self._tell(MembersDiffer(self._group, _conflict(finding, self._group)))
             return
@@ -292,5 +292,5 @@ class GroupProblemReporter:
 
 
 def _key(finding: GroupFinding) -> tuple[object, ...]:
-    """What makes it another finding."""
+    """Findings with the same key are the same problem."""
     return (finding.kind, finding.topic, finding.queue_id, tuple(sorted(finding.members)))

@@ -1,4 +1,4 @@
-"""Holding the locks of a member's queues at their brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
+"""The locks of a member's queues at their brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
 
 ``Leases`` is the state, without I/O: which locks are held, and what is due when. A lock is renewed
 every 20 s and counts as lost when the broker refuses it, or when it could not be renewed for 30 s;
@@ -52,7 +52,7 @@ class _Lease:
 
 
 class Leases:
-    """The locks wanted; times are seconds of one monotonic clock."""
+    """The wanted locks; times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._leases: dict[MessageQueue, _Lease] = {}
@@ -64,20 +64,20 @@ class Leases:
         return queue in self._leases
 
     def want(self, queue: MessageQueue, now: float) -> None:
-        """From now on this lock is wanted."""
+        """Want a lock."""
         self._leases.setdefault(queue, _Lease(wanted_since=now, due=now))
 
     def drop(self, queue: MessageQueue) -> None:
-        """It is no longer wanted."""
+        """No longer want a lock."""
         self._leases.pop(queue, None)
 
     def holds(self, queue: MessageQueue, now: float) -> bool:
-        """Whether it is surely held."""
+        """Whether a lock is surely held."""
         lease = self._leases.get(queue)
         return lease is not None and lease.held and now < lease.taken_at + LOCK_LIFE
 
     def due(self, now: float) -> list[MessageQueue]:
-        """What to ask the broker for now; when any renewal is due, all held ones go along."""
+        """The locks to request now; when one renewal is due, all held locks are renewed with it."""
         if not any(lease.due <= now for lease in self._leases.values()):
             return []
         renew = any(lease.held and lease.due <= now for lease in self._leases.values())
@@ -88,14 +88,14 @@ class Leases:
         ]
 
     def probe(self, now: float) -> None:
-        """The broker may have forgotten: everything is asked for now."""
+        """The broker may have lost the locks: request all of them now."""
         for lease in self._leases.values():
             lease.due = now
 
     def answered(
         self, asked: Iterable[MessageQueue], granted: Collection[MessageQueue], now: float
     ) -> dict[MessageQueue, bool]:
-        """The broker's answer to a request made at ``now``; what has changed by it."""
+        """Take the broker's answer to a request made at ``now``. Returns the locks that changed."""
         changes: dict[MessageQueue, bool] = {}
         for queue in asked:
             lease = self._leases.get(queue)
@@ -114,14 +114,14 @@ class Leases:
         return changes
 
     def failed(self, asked: Iterable[MessageQueue], now: float) -> None:
-        """No answer: what is held stays held until its time is over."""
+        """No answer came: held locks stay held until they expire."""
         for queue in asked:
             lease = self._leases.get(queue)
             if lease is not None:
                 lease.due = now + (LOCK_RETRY_SLOW if lease.held else self._pause(lease, now))
 
     def expire(self, now: float) -> list[MessageQueue]:
-        """What could not be renewed for too long, and counts as lost."""
+        """Locks that could not be renewed for too long, and count as lost."""
         expired = [
             queue
             for queue, lease in self._leases.items()
@@ -132,7 +132,7 @@ class Leases:
         return expired
 
     def next_due(self) -> float:
-        """When there is something to do again."""
+        """When the next request or expiry is due."""
         times = [
             min(lease.due, lease.taken_at + LOCK_LIFE) if lease.held else lease.due
             for lease in self._leases.values()
@@ -157,9 +157,9 @@ class _Broker:
     """The locks at one broker.
 
     Attributes:
-        disturbed_at: when it last was away or had to be connected to again.
-        asked: the queues of the request on its way.
-        answered: there is none.
+        disturbed_at: when the broker was last away or connected to again.
+        asked: the queues of the request under way.
+        answered: no request is under way.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class _Broker:
 
 
 class LockListener(Protocol):
-    """Whose locks are kept."""
+    """The owner of the locks."""
 
     def lock_changed(self, queue: MessageQueue, held: bool) -> None:
         """A queue's lock was taken or lost."""
@@ -213,12 +213,13 @@ class LockKeeper:
         return broker is not None and broker.leases.holds(queue, self._loop.time())
 
     async def acquire(self, queue: MessageQueue, patience: float | None) -> bool:
-        """Want a queue's lock, until ``release``; whether it is held within ``patience`` seconds.
+        """Want a queue's lock until ``release``. Returns whether it is held in time.
 
-        Only time in which the broker was there counts: else the previous owner could not know yet.
+        Only time in which the broker can be reached counts: the previous owner can't know earlier
+        that it has lost the queue.
 
         Args:
-            patience: None: wait until it is held. After False it is asked for nevertheless.
+            patience: seconds; None: wait until it is held. After False it is still requested.
         """
         began = self._loop.time()
         broker = self._brokers.setdefault(queue.broker_name, _Broker())
@@ -243,9 +244,9 @@ class LockKeeper:
         return True
 
     async def take(self, queue: MessageQueue) -> None:
-        """Take a lock that its holder doesn't give back, or is gone with; a broker of ours lets us.
+        """Take a lock by force from a holder that is gone or keeps it; our brokers allow that.
 
-        Who reads a queue then holds its lock, so that whoever comes next waits for him.
+        So the member that reads a queue holds its lock, and the next owner waits for this one.
         """
         broker = self._brokers.setdefault(queue.broker_name, _Broker())
         now = self._loop.time()
@@ -259,10 +260,10 @@ class LockKeeper:
         broker.wake.set()
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; a broker that isn't told keeps them for a minute.
+        """Give locks back; a broker that can't be reached keeps them for a minute.
 
-        A request for them that is on its way is waited for: Apache's brokers answer with many
-        threads, so that it could come second, and leave a lock with who doesn't want it.
+        It waits for a lock request under way: Apache's brokers use many threads, so that the lock
+        request could be served last, and leave the lock with a member that doesn't want it.
         """
         wanted: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -279,14 +280,14 @@ class LockKeeper:
         await self._unlock(queues)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Renew a lock no longer, without giving it back."""
+        """Stop renewing a lock without giving it back."""
         broker = self._brokers.get(queue.broker_name)
         if broker is not None:
             broker.leases.drop(queue)
             broker.wake.set()
 
     def probe(self, address: str) -> None:
-        """A broker may have restarted: take its locks again before others do."""
+        """A broker may have restarted: request its locks again before others do."""
         table = self._context.routes.table.brokers()
         for name, broker in self._brokers.items():
             if len(broker.leases) and address in table.get(name, {}).values():
@@ -341,7 +342,7 @@ class LockKeeper:
         )
         address = await self._master(queues)
         try:
-            # A broker that has restarted must know the member before it gives it anything.
+            # After a restart a broker must know the member before it gives it locks.
             await self._context.heartbeats.connect(address, LOCK_TIMEOUT)
         except RemotingError as error:
             raise unavailable(error, address, queue=queues[0], group=self._group) from error
@@ -390,7 +391,7 @@ class LockKeeper:
             )
 
     async def _master(self, queues: list[MessageQueue]) -> str:
-        """The master of their broker, by the first of their topics that still has a route."""
+        """The master of the queues' broker, from the first of their topics with a route."""
         failure: PocketMQError | None = None
         for queue in {queue.topic: queue for queue in queues}.values():
             try:
@@ -410,7 +411,7 @@ class LockKeeper:
 
 
 async def _until(wake: asyncio.Event, when: float) -> None:
-    """Wait for ``wake``, but at most until a time of the loop's clock; infinity: no end."""
+    """Wait for ``wake``, at most until a time of the loop; infinity: without limit."""
     try:
         async with asyncio.timeout_at(None if when == float("inf") else when):
             await wake.wait()

@@ -1,9 +1,9 @@
 """One consumer's membership in its group: from joining to leaving.
 
-A round looks at every subscribed topic: its route, who is in the group, what the strategy makes of
-it. Rounds run at the start at once, each 20 s, when a route changes, and when a broker says that
-the group has changed; wake-ups during a round become one further round. What is known of one topic
-doesn't depend on another: one that fails keeps its queues and is looked at again soon.
+A round looks at every subscribed topic: its route, the members of the group, and the share that
+the strategy calculates. Rounds run at the start, every 20 s, when a route changes, and when a
+broker reports that the group has changed; wake-ups during a round cause one further round. Topics
+are independent: one that fails keeps its queues and is looked at again soon.
 (cf. RebalanceImpl, RebalanceService)
 """
 
@@ -105,11 +105,11 @@ class GroupMember:
 
     @property
     def strategy_name(self) -> str:
-        """How it shares out queues."""
+        """The name of its strategy."""
         return self._strategy.name
 
     def consumer_data(self) -> ConsumerData:
-        """What heartbeats say of it."""
+        """Its part of a heartbeat."""
         shared = self._options.shared
         model = MessageModel.CLUSTERING if shared else MessageModel.BROADCASTING
         return ConsumerData(
@@ -121,10 +121,10 @@ class GroupMember:
         )
 
     async def heartbeat_broker(self, address: str) -> None:
-        """A broker doesn't know this group or its subscription (codes 24, 25): tell it at once.
+        """A broker doesn't know this group or its subscription (codes 24, 25): send a heartbeat.
 
-        When that is needed twice within a heartbeat period, another member takes back what this
-        one says.
+        When that is needed twice within a heartbeat period, another member overwrites the
+        subscription.
         """
         now = asyncio.get_running_loop().time()
         last = self._heartbeats_asked.get(address)
@@ -200,7 +200,7 @@ class GroupMember:
                 await self._context.leave(self)
 
     async def _addresses(self) -> list[str]:
-        """All brokers of the topics' routes."""
+        """The addresses of all brokers in the topics' routes."""
         routes = await asyncio.gather(
             *(self._context.routes.to_read(topic) for topic in self._subscriptions.topics),
             return_exceptions=True,
@@ -242,7 +242,7 @@ class GroupMember:
     # What brokers and routes tell
 
     def asked(self, command: Command) -> Command | None:
-        """What a broker asks of the group's members."""
+        """Answer a broker's request to the group's members."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._wake.set()
         elif command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -306,7 +306,7 @@ class GroupMember:
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until the next round, one that hasn't begun yet, is over, or the member stopped."""
+        """Wait for the end of a round that hasn't begun yet, or until the member has stopped."""
         if self._rounds is not None and self._rounds.done():
             return
         await self._next_round_over.wait()
@@ -324,17 +324,17 @@ class GroupMember:
                 except TimeoutError:
                     pass
                 self._wake.clear()
-                # Who begins to wait during a round waits for the next one.
+                # A caller of ``settled`` during a round waits for the next one.
                 round_over, self._next_round_over = self._next_round_over, asyncio.Event()
                 well = await self._round()
                 round_over.set()
         finally:
-            # There are no further rounds to wait for, also if a strategy of the application fails.
+            # No round will follow, for example because a strategy of the application has failed.
             round_over.set()
             self._next_round_over.set()
 
     async def _round(self) -> bool:
-        """Look at all topics; whether that went well for all."""
+        """Look at all topics. Returns whether none of them failed."""
         view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))

@@ -1,8 +1,8 @@
-"""From what is known of a group to what a member has to give up and take. Pure.
+"""Calculates from the state of a group which queues a member has to give up and take. Pure.
 
-Topics are independent of each other: of a topic about which nothing is known now the member keeps
-what it has. The one strategy that looks at all topics together (``Sticky``) leaves out the topics,
-and the brokers' queues, about which it isn't told.
+Topics are independent: while the state of a topic is unknown the member keeps its queues. The one
+strategy that looks at all topics together (``Sticky``) leaves out topics, and queues of brokers,
+whose state is unknown.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from remoting.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a member knows of a topic.
+    """The state of a topic, as a member knows it.
 
     Attributes:
         queues: all, sorted.
-        members: the client ids of the group, sorted; of no meaning when broadcasting.
+        members: the client ids of the group, sorted; unused when broadcasting.
         owners: who holds the queues' locks, as far as brokers tell.
         silent: names of brokers that should tell but don't answer.
     """
@@ -35,12 +35,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What has to happen.
+    """The changes that a member has to make.
 
     Attributes:
         lost: to be given up, sorted.
         gained: to be taken, sorted.
-        wanted: what the member has when all is done.
+        wanted: all queues of the member afterwards.
         unknown: queues that the strategy names and that don't exist.
         failed: topics that the strategy can't share out, and why.
     """
@@ -53,7 +53,7 @@ class Difference:
 
 
 class Rebalancer:
-    """One member's side of a group.
+    """Calculates one member's share of a group.
 
     Args:
         strategy: shares out queues; None: every member reads all (broadcasting).
@@ -67,11 +67,11 @@ class Rebalancer:
     def difference(
         self, views: Mapping[str, View | None], held: Collection[MessageQueue]
     ) -> Difference:
-        """What follows from the state of the group.
+        """The changes that the state of the group requires.
 
         Args:
-            views: every subscribed topic; None: it isn't known how it is now.
-            held: what the member has.
+            views: every subscribed topic; None: its state is unknown now.
+            held: the queues of the member.
         """
         unclear = {topic for topic, view in views.items() if view is None}
         known = {topic: view for topic, view in views.items() if view is not None}
@@ -108,7 +108,7 @@ class Rebalancer:
     ) -> set[MessageQueue]:
         """The share over all topics whose brokers name the same members.
 
-        A retry topic is shared out by itself: its queues are no work to be weighed against others.
+        A retry topic is shared out separately: its queues carry little load beside the others.
         """
         by_members: dict[tuple[tuple[str, ...], bool], list[View]] = {}
         for topic, view in views.items():

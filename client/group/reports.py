@@ -1,6 +1,6 @@
-"""What a member reports: to its application after a rebalance, to brokers that ask.
+"""Reports of a member: to its application after a rebalance, to brokers on request.
 
-A rebalance reports only what is new since the one before. Administration tools ask a broker, and
+A rebalance reports only changes since the one before. Administration tools ask a broker, and
 the broker asks the member on the member's own connection: for its settings under RocketMQ's names,
 and for the state of each queue (cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
 """
@@ -57,9 +57,9 @@ class Reports:
         difference: Difference,
         failed: Mapping[str, PocketMQError],
     ) -> None:
-        """A round has come to this."""
+        """Report the results of a round."""
         for topic, error in failed.items():
-            # A group's retry topic comes to be after its first member has come.
+            # A group's retry topic is created after its first member has joined.
             expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
             if self._failing.get(topic) != str(error) and not expected:
                 _log.warning("not rebalanced", group=self._group, topic=topic, error=str(error))
@@ -120,11 +120,11 @@ CONSUME_ORDERLY = "PROP_CONSUMEORDERLY"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a consumer knows beyond its membership.
+    """The state of a consumer, beside its membership.
 
     Attributes:
-        settings: by the names of RocketMQ's beans.
-        queues: what it holds of each.
+        settings: by the property names of RocketMQ's consumers.
+        queues: the state of each queue.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -161,7 +161,7 @@ def running_info(
 
 
 def consumer_status(command: Command, running: Running) -> Command:
-    """The answer to GET_CONSUMER_STATUS_FROM_CLIENT: how far it is in the queues of a topic."""
+    """The answer to GET_CONSUMER_STATUS_FROM_CLIENT: the commit points of a topic's queues."""
     try:
         topic = command.read(GetConsumerStatusRequestHeader).topic
     except HeaderError as error:

@@ -1,13 +1,13 @@
-"""Where a queue begins that a member has got: at the stored offset, else by the rule.
+"""Where a gained queue begins: at the stored offset, else by the rule of ``start_from``.
 
-That a group has no offset has to be a fact: the broker says so with code 22. Whatever else it
-answers, or that it doesn't answer, says nothing, and the queue waits; a group is never thrown to
-an end of a queue because a broker was busy. (4.x clients take every error for "none".)
+A group has no offset only if the broker answers so, with code 22. After any other answer, or none,
+the queue waits: a busy broker must not send a group to the end of a queue. (4.x clients treat every
+error as "none".)
 
-A group without an offset begins where ``start_from`` says; but before, as for RocketMQ's clients,
-the broker's own rule comes: it answers 0 for a queue whose first messages are still in memory, so
-that a young queue is read from its first message by everybody. ``exact`` refuses that rule. The
-group's retry topic always begins at its first message: what is in there is the group's own.
+A group without an offset begins at ``start_from``. Before that, as for RocketMQ's clients, the
+broker's own rule applies: it answers 0 for a queue whose first messages are still in memory, so
+that all groups read a young queue from its first message. ``exact`` turns that rule off. The
+group's retry topic always begins at its first message, because all its messages are the group's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from remoting.protocol.queue import MessageQueue
 
 
 class OffsetStore(Protocol):
-    """Where a group's progress is kept: at the brokers, or in a file when broadcasting."""
+    """Stores a group's progress: at the brokers, or in a file when broadcasting."""
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """How far the group has come by the store's own word; None: it certainly has nothing.
+        """The stored offset of the group; None: it certainly has no offset.
 
         Raises:
             PocketMQError: it could not be found out.
@@ -37,7 +37,7 @@ class OffsetStore(Protocol):
         ...
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Store how far it has come.
+        """Store the group's offset.
 
         Raises:
             PocketMQError: it was not stored.
@@ -45,11 +45,11 @@ class OffsetStore(Protocol):
         ...
 
     async def save(self) -> None:
-        """Make commits last that are only gathered."""
+        """Write commits that were only gathered."""
         ...
 
     def close(self) -> None:
-        """No more is read or committed."""
+        """Release the store: nothing more is read or committed."""
         ...
 
 
@@ -57,7 +57,7 @@ class StartOffsets:
     """Finds where a group's queues begin.
 
     Args:
-        offsets: what the group has stored.
+        offsets: the stored offsets of the group.
     """
 
     def __init__(

@@ -42,9 +42,9 @@ _SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_
 
 
 class GroupView:
-    """What brokers tell about one group.
+    """The state of one group, from its brokers.
 
-    An object serves one round: what one broker has answered serves all topics.
+    An object serves one round: an answer of a broker is used for all topics.
 
     Args:
         before: the members as of the round before.
@@ -61,8 +61,8 @@ class GroupView:
         """The state of one topic.
 
         Args:
-            shared: the members share its queues: who they are matters.
-            owners: so does who holds the queues.
+            shared: the members share its queues, so their ids are needed.
+            owners: the holders of the locks are needed, too.
 
         Raises:
             PocketMQError: the members can't be found out.
@@ -104,7 +104,7 @@ class GroupView:
         raise failure or NoRoute("no broker of the topic can tell the members", topic=route.topic)
 
     async def _list(self, address: str) -> tuple[str, ...]:
-        """The members, by one broker; it is told of us once more if it doesn't know us."""
+        """The members, from one broker; it gets a heartbeat first if it doesn't know this one."""
         try:
             members = await self._ask(address)
         except RemoteError as error:
@@ -135,7 +135,7 @@ class GroupView:
             raise self._unreadable(error, address) from error
 
     async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
-        """Who holds the queues of one broker; empty if it can't tell, None if it doesn't answer."""
+        """The lock owners at one broker; empty if it can't tell, None if it doesn't answer."""
         address = route.master(broker)
         if address is None:
             return None
@@ -164,10 +164,10 @@ class GroupView:
 
 
 async def describe(context: ClientContext, address: str, group: str) -> GroupDescriptionBody | None:
-    """What a broker of ours knows of a group; None: it isn't one of ours.
+    """The description of a group by a broker of ours; None: it is another's broker.
 
     Raises:
-        PocketMQError: there is no answer that can be understood.
+        PocketMQError: there is no readable answer.
     """
     answer: Command = await context.remote.call(
         address,
@@ -193,7 +193,7 @@ class Subscribed:
     """The topics of one member.
 
     Args:
-        now_ms: gives versions.
+        now_ms: the clock, for versions.
         retry: the group's retry topic is read too.
     """
 
@@ -215,19 +215,19 @@ class Subscribed:
 
     @property
     def topics(self) -> list[str]:
-        """All, the retry topic last."""
+        """All topics, the retry topic last."""
         return [*(topic for topic in self._versions if topic != self._own), *self._retry()]
 
     def _retry(self) -> list[str]:
         return [] if self._own is None else [self._own]
 
     def expression(self, topic: str) -> TagExpression | None:
-        """What is wanted of a topic."""
+        """The wanted messages of a topic."""
         found = self._versions.get(topic)
         return None if found is None else found[0]
 
     def put(self, topic: str, expression: TagExpression) -> bool:
-        """Subscribe a topic, or change what is wanted of it; False if that is so already.
+        """Subscribe a topic, or change its expression; False if nothing changes.
 
         Raises:
             UsageError: this can't be a topic's name, or is the group's own retry topic.
@@ -246,7 +246,7 @@ class Subscribed:
         return topic != self._own and self._versions.pop(topic, None) is not None
 
     def data(self) -> list[SubscriptionData]:
-        """For a heartbeat."""
+        """The subscriptions for a heartbeat."""
         return [
             SubscriptionData(
                 topic=topic,
@@ -260,7 +260,7 @@ class Subscribed:
 
 
 def from_where(start_from: Position) -> ConsumeFromWhere:
-    """How heartbeats name where queues without an offset begin."""
+    """The name that heartbeats have for where queues without an offset begin."""
     if start_from is Place.END:
         return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     if isinstance(start_from, datetime):
