@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.app import Broker
-from remoting.clock import ManualClock
 from remoting.protocol import bodies
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
@@ -23,6 +22,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.query import ViewMessageRequestHeader
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.archives import unpack
+from tests.clock import ManualClock
 from tests.integration.broker.client import Client
 from tests.integration.broker.conftest import MakeBroker
 

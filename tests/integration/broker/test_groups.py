@@ -14,7 +14,6 @@ from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import RequestTimes, Stalls
-from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.docs import DOCS
 from remoting.pool import ConnectionPool
@@ -41,6 +40,7 @@ from remoting.protocol.headers.pull import (
 )
 from remoting.protocol.own_codes import CONFLICT, ON_CONFLICT, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
+from tests.clock import ManualClock
 from tests.integration.broker.client import TIMEOUT, Client
 from tests.unit.broker.harness import heartbeat, pull_command
 

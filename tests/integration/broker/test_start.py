@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from broker.errors import StartError
 from broker.store.os_files import Files
 from broker.store.results import StoreError
-from remoting.clock import ManualClock
 from remoting.errors import BindFailed
 from remoting.protocol.queue import MessageQueue
+from tests.clock import ManualClock
 from tests.integration.broker.client import TIMEOUT, Client, bodies
 from tests.ports import free_ports
 from tests.unit.broker.harness import heartbeat

@@ -17,7 +17,6 @@ from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from nameserver.state import StateFileError
 from remoting.blocking import BlockingConnection
-from remoting.clock import ManualClock
 from remoting.errors import BindFailed, ConnectFailed
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.stats import TopicList
@@ -26,6 +25,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut
 from remoting.protocol.headers.admin import PutKVConfigRequestHeader
+from tests.clock import ManualClock
 
 NewServer = Callable[..., Awaitable[NameServer]]
 ANNOUNCEMENT = Announcement(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.server import Server
+from tests.clock import ManualClock
 from tests.integration.remoting.peers import ECHO, SLOW, Services, until
 
 

@@ -16,7 +16,6 @@ from broker.state import BrokerState
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.topics import TopicTable
-from remoting.clock import ManualClock
 from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
@@ -32,6 +31,7 @@ from remoting.protocol.headers.pull import PullMessageRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code
+from tests.clock import ManualClock
 
 HOST = ("127.0.0.1", 20911)
 

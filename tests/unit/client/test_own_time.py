@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.producer.sender import OwnTime
-from remoting.clock import ManualClock
+from tests.clock import ManualClock
 
 
 def test_a_stall_is_left_out_and_a_short_wait_is_not() -> None:

@@ -15,10 +15,10 @@ import pytest
 from nameserver.config import NameServerConfig
 from nameserver.requests import process
 from nameserver.state import SharedState
-from remoting.clock import ManualClock
 from remoting.errors import ConnectionLost
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode
+from tests.clock import ManualClock
 
 
 @dataclass(eq=False)

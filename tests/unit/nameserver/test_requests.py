@@ -10,7 +10,6 @@ import pytest
 from nameserver.config import NameServerConfig
 from nameserver.routes import RouteInfoTable
 from nameserver.state import SharedState
-from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.registration import RegisterBrokerBody, body_crc32, encode_compressed
 from remoting.protocol.bodies.route import QueueData, TopicRouteData
@@ -20,6 +19,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers import registration
+from tests.clock import ManualClock
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, T, put, register, route_of
 
 
@@ -159,7 +159,7 @@ class TestLiveness:
         self, ask: Ask, state: SharedState, clock: ManualClock
     ) -> None:
         ask(register(T))
-        clock._now_ms += 10**9
+        clock.jump(10**9)
         state.scan()
         assert state.routes.brokers()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from nameserver.config import NameServerConfig
 from nameserver.state import SharedState
-from remoting.clock import ManualClock
 from remoting.protocol.bodies import decode, properties_text
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin
+from tests.clock import ManualClock
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, put
 
 

@@ -9,13 +9,13 @@ import pytest
 from pocketmq.doctor import Case, CheckResult, CheckVerdict, examine
 from pocketmq.doctor.case import ACCELERATORS, Machine
 from pocketmq.probe import NoAnswer
-from remoting.clock import ManualClock
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.protocol.bodies.stats import ConsumeStats, KVTable, OffsetWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
+from tests.clock import ManualClock
 
 DESCRIBE = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
 NAME_SERVER = "10.0.0.1:9876"

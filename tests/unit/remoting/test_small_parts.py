@@ -13,9 +13,10 @@ import pytest
 from remoting import errors
 from remoting import tasks as loop
 from remoting.addresses import address_text, parse_address
-from remoting.clock import ManualClock, SystemClock
+from remoting.clock import SystemClock
 from remoting.counters import Counters
 from remoting.log import MAX_PER_SECOND, Log, RateLimitedLog
+from tests.clock import ManualClock
 
 
 def test_the_system_clock_tells_the_time() -> None:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from remoting.clock import ManualClock
 from remoting.connection import Connection
 from remoting.endpoint import Endpoint
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
+from tests.clock import ManualClock
 
 
 class FakeTransport(asyncio.Transport):

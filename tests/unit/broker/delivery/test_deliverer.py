@@ -18,9 +18,9 @@ from broker.stats import BrokerCounters
 from broker.store.engine import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files
-from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
+from tests.clock import ManualClock
 from tests.unit.broker.store.stores import (
     FailingFiles,
     bodies,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.store.engine import GetStatus, MessageStore, PutStatus
-from remoting.clock import ManualClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import iter_records
+from tests.clock import ManualClock
 from tests.sizes import size
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import message, small_config

@@ -17,11 +17,11 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import GetStatus, MessageStore, PendingMessage, PutStatus
 from broker.store.limits import StoreLimits
 from broker.store.results import RecoveryReport
-from remoting.clock import ManualClock
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import encode_record
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
+from tests.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import BORN_HOST, LIMITS, small_config
 

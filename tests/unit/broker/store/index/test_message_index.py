@@ -14,8 +14,8 @@ from broker.store.index import IndexBuilder, slice_for
 from broker.store.index_keys import KeyBatch, Walked
 from broker.store.limits import StoreLimits
 from broker.store.results import StoreBusy, StoreError
-from remoting.clock import ManualClock
 from remoting.protocol.disk.index_file import file_bytes
+from tests.clock import ManualClock
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,
     FOREVER,

@@ -10,9 +10,9 @@ import pytest
 
 from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore
-from remoting.clock import ManualClock
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER
+from tests.clock import ManualClock
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,

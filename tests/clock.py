@@ -1,0 +1,32 @@
+"""A clock for tests."""
+
+from __future__ import annotations
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    __slots__ = ("_monotonic", "_now_ms")
+
+    def __init__(self, *, now_ms: int = 1_700_000_000_000, monotonic: float = 1000.0) -> None:
+        self._now_ms = now_ms
+        self._monotonic = monotonic
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch."""
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        """Seconds since this clock's own beginning."""
+        return self._monotonic
+
+    def advance(self, seconds: float) -> None:
+        """Move both hands forward by ``seconds``."""
+        if seconds < 0:
+            raise ValueError(f"a clock can't go back by {-seconds} s")
+        self._monotonic += seconds
+        self._now_ms += round(seconds * 1000)
+
+    def jump(self, milliseconds: int) -> None:
+        """Change the wall clock alone, as somebody who sets it does."""
+        self._now_ms += milliseconds
