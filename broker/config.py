@@ -218,10 +218,10 @@ def _percent(low: int, high: int) -> Callable[[str], int]:
     return lambda text: min(max(parse(text), low), high)
 
 
-def name_of_this_host() -> str:
-    """The host's name, or ``broker-a`` when that can't be a broker's."""
+def name_of_host(hostname: str) -> str:
+    """The host's name as a broker's, or ``broker-a`` if it can't be one."""
     try:
-        return name(socket.gethostname())
+        return name(hostname)
     except ValueError:
         return DEFAULT_NAME
 
@@ -238,7 +238,9 @@ class BrokerConfig(Settings):
     cluster_name: str = setting("brokerClusterName", name, "DefaultCluster")
     broker_name: str = setting("brokerName", lambda text: text and name(text), "")
     """Empty: the name its store was written under, or of a new store ``name_of_new_store``."""
-    name_of_new_store: str = field(default_factory=name_of_this_host)
+    host_name: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
+    """The name of this host, which stores of older versions were written under."""
+    name_of_new_store: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)

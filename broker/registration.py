@@ -122,23 +122,20 @@ class Announcement:
 
     def query_version(self, version: DataVersion) -> Command:
         """QUERY_DATA_VERSION: is this the newest that the name server knows?"""
-        header = BrokerRequestHeader(
-            broker_name=self.broker_name,
-            broker_addr=self.address,
-            cluster_name=self.cluster,
-            broker_id=self.broker_id,
-        )
-        return Command.request(RequestCode.QUERY_DATA_VERSION, header, body=encode(version))
+        return Command.request(RequestCode.QUERY_DATA_VERSION, self._header, body=encode(version))
 
     def unregister(self) -> Command:
         """UNREGISTER_BROKER."""
-        header = BrokerRequestHeader(
+        return Command.request(RequestCode.UNREGISTER_BROKER, self._header)
+
+    @property
+    def _header(self) -> BrokerRequestHeader:
+        return BrokerRequestHeader(
             broker_name=self.broker_name,
             broker_addr=self.address,
             cluster_name=self.cluster,
             broker_id=self.broker_id,
         )
-        return Command.request(RequestCode.UNREGISTER_BROKER, header)
 
 
 RETRY_FIRST_SECONDS: Final = 0.1
@@ -285,7 +282,7 @@ class BrokerRegistration:
             link.connection_closed(connection)
 
 
-class _Wanted:
+class _Pending:
     """What a name server has to be told next, merged from all who asked."""
 
     __slots__ = ("all_topics", "names", "urgent", "waiters")
@@ -318,7 +315,7 @@ class _Link:
     def __init__(self, address: str, owner: BrokerRegistration) -> None:
         self.state = NameServerState(address=address)
         self._owner = owner
-        self._wanted = _Wanted()
+        self._pending = _Pending()
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
         self._has_all = False
@@ -329,9 +326,9 @@ class _Link:
 
     def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
         """Have it told; the future says whether that succeeded."""
-        self._wanted.add(names, oneway=oneway)
+        self._pending.add(names, oneway=oneway)
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._wanted.waiters.append(waiter)
+        self._pending.waiters.append(waiter)
         self._wake.set()
         return waiter
 
@@ -344,23 +341,23 @@ class _Link:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(rest):
                         await self._wake.wait()
-            wanted, self._wanted = self._wanted, _Wanted()
+            pending, self._pending = self._pending, _Pending()
             success = everything = False
             try:
-                everything = await self._tell(wanted)
+                everything = await self._tell(pending)
                 success = True
             except (RemotingError, ProtocolError, RegistrationRefused) as error:
                 self._failed(error)
             finally:
-                wanted.settle(success=success)
+                pending.settle(success=success)
             self._told_at = asyncio.get_running_loop().time()
             if everything or not success:
                 self._next_at = self._told_at + self._pause()
 
     def _due_at(self) -> float:
-        if self._wanted.urgent:
+        if self._pending.urgent:
             return -inf
-        if self._wanted.nothing:
+        if self._pending.nothing:
             return self._next_at
         return min(self._told_at + self._owner.pace, self._next_at)
 
@@ -376,12 +373,12 @@ class _Link:
                 nameserver=self.state.address,
                 reason=connection.close_reason,
             )
-            self._wanted.add(None, oneway=False)
+            self._pending.add(None, oneway=False)
             self._wake.set()
 
     async def unregister(self) -> None:
         """Unregister where the broker is known; a failure changes nothing."""
-        self._wanted.settle(success=False)
+        self._pending.settle(success=False)
         if not self.state.registered:
             return
         try:
@@ -401,19 +398,19 @@ class _Link:
         pause = min(RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
         return pause * (0.5 + self._owner.jitter() / 2)
 
-    async def _tell(self, wanted: _Wanted) -> bool:
+    async def _tell(self, pending: _Pending) -> bool:
         """Register what is wanted; whether the name server has everything by that."""
         owner = self._owner
         if (
-            wanted.nothing
+            pending.nothing
             and self._has_all
             and not owner.announcement.force
             and await self._is_current()
         ):
             self._succeeded()
             return True
-        if self._has_all and self.state.registered and wanted.names and not wanted.all_topics:
-            await self._register(tuple(wanted.names))
+        if self._has_all and self.state.registered and pending.names and not pending.all_topics:
+            await self._register(tuple(pending.names))
             return False
         await self._register(None)
         return True

@@ -33,7 +33,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from broker.config import BrokerConfig, name_of_this_host
+from broker.config import BrokerConfig
 from broker.errors import StartError
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import LockTable, SavedLocks
@@ -378,8 +378,7 @@ class SavedTables:
                 ) from None
         # Before stores kept it, the name was the host's unless told, as Apache's is; and a broker
         # makes a topic of its name.
-        host = name_of_this_host()
-        return host if host in topics else config.name_of_new_store
+        return config.host_name if config.host_name in topics else config.name_of_new_store
 
     def _file(self, name: str, copy: Callable[[], Body], *, version: int = 0) -> SavedTable:
         """A file whose table is small enough to be encoded as a whole."""

@@ -46,16 +46,16 @@ class TopicSpread:
         self._name_servers = name_servers
         self._ask = ask
         self._clock = clock
-        self._known: dict[str, tuple[float, list[MessageQueue]]] = {}
-        self._wanted: dict[str, None] = {}
+        self._queues: dict[str, tuple[float, list[MessageQueue]]] = {}
+        self._asked: dict[str, None] = {}
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """A topic's queues that can be read; None when they aren't known, but will be asked for."""
-        known = self._known.get(topic)
+        known = self._queues.get(topic)
         if known is not None and self._clock.monotonic() - known[0] < KNOWN_SECONDS:
             return known[1]
-        if len(self._wanted) < MAX_TOPICS_SPREAD:
-            self._wanted[topic] = None
+        if len(self._asked) < MAX_TOPICS_SPREAD:
+            self._asked[topic] = None
         return None
 
     async def run(self) -> None:
@@ -66,13 +66,13 @@ class TopicSpread:
 
     async def refresh(self) -> None:
         """Ask for the routes that were wanted."""
-        wanted, self._wanted = list(self._wanted), {}
-        if len(self._known) + len(wanted) > MAX_TOPICS_SPREAD:
-            self._known.clear()
-        for topic in wanted[:ASKED_AT_ONCE]:
+        topics, self._asked = list(self._asked), {}
+        if len(self._queues) + len(topics) > MAX_TOPICS_SPREAD:
+            self._queues.clear()
+        for topic in topics[:ASKED_AT_ONCE]:
             queues = await self._route(topic)
             if queues is not None:
-                self._known[topic] = (self._clock.monotonic(), queues)
+                self._queues[topic] = (self._clock.monotonic(), queues)
 
     async def _route(self, topic: str) -> list[MessageQueue] | None:
         header = GetRouteInfoRequestHeader(topic=topic)

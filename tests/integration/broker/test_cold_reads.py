@@ -56,12 +56,13 @@ def body_of(number: int) -> bytes:
     return b"%06d" % number + b"x" * BODY
 
 
-def drop_from_page_cache(broker: Broker) -> None:
-    """Have the disk alone hold all files of the log but the last."""
+def drop_from_page_cache(broker: Broker, *, spare: int = 1) -> None:
+    """Have the disk alone hold all files of the log but the last ones."""
     broker.store.flush()
     # What is mapped, if only by a broker that was stopped, stays in memory.
     gc.collect()
-    for file in broker.store.engine.log.files[:-1]:
+    files = broker.store.engine.log.files
+    for file in files[: len(files) - spare]:
         file.unmap()
         descriptor = os.open(file.path, os.O_RDWR)
         try:

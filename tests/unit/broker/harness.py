@@ -134,6 +134,7 @@ class Bench:
                 flush_disk_type="SYNC_FLUSH" if self.config.sync_flush else "ASYNC_FLUSH",
                 store_host=HOST,
                 limits=self.config.store_limits,
+                sync_flush_timeout_ms=self.config.sync_flush_timeout_ms,
             ),
             files=files,
             clock=self.clock,

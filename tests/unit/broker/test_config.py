@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, name_of_host
 from broker.store.config import RetentionConfig
 from remoting.settings import ConfigError
 
@@ -147,9 +147,9 @@ def test_without_any_route_it_advertises_the_loopback(monkeypatch: pytest.Monkey
     assert config(pocketmqBindHost="0.0.0.0").advertised_host == "127.0.0.1"
 
 
-def test_a_host_name_that_is_no_broker_name_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: "my host!")
-    assert config().name_of_new_store == "broker-a"
+def test_a_host_name_that_is_no_broker_name_is_not_taken() -> None:
+    assert name_of_host("my host!") == "broker-a"
+    assert config().name_of_new_store == name_of_host(socket.gethostname())
 
 
 def test_consume_queue_files_hold_whole_entries() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
@@ -97,22 +96,18 @@ async def test_a_store_that_is_opened_under_another_name_says_so_once(tmp_path):
     assert await name_of(tmp_path) == ("store", None)
 
 
-async def test_an_old_store_goes_on_under_the_hosts_name_if_it_was_written_under_it(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(socket, "gethostname", lambda: "rack-7")
+async def test_an_old_store_goes_on_under_the_hosts_name_if_it_was_written_under_it(tmp_path):
     await name_of(tmp_path, broker_name="rack-7")
     for old in tmp_path.glob("brokerName*"):
         old.unlink()
-    assert await name_of(tmp_path) == ("rack-7", None)
+    assert await name_of(tmp_path, host_name="rack-7") == ("rack-7", None)
 
 
-async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path, monkeypatch):
+async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path):
     await name_of(tmp_path, broker_name="0d3c52a1b7f4")
     for old in tmp_path.glob("brokerName*"):
         old.unlink()
-    monkeypatch.setattr(socket, "gethostname", lambda: "rack-7")
-    assert await name_of(tmp_path) == ("fresh", None)
+    assert await name_of(tmp_path, host_name="rack-7") == ("fresh", None)
 
 
 async def test_a_kept_name_that_can_not_be_a_brokers_is_told(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.harness import Bench, FakeConnection, answer_of, fields_of, send_command
 from tests.unit.broker.processors.sends import stored
+from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 # --- what is stored
 
@@ -207,13 +209,21 @@ async def test_in_sync_mode_a_message_may_decline_to_wait(make_bench):
     assert answer.code == 0
 
 
-async def test_a_message_that_the_disk_takes_too_long_for_is_stored_and_says_so(
-    make_bench, monkeypatch
-):
-    bench = make_bench(flush_disk_type="SYNC_FLUSH")
+class LateFiles(SlowFiles):
+    """A disk whose syncs take until a test lets them."""
+
+    def before_sync(self, path: Path) -> None:
+        self.let.wait(10)
+
+
+async def test_a_message_that_the_disk_takes_too_long_for_is_stored_and_says_so(make_bench):
+    disk = LateFiles()
+    bench = make_bench(files=disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=20)
     bench.topic("T")
-    monkeypatch.setattr(bench.store, "when_durable", lambda end, callback: callback(False))
+    bench.store.start(asyncio.get_running_loop())
+    disk.let.clear()
     reply = await answer_of(bench, send_command("T"))
+    disk.let.set()
     assert reply.code == 10
     assert reply.header.msg_id
 
