@@ -147,31 +147,21 @@ def _loop(stalls: Stalls) -> Iterator[Metric]:
 
 def _routes(server: NameServer) -> Iterator[Metric]:
     routes = server.state.routes
-    yield GaugeMetricFamily(
-        "pocketmq_routed_brokers", "Brokers in the route table.", value=len(routes.brokers())
-    )
-    yield GaugeMetricFamily(
-        "pocketmq_routed_topics", "Topics in the route table.", value=len(routes.topics())
+    yield from _gauges(
+        ("pocketmq_routed_brokers", "Brokers in the route table.", len(routes.brokers())),
+        ("pocketmq_routed_topics", "Topics in the route table.", len(routes.topics())),
     )
 
 
 def _messages(broker: Broker) -> Iterator[Metric]:
     # Messages in are the store's, those of retries and delays included; messages out are pulls'.
     counters, stats = broker.state.counters, broker.store.stats
-    yield CounterMetricFamily("pocketmq_messages_in", "Messages stored.", value=stats.puts)
-    yield CounterMetricFamily(
-        "pocketmq_messages_in_bytes", "Bytes of the records stored.", value=stats.put_bytes
-    )
-    yield CounterMetricFamily(
-        "pocketmq_sends_failed", "Send requests that stored nothing.", value=counters.sends_failed
-    )
-    yield CounterMetricFamily(
-        "pocketmq_messages_out", "Messages handed to consumers.", value=counters.messages_pulled
-    )
-    yield CounterMetricFamily(
-        "pocketmq_messages_out_bytes",
-        "Bytes of the records handed out.",
-        value=counters.bytes_pulled,
+    yield from _counters(
+        ("pocketmq_messages_in", "Messages stored.", stats.puts),
+        ("pocketmq_messages_in_bytes", "Bytes of the records stored.", stats.put_bytes),
+        ("pocketmq_sends_failed", "Send requests that stored nothing.", counters.sends_failed),
+        ("pocketmq_messages_out", "Messages handed to consumers.", counters.messages_pulled),
+        ("pocketmq_messages_out_bytes", "Bytes of the records handed out.", counters.bytes_pulled),
     )
     pulls = CounterMetricFamily(
         "pocketmq_pulls", "Pull requests by what became of them.", labels=["outcome"]
@@ -180,15 +170,14 @@ def _messages(broker: Broker) -> Iterator[Metric]:
     pulls.add_metric(["missed"], counters.pulls_missed)
     pulls.add_metric(["parked"], counters.pulls_parked)
     yield pulls
-    yield CounterMetricFamily(
-        "pocketmq_commits_backwards",
-        "Consumer offsets that went back.",
-        value=counters.commits_backwards,
-    )
-    yield CounterMetricFamily(
-        "pocketmq_requests_not_supported",
-        "Requests with a code that is not served.",
-        value=counters.requests_not_supported,
+    refused = "Requests with a code that is not served."
+    yield from _counters(
+        (
+            "pocketmq_commits_backwards",
+            "Consumer offsets that went back.",
+            counters.commits_backwards,
+        ),
+        ("pocketmq_requests_not_supported", refused, counters.requests_not_supported),
     )
 
 
@@ -227,28 +216,28 @@ def _store(broker: Broker) -> Iterator[Metric]:
         buckets=_cumulated(SYNC_BUCKETS_SECONDS, stats.sync_buckets),
         sum_value=stats.sync_seconds,
     )
-    yield CounterMetricFamily(
-        "pocketmq_fsync_timeouts",
-        "Messages whose sync took longer than syncFlushTimeout.",
-        value=stats.sync_timeouts,
-    )
-    yield CounterMetricFamily(
-        "pocketmq_cold_pulls",
-        "Pulls of messages that only the disk had, read in a thread.",
-        value=stats.cold_gets,
-    )
-    yield CounterMetricFamily(
-        "pocketmq_cold_read_bytes", "What these threads read.", value=stats.cold_bytes
-    )
-    yield CounterMetricFamily(
-        "pocketmq_damaged_messages",
-        "Messages that are not what was stored, and are not delivered; each counts once.",
-        value=stats.damaged_messages,
-    )
-    yield CounterMetricFamily(
-        "pocketmq_restored_entries",
-        "Damaged entries of consume queues that were restored from the log.",
-        value=stats.restored_entries,
+    yield from _counters(
+        (
+            "pocketmq_fsync_timeouts",
+            "Messages whose sync took longer than syncFlushTimeout.",
+            stats.sync_timeouts,
+        ),
+        (
+            "pocketmq_cold_pulls",
+            "Pulls of messages that only the disk had, read in a thread.",
+            stats.cold_gets,
+        ),
+        ("pocketmq_cold_read_bytes", "What these threads read.", stats.cold_bytes),
+        (
+            "pocketmq_damaged_messages",
+            "Messages that are not what was stored, and are not delivered; each counts once.",
+            stats.damaged_messages,
+        ),
+        (
+            "pocketmq_restored_entries",
+            "Damaged entries of consume queues that were restored from the log.",
+            stats.restored_entries,
+        ),
     )
     offset = GaugeMetricFamily(
         "pocketmq_commit_log_offset_bytes",
@@ -393,3 +382,13 @@ def _registration(broker: Broker) -> Metric:
 def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     names = [*(str(bound) for bound in bounds), "+Inf"]
     return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]
+
+
+def _counters(*rows: tuple[str, str, float]) -> Iterator[Metric]:
+    """Counters without labels, by name, help and value."""
+    return (CounterMetricFamily(name, text, value=value) for name, text, value in rows)
+
+
+def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
+    """Gauges without labels, by name, help and value."""
+    return (GaugeMetricFamily(name, text, value=value) for name, text, value in rows)

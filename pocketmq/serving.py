@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -82,12 +81,12 @@ class Serving:
         loop.run(self._serve())
 
     async def _serve(self) -> None:
-        stop = asyncio.Event()
-        running = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            running.add_signal_handler(number, stop.set)
+        # A second signal must not cut off a clean stop.
+        stop = loop.stop_signal(once=False)
         if self.until_end_of is not None:
-            running.add_reader(self.until_end_of, _stop_at_end, self.until_end_of, stop)
+            asyncio.get_running_loop().add_reader(
+                self.until_end_of, _stop_at_end, self.until_end_of, stop
+            )
         async with AsyncExitStack() as stack:
             for part in self.parts:
                 stack.push_async_callback(part.stop)

@@ -11,6 +11,7 @@ It is imported late, so a process without a loop never loads uvloop.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -134,3 +135,23 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run ``main`` on a new loop and return its result; like ``asyncio.run`` otherwise."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
+
+
+def stop_signal(*, once: bool = True) -> asyncio.Event:
+    """An event of the running loop that SIGINT and SIGTERM set.
+
+    Args:
+        once: the second signal ends the process as usual.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def set_stop() -> None:
+        stop.set()
+        for number in signals if once else ():
+            loop.remove_signal_handler(number)
+
+    for number in signals:
+        loop.add_signal_handler(number, set_stop)
+    return stop

@@ -10,8 +10,9 @@ import click
 from pocketmq import output
 from pocketmq.bench import COLUMNS, BenchError, BenchResult, Load, Tick, consume, latency, produce
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
+from pocketmq.cli.running import json_option, nameserver_option, run
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
+from remoting.tasks import stop_signal
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -23,10 +23,10 @@ from pocketmq.cli.running import (
     parse_place,
     reader_may_leave,
     run,
-    stop_signal,
     yes_option,
 )
 from pocketmq.formats import Writer, body_text, facts, iso, writer
+from remoting.tasks import stop_signal
 
 GROUP: Final = "pocketmq-tail"
 """The group of ``tail``; nothing is ever committed for it."""

@@ -23,7 +23,6 @@ from pocketmq.cli.running import (
     queues_option,
     reader_may_leave,
     run,
-    stop_signal,
 )
 from pocketmq.export.from_cluster import ClusterSource
 from pocketmq.export.from_store import StoreSource
@@ -40,6 +39,7 @@ from pocketmq.export.writers import (
     output_file,
 )
 from remoting.protocol.message.tags import TagExpression
+from remoting.tasks import stop_signal
 
 MAX_REPORTED: Final = 20
 """Damaged messages that are named; the others are counted."""

@@ -26,9 +26,9 @@ from pocketmq.cli.running import (
     queues_option,
     reader_may_leave,
     run,
-    stop_signal,
 )
 from pocketmq.formats import FORMATS, Writer, writer
+from remoting.tasks import stop_signal
 
 DEFAULT_GROUP: Final = "pocketmq-read"
 """The default group; nothing is ever committed for it."""

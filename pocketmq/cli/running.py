@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,21 +122,6 @@ async def at_once(
 def quiet() -> None:
     """Keep the client's warnings out of the output: a command reports its errors itself."""
     logging.getLogger(LOGGERS).setLevel(logging.ERROR)
-
-
-def stop_signal() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set, once; the second one ends the process as usual."""
-    stop = asyncio.Event()
-    running = asyncio.get_running_loop()
-
-    def first() -> None:
-        stop.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            running.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        running.add_signal_handler(number, first)
-    return stop
 
 
 PLACE_METAVAR: Final = "PLACE"

@@ -16,8 +16,9 @@ import client
 from pocketmq import output
 from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, run, stop_signal
+from pocketmq.cli.running import json_option, nameserver_option, run
 from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
+from remoting.tasks import stop_signal
 
 WINDOW: Final = 10_000
 """Messages sent and not yet acknowledged: enough for any network, small in memory."""

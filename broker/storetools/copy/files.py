@@ -69,8 +69,30 @@ def open_source(path: str | Path) -> int:
         raise unreadable(str(path), error) from error
 
 
-def copy_beginning(source: Path | str, target: Path, *, end: int, size: int, tell: Tell) -> None:
+def share_range(reading: int, writing: int, at: int, length: int) -> int | None:
+    """Let the system copy; the number of bytes, None if it can't do that here."""
+    if not hasattr(os, "copy_file_range"):
+        return None
+    try:
+        return os.copy_file_range(reading, writing, length, at, at)
+    except OSError as error:
+        if error.errno in _NOT_SERVED:
+            return None
+        raise
+
+
+def copy_beginning(
+    source: Path | str,
+    target: Path,
+    *,
+    end: int,
+    size: int,
+    tell: Tell,
+    share: Callable[[int, int, int, int], int | None] = share_range,
+) -> None:
     """Make ``target``, of ``size`` bytes: the first ``end`` of ``source``, then zeros. Synced.
+
+    What ``share`` returns None for is copied through this process.
 
     Raises:
         StoreChanged: the source is gone, or has become shorter than ``end``.
@@ -83,7 +105,18 @@ def copy_beginning(source: Path | str, target: Path, *, end: int, size: int, tel
         try:
             os.ftruncate(writing, size)
             for begin, stop in extents(reading, end):
-                _copy_range(reading, writing, begin, stop, tell, source)
+                at = begin
+                while at < stop:
+                    done = share(reading, writing, at, min(stop - at, STEP_BYTES))
+                    if done is None:
+                        data = os.pread(reading, min(stop - at, PLAIN_STEP_BYTES), at)
+                        done = 0
+                        while done < len(data):
+                            done += os.pwrite(writing, data[done:], at + done)
+                    if not done:
+                        raise _shortened(source, at)
+                    at += done
+                    tell(done)
             if os.fstat(reading).st_size < end:
                 raise _shortened(source, os.fstat(reading).st_size)
             os.fsync(writing)
@@ -109,33 +142,6 @@ def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
             return
         yield begin, min(stop, end)
         at = stop
-
-
-def _copy_range(
-    reading: int, writing: int, begin: int, end: int, tell: Tell, source: Path | str
-) -> None:
-    while begin < end:
-        done = _share(reading, writing, begin, min(end - begin, STEP_BYTES))
-        if done is None:
-            data, done = os.pread(reading, min(end - begin, PLAIN_STEP_BYTES), begin), 0
-            while done < len(data):
-                done += os.pwrite(writing, data[done:], begin + done)
-        if not done:
-            raise _shortened(source, begin)
-        begin += done
-        tell(done)
-
-
-def _share(reading: int, writing: int, at: int, length: int) -> int | None:
-    """Let the system copy; the number of bytes, None if it can't do that here."""
-    if not hasattr(os, "copy_file_range"):
-        return None
-    try:
-        return os.copy_file_range(reading, writing, length, at, at)
-    except OSError as error:
-        if error.errno in _NOT_SERVED:
-            return None
-        raise
 
 
 def _shortened(path: Path | str, size: int) -> StoreChanged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -300,25 +301,28 @@ def test_an_export_that_is_stopped_or_fails_leaves_what_was_there_before(
     writer = writers.Parquet if name.endswith("parquet") else writers.JsonLines
     write, calls = writer.write, iter(range(100))
 
-    def fails(self: Any, portion: Any) -> None:
-        write(self, portion)
-        if next(calls) == 2:
-            raise OSError(28, os.strerror(28))
+    def is_as_before(done: Result, text: str) -> bool:
+        assert done.exit_code == 1
+        assert text in done.stderr
+        assert not path.with_name(name + ".part").exists()
+        return path.read_text() == "before"
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        done = run(root, "--out", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert is_as_before(done, "File too large")
 
     def stops(self: Any, portion: Any) -> None:
         write(self, portion)
         if next(calls) == 2:
             os.kill(os.getpid(), 2)
 
-    for broken, text in ((fails, "No space left on device"), (stops, "Aborted!")):
-        calls = iter(range(100))
-        monkeypatch.setattr(writer, "write", broken)
-        done = run(root, "--out", path)
-        assert done.exit_code == 1
-        assert text in done.stderr
-        assert path.read_text() == "before"
-        assert not path.with_name(name + ".part").exists()
-    monkeypatch.setattr(writer, "write", write)
+    monkeypatch.setattr(writer, "write", stops)
+    assert is_as_before(run(root, "--out", path), "Aborted!")
+    monkeypatch.undo()
     assert run(root, "--out", path).exit_code == 0
     assert path.read_bytes()[:6] != b"before"
 
