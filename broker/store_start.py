@@ -23,8 +23,8 @@ from remoting.protocol.message.record import ip_bytes
 
 _log = structlog.get_logger("broker")
 
-TELL_SECONDS: Final = 5.0
-"""How often an opening that takes long is told of."""
+LOG_SECONDS: Final = 5.0
+"""How often the progress of a long opening is logged."""
 
 
 def make_store(
@@ -56,7 +56,7 @@ def make_store(
     )
 
 
-async def open_store(store: MessageStore) -> None:
+async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -> None:
     """Open and start a store.
 
     When this is cancelled the store is closed.
@@ -67,7 +67,7 @@ async def open_store(store: MessageStore) -> None:
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(None, store.open)
     try:
-        while not (await asyncio.wait([opening], timeout=TELL_SECONDS))[0]:
+        while not (await asyncio.wait([opening], timeout=log_seconds))[0]:
             _log.info(
                 "looking through the log",
                 store=str(store.paths.root),

@@ -161,7 +161,12 @@ class MessageStore:
     """
 
     def __init__(
-        self, config: StoreConfig, *, files: Files | None = None, clock: Clock | None = None
+        self,
+        config: StoreConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        progress: OpeningProgress | None = None,
     ) -> None:
         self.config = config
         self.paths = StorePaths.of(config)
@@ -172,7 +177,7 @@ class MessageStore:
         self.disk = DiskState(self._files, self._clock, self.config.limits)
         self._dispatcher = EntryDispatcher()
         self._parts: Engine | None = None
-        self.progress = OpeningProgress()
+        self.progress = OpeningProgress() if progress is None else progress
         self.recovery = RecoveryReport()
         self._on_arrival: OnArrival | None = None
 

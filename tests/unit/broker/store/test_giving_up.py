@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import MutableMapping
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from broker import store_start
 from broker.store.engine import MessageStore, RecoveryReport, StoreConfig
 from broker.store.results import OpeningGivenUp, OpeningProgress, StoreError
 from broker.store_start import open_store
@@ -32,40 +34,37 @@ def crashed(tmp_path: Path) -> MessageStore:
     return left
 
 
-def given_up_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> OpeningProgress:
-    """A progress that is given up once it has been looked at so often."""
-    progress, real, count = OpeningProgress(), OpeningProgress.look, 0
+class GivenUp(OpeningProgress):
+    """An opening that is given up once its progress has been looked at so often."""
 
-    def look(self: OpeningProgress) -> None:
-        nonlocal count
-        count += 1
-        if count > looks:
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def look(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
             self.give_up()
-        real(self)
-
-    monkeypatch.setattr(OpeningProgress, "look", look)
-    return progress
+        super().look()
 
 
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_recovery_given_up_anywhere_is_done_by_the_next_one(
-    crashed: MessageStore, monkeypatch: pytest.MonkeyPatch, knows: bool
+    crashed: MessageStore, knows: bool
 ) -> None:
     if not knows:
         for name in SIDE_FILES:
             (crashed.paths.root / name).unlink()
     looks = 0
     while True:
-        with monkeypatch.context() as patch:
-            given_up_after(looks, patch)
-            store = MessageStore(small_config(crashed.paths.root))
-            try:
-                store.open()
-            except OpeningGivenUp:
-                assert not store.readable
-                assert (store.paths.root / "abort").exists()
-            else:
-                break
+        store = MessageStore(small_config(crashed.paths.root), progress=GivenUp(looks))
+        try:
+            store.open()
+        except OpeningGivenUp:
+            assert not store.readable
+            assert (store.paths.root / "abort").exists()
+        else:
+            break
         looks += 1
     assert looks > 5
     assert not store.recovery.clean
@@ -113,29 +112,32 @@ async def test_a_store_that_opened_while_it_was_given_up_is_closed_cleanly(tmp_p
     again.close()
 
 
-async def test_an_opening_that_takes_long_is_told_of(
-    crashed: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = threading.Event()
-    real = OpeningProgress.look
+class Watched(OpeningProgress):
+    """An opening that goes on behind the first file only when its progress has been logged."""
 
-    def look(self: OpeningProgress) -> None:
-        real(self)
-        if self is crashed.progress and self.position > LOG_FILE:
-            assert told.wait(10)
+    def __init__(self, logged: list[MutableMapping[str, Any]]) -> None:
+        super().__init__()
+        self.logged = logged
 
-    def tell(_: str, **facts: int) -> None:
-        if facts.get("position", 0) > LOG_FILE:
-            places.append((facts["position"], facts["of"]))
-            told.set()
+    def places(self) -> list[tuple[int, int]]:
+        """Positions and ends behind the first file."""
+        entries = [entry for entry in self.logged if entry.get("position", 0) > LOG_FILE]
+        return [(entry["position"], entry["of"]) for entry in entries]
 
-    places: list[tuple[int, int]] = []
-    monkeypatch.setattr(OpeningProgress, "look", look)
-    monkeypatch.setattr(store_start, "TELL_SECONDS", 0.01)
-    monkeypatch.setattr(store_start, "_log", SimpleNamespace(info=tell, warning=tell))
+    def look(self) -> None:
+        super().look()
+        deadline = time.monotonic() + 10
+        while self.position > LOG_FILE and not self.places() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+async def test_an_opening_that_takes_long_is_told_of(crashed: MessageStore) -> None:
     (crashed.paths.root / "pocketmq-checkpoint").unlink()
-    await open_store(crashed)
-    crashed.close()
-    position, end = places[0]
+    with capture_logs() as logged:
+        progress = Watched(logged)
+        store = MessageStore(small_config(crashed.paths.root), progress=progress)
+        await open_store(store, log_seconds=0.01)
+        store.close()
+    position, end = progress.places()[0]
     assert LOG_FILE < position < end
     assert end % LOG_FILE == 0
