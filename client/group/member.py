@@ -291,11 +291,6 @@ class GroupMember:
         """The queues that the consumer reads."""
         return self._assignments.owned
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The client ids of all members, as of the last round."""
-        return self._reports.members
-
     def holds_lock(self, queue: MessageQueue) -> bool:
         """Whether this member surely holds a queue's lock."""
         return self._assignments.holds_lock(queue)

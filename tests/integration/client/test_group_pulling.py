@@ -185,14 +185,14 @@ async def test_wrong_options_of_the_group_mode_are_named(cluster: Any, options: 
 
 async def test_members_with_other_tags_are_refused_by_name(cluster: Any):
     async with (
-        client.PullConsumer(cluster.nameserver, group="g") as one,
-        client.PullConsumer(cluster.nameserver, group="g") as two,
+        client.Instance(cluster.nameserver) as here,
+        client.Instance(cluster.nameserver) as there,
     ):
+        one, two = here.pull_consumer(group="g"), there.pull_consumer(group="g")
         await one.subscribe("T", "a")
         with pytest.raises(GroupConflict) as raised:
             await two.subscribe("T", "b")
-        ids = {one._context.client_id, two._context.client_id}
-        assert set(raised.value.members) == ids
+        assert set(raised.value.members) == {here.client_id, there.client_id}
         await two.subscribe("T", "a")
 
 
