@@ -93,24 +93,21 @@ class GroupReading:
             self._member.subscribe(topic, expression)
             await self._member.settled()
             return
-        member = self._make({topic: expression})
+        member = GroupMember(
+            self._context,
+            self._group,
+            {topic: expression},
+            self._options,
+            self._offsets,
+            Supervisor(f"member of {self._group}", on_failure=self._on_failure),
+            ConsumeType.CONSUME_ACTIVELY,
+        )
         try:
             await member.start(self)
         except BaseException:
             await member.stop(deadline=0.0)
             raise
         self._member = member
-
-    def _make(self, subscriptions: dict[str, TagExpression]) -> GroupMember:
-        return GroupMember(
-            self._context,
-            self._group,
-            subscriptions,
-            self._options,
-            self._offsets,
-            Supervisor(f"member of {self._group}", on_failure=self._on_failure),
-            ConsumeType.CONSUME_ACTIVELY,
-        )
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer; nothing of it is handed out when this returns."""

@@ -8,7 +8,6 @@ message is lost when such a wait is cancelled: messages leave only in ``take``, 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -20,6 +19,7 @@ from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import RemoteError, UsageError
 from client.events import Event, deliver
+from client.group.view import subscription_data
 from client.serde import Serde
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
@@ -55,14 +55,14 @@ class QueueReader(Generic[T]):
         self._tasks = tasks
         self._find_start = find_start
         self.settler = None
-        self._loop = asyncio.get_running_loop()
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
-        self._ready: deque[Prefetch[ReceivedMessage[T]]] = deque()
-        self._handed_out: list[Prefetch[ReceivedMessage[T]]] = []
+        # Dictionaries without values: sets that keep the order.
+        self._ready: dict[Prefetch[ReceivedMessage[T]], None] = {}
+        self._handed_out: dict[Prefetch[ReceivedMessage[T]], None] = {}
         self._woken = asyncio.Event()
         self._refusals: dict[MessageQueue, RemoteError] = {}
         self._halted: set[MessageQueue] = set()
-        self._finishing: list[tuple[Prefetch[ReceivedMessage[T]], asyncio.Future[None]]] = []
+        self._asked_again = asyncio.Event()
 
     # Which queues
 
@@ -94,8 +94,7 @@ class QueueReader(Generic[T]):
         """Hand out other messages from here on; messages read ahead are dropped."""
         sink = self._fetcher(queue).sink
         self._fetchers[queue].cancel()
-        if sink in self._ready:
-            self._ready.remove(sink)
+        self._ready.pop(sink, None)
         sink.rewind()
         self._fetch(sink, expression)
 
@@ -106,23 +105,16 @@ class QueueReader(Generic[T]):
             self._halted.add(queue)
             self._fetchers[queue].cancel()
             sink.pause()
-            if sink in self._ready:
-                self._ready.remove(sink)
+            self._ready.pop(sink, None)
 
     async def finished(self, queue: MessageQueue, deadline: float) -> None:
         """Wait until the application is done with a queue's messages, or until a loop time."""
-        sink = self._fetchers[queue].sink
-        if sink not in self._handed_out:
-            return
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._finishing.append((sink, done))
-        try:
-            async with asyncio.timeout_at(deadline):
-                await done
-        except TimeoutError:
-            pass
-        finally:
-            self._finishing.remove((sink, done))
+        if self._fetchers[queue].sink in self._handed_out:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._asked_again.wait()
+            except TimeoutError:
+                pass
 
     def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
         prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
@@ -154,10 +146,8 @@ class QueueReader(Generic[T]):
         self._refusals.pop(queue, None)
 
     def _forget(self, prefetch: Prefetch[ReceivedMessage[T]]) -> None:
-        if prefetch in self._ready:
-            self._ready.remove(prefetch)
-        if prefetch in self._handed_out:
-            self._handed_out.remove(prefetch)
+        self._ready.pop(prefetch, None)
+        self._handed_out.pop(prefetch, None)
 
     def _fetcher(self, queue: MessageQueue) -> Fetcher[T, Prefetch[ReceivedMessage[T]]]:
         if queue in self._halted:
@@ -181,8 +171,7 @@ class QueueReader(Generic[T]):
         """Hand out nothing of a queue."""
         prefetch = self._fetcher(queue).sink
         prefetch.pause()
-        if prefetch in self._ready:
-            self._ready.remove(prefetch)
+        self._ready.pop(prefetch, None)
 
     def resume(self, queue: MessageQueue) -> None:
         """Go on with a paused queue."""
@@ -196,13 +185,7 @@ class QueueReader(Generic[T]):
         """The subscriptions for heartbeats."""
         by_topic = {queue.topic: fetcher.expression for queue, fetcher in self._fetchers.items()}
         return [
-            SubscriptionData(
-                topic=topic,
-                sub_string=expression.text,
-                tags_set=sorted(expression.tags),
-                code_set=sorted(expression.codes),
-                sub_version=version_ms,
-            )
+            subscription_data(topic, expression, version_ms)
             for topic, expression in by_topic.items()
         ]
 
@@ -218,17 +201,18 @@ class QueueReader(Generic[T]):
         taken: list[ReceivedMessage[T]] = []
         ready = self._ready
         while ready and len(taken) < most:
-            prefetch = ready[0]
+            prefetch = next(iter(ready))
             was_full = prefetch.full
             taken += prefetch.take(most - len(taken))
             if was_full and not prefetch.full:
                 self._fetchers[prefetch.queue].wake()
-            if prefetch not in self._handed_out:
-                self._handed_out.append(prefetch)
+            self._handed_out[prefetch] = None
             if not prefetch.ready:
-                ready.popleft()
+                del ready[prefetch]
             elif prefetch.between_chunks:
-                ready.rotate(-1)
+                # The other queues take their turns.
+                del ready[prefetch]
+                ready[prefetch] = None
         return taken
 
     async def wait(self, timeout: float | None) -> None:
@@ -258,9 +242,8 @@ class QueueReader(Generic[T]):
         for prefetch in self._handed_out:
             prefetch.settle()
         self._handed_out.clear()
-        for _, done in self._finishing:
-            if not done.done():
-                done.set_result(None)
+        self._asked_again.set()
+        self._asked_again.clear()
 
     def positions(self) -> dict[MessageQueue, int]:
         """The position of each queue that was read: all before was handed out or filtered out."""
@@ -293,8 +276,8 @@ class QueueReader(Generic[T]):
 
     def fetched(self, prefetch: Prefetch[Any]) -> None:
         """Messages of a queue came."""
-        if prefetch.ready and prefetch not in self._ready:
-            self._ready.append(prefetch)
+        if prefetch.ready:
+            self._ready[prefetch] = None
         if self._refusals:
             self._refusals.pop(prefetch.queue, None)
         self.wake()

@@ -248,15 +248,20 @@ class Subscribed:
     def data(self) -> list[SubscriptionData]:
         """The subscriptions for a heartbeat."""
         return [
-            SubscriptionData(
-                topic=topic,
-                sub_string=expression.text,
-                tags_set=sorted(expression.tags),
-                code_set=sorted(expression.codes),
-                sub_version=version_ms,
-            )
+            subscription_data(topic, expression, version_ms)
             for topic, (expression, version_ms) in self._versions.items()
         ]
+
+
+def subscription_data(topic: str, expression: TagExpression, version_ms: int) -> SubscriptionData:
+    """A subscription for a heartbeat."""
+    return SubscriptionData(
+        topic=topic,
+        sub_string=expression.text,
+        tags_set=sorted(expression.tags),
+        code_set=sorted(expression.codes),
+        sub_version=version_ms,
+    )
 
 
 def from_where(start_from: Position) -> ConsumeFromWhere:
