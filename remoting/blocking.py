@@ -74,19 +74,10 @@ class _ReceiveBuffer:
         return count
 
     def make_room(self) -> None:
-        """See to it that the rest of the next frame has room."""
+        """Move or enlarge the buffer so that the rest of the next frame fits."""
         filled = self._view[: self._end]
-        self._make_room(needed(filled, self._start, max_frame_bytes=self._max_frame_bytes))
-
-    def fill(self, sock: socket.socket, most: int | None = None) -> int:
-        """Receive once; returns the count of bytes, 0 at the end."""
-        stop = None if most is None else self._end + most
-        count = sock.recv_into(self._view[self._end : stop])
-        self._end += count
-        return count
-
-    def _make_room(self, size: int) -> None:
-        rest = bytes(self._view[self._start : self._end])
+        size = needed(filled, self._start, max_frame_bytes=self._max_frame_bytes)
+        rest = bytes(filled[self._start :])
         if self._start + size <= len(self._view) and rest:
             return
         if size > len(self._view):
@@ -94,6 +85,13 @@ class _ReceiveBuffer:
         self._view[: len(rest)] = rest
         self._start = 0
         self._end = len(rest)
+
+    def fill(self, sock: socket.socket, most: int | None = None) -> int:
+        """Receive once; returns the count of bytes, 0 at the end."""
+        stop = None if most is None else self._end + most
+        count = sock.recv_into(self._view[self._end : stop])
+        self._end += count
+        return count
 
 
 class BlockingConnection:
@@ -260,7 +258,7 @@ class BlockingConnection:
     def _next_command(self, deadline: float, place: Place | None) -> Command:
         self._check_open()
         try:
-            return self._placed(place, deadline) if place else self._buffered(deadline)
+            return self._receive_command(place, deadline)
         except FrameError as problem:
             raise self._end(f"it sent what can't be understood: {problem}") from problem
         except TimeoutError:
@@ -268,17 +266,11 @@ class BlockingConnection:
         except OSError as failure:
             raise self._end(failure.strerror or str(failure)) from failure
 
-    def _buffered(self, deadline: float) -> Command:
-        while (command := self._buffer.next_command()) is None:
-            self._buffer.make_room()
-            self._fill(deadline)
-        return command
-
-    def _placed(self, place: Place, deadline: float) -> Command:
-        """The next command; the body of an answer somebody waits for is where it belongs."""
+    def _receive_command(self, place: Place | None, deadline: float) -> Command:
+        """The next command; ``place`` says where the body of an awaited answer goes."""
         buffer = self._buffer
         while (command := buffer.next_command()) is None:
-            begun = buffer.begun()
+            begun = None if place is None else buffer.begun()
             if begun is not None:
                 target = self._target(place, *begun)
                 if target is not None:
@@ -287,15 +279,20 @@ class BlockingConnection:
                     command.body = target
                     return command
             buffer.make_room()
-            self._fill(deadline, _READ_BEFORE_PLACING)
+            self._fill(deadline, None if place is None else _READ_BEFORE_PLACING)
         target = self._target(place, command, len(command.body))
         if target is not None:
             target[:] = command.body
             command.body = target
         return command
 
-    def _target(self, place: Place, command: Command, length: int) -> memoryview | None:
-        if not length or not command.is_response or command.opaque not in self._codes:
+    def _target(self, place: Place | None, command: Command, length: int) -> memoryview | None:
+        if (
+            place is None
+            or not length
+            or not command.is_response
+            or command.opaque not in self._codes
+        ):
             return None
         return place(command, length)
 

@@ -173,14 +173,11 @@ class ConnectionPool:
         known = self._addresses.get(address)
         if known is None:
             if len(self._addresses) >= self._max_addresses:
-                self._forget_unused()
+                for unused, other in list(self._addresses.items()):
+                    if other.connecting is None and self.connected(unused) is None:
+                        del self._addresses[unused]
             known = self._addresses[address] = _Address()
         return known
-
-    def _forget_unused(self) -> None:
-        for address, known in list(self._addresses.items()):
-            if known.connecting is None and self.connected(address) is None:
-                del self._addresses[address]
 
     async def _connect(self, address: str, known: _Address) -> Connection:
         try:
@@ -194,7 +191,11 @@ class ConnectionPool:
             reason = f"no answer within {self._connect_timeout:g} s"
             raise self._failed(address, known, reason) from failure
         except OSError as failure:
-            raise self._failed(address, known, _reason(failure)) from failure
+            if isinstance(failure, socket.gaierror):
+                reason = "the host name is not known"
+            else:
+                reason = os.strerror(failure.errno) if failure.errno else str(failure)
+            raise self._failed(address, known, reason) from failure
         known.connection = connection
         known.failures = 0
         return connection
@@ -213,9 +214,3 @@ def _connect_ended(known: _Address, task: asyncio.Task[Connection]) -> None:
     if not task.cancelled():
         # Read, lest it be reported as lost when every caller was cancelled meanwhile.
         task.exception()
-
-
-def _reason(failure: OSError) -> str:
-    if isinstance(failure, socket.gaierror):
-        return "the host name is not known"
-    return os.strerror(failure.errno) if failure.errno else str(failure)

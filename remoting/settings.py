@@ -115,8 +115,16 @@ class Settings:
 
     def as_properties(self) -> dict[str, str]:
         """Every setting with effect under its key, as the configuration file would say it."""
-        values = ((key, getattr(self, name)) for key, (name, _) in self._by_key().items())
-        return {key: _as_text(value) for key, value in values if value is not None}
+        texts: dict[str, str] = {}
+        for key, (name, _) in self._by_key().items():
+            value = getattr(self, name)
+            if isinstance(value, bool):
+                texts[key] = "true" if value else "false"
+            elif isinstance(value, tuple):
+                texts[key] = ";".join(map(str, value))
+            elif value is not None:
+                texts[key] = str(value)
+        return texts
 
     def as_text(self) -> bytes:
         """The settings as properties text, as the administration commands show and store them."""
@@ -225,14 +233,6 @@ def _parsed(parse: Callable[[str], Any], given: _Given) -> Any:
         return parse(given.text.strip())
     except ValueError as error:
         raise ConfigError(f"{given.place}: {error}") from None
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ";".join(str(item) for item in value)
-    return str(value)
 
 
 _WORDS = {"true": True, "false": False}

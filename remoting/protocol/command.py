@@ -283,33 +283,25 @@ def _make_plan(header_type: type[Header]) -> _Plan:
     for declared in fields(header_type):  # type: ignore[arg-type]  # a subclass is a dataclass
         required = declared.default is MISSING
         hint = hints[declared.name]
+        first, *words = declared.name.split("_")
+        camel_case = first + "".join(word.capitalize() for word in words)
         remaining = [part for part in get_args(hint) if part is not NoneType]
         planned.append(
             _Field(
                 attribute=declared.name,
-                wire_name=header_type.wire_names.get(declared.name) or _camel_case(declared.name),
+                wire_name=header_type.wire_names.get(declared.name) or camel_case,
                 kind=_KINDS[(remaining[0] if NoneType in get_args(hint) else hint)],
                 required=required,
                 default=None if required else declared.default,
             )
         )
+    getter = attrgetter(*[known.attribute for known in planned])
     return _Plan(
         fields=tuple(planned),
         names_and_texts=tuple((known.wire_name, known.kind.text) for known in planned),
-        values=_values_getter([known.attribute for known in planned]),
+        # Of one attribute attrgetter gives the value, not a tuple.
+        values=getter if len(planned) > 1 else lambda header: (getter(header),),
     )
-
-
-def _values_getter(attributes: list[str]) -> Callable[[Any], tuple[object, ...]]:
-    getter = attrgetter(*attributes)
-    if len(attributes) == 1:
-        return lambda header: (getter(header),)
-    return getter
-
-
-def _camel_case(attribute: str) -> str:
-    first, *rest = attribute.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 _OPAQUE_MASK: Final = 0x7FFF_FFFF

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -62,21 +61,33 @@ def body_crc_matches(data: Buffer, expected: int | None) -> bool:
 
 
 def decode_registration(
-    data: Buffer, *, compressed: bool = False, version: int = V3_0_11
+    data: Buffer,
+    *,
+    compressed: bool = False,
+    version: int = V3_0_11,
+    max_inflated_bytes: int = MAX_INFLATED_CONTROL_BYTES,
 ) -> RegisterBrokerBody:
     """The registration in whichever form the header (``compressed``) and version say.
 
     Raises:
-        BodyError: it can't be understood or inflates beyond ``MAX_INFLATED_CONTROL_BYTES``.
+        BodyError: it can't be understood or inflates to more than ``max_inflated_bytes``.
     """
     if version < V3_0_11:
         return RegisterBrokerBody(decode(TopicConfigSerializeWrapper, data))
     if not compressed:
         return decode(RegisterBrokerBody, data)
     try:
-        return _read_parts(_Parts(_inflated(data)))
+        parts = _Parts(_inflated(data, max_inflated_bytes))
+        data_version = decode(DataVersion, parts.text())
+        count = parts.number()
+        if not 0 <= count <= MAX_TOPICS:
+            raise BodyError(f"it announces {count} topics, and may have {MAX_TOPICS}")  # noqa: TRY301
+        topics = [_read_topic_line(parts.text()) for _ in range(count)]
+        filters = decode(_FilterServers, b'{"names":%b}' % parts.text()).names
     except BodyError as error:
         raise BodyError(f"RegisterBrokerBody, compressed: {error}") from None
+    table = {topic.topic_name: topic for topic in topics}
+    return RegisterBrokerBody(TopicConfigSerializeWrapper(table, data_version), filters)
 
 
 def encode_compressed(body: RegisterBrokerBody) -> bytes:
@@ -106,14 +117,14 @@ def _topic_line(topic: TopicConfig) -> bytes:
     return " ".join(words).encode()
 
 
-def _inflated(data: Buffer) -> bytes:
+def _inflated(data: Buffer, max_bytes: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        inflated = inflater.decompress(data, MAX_INFLATED_CONTROL_BYTES + 1)
+        inflated = inflater.decompress(data, max_bytes + 1)
     except zlib.error as error:
         raise BodyError(f"it can't be inflated: {error}") from None
-    if len(inflated) > MAX_INFLATED_CONTROL_BYTES:
-        raise BodyError(f"it inflates to more than {MAX_INFLATED_CONTROL_BYTES} bytes")
+    if len(inflated) > max_bytes:
+        raise BodyError(f"it inflates to more than {max_bytes} bytes")
     return inflated
 
 
@@ -143,23 +154,8 @@ class _Parts:
         return part
 
 
-def _read_parts(parts: _Parts) -> RegisterBrokerBody:
-    version = decode(DataVersion, parts.text())
-    topics = {topic.topic_name: topic for topic in _read_topics(parts)}
-    filters = decode(_FilterServers, b'{"names":%b}' % parts.text()).names
-    return RegisterBrokerBody(TopicConfigSerializeWrapper(topics, version), filters)
-
-
 class _FilterServers(Body):
     names: list[str]
-
-
-def _read_topics(parts: _Parts) -> Iterator[TopicConfig]:
-    count = parts.number()
-    if not 0 <= count <= MAX_TOPICS:
-        raise BodyError(f"it announces {count} topics, and may have {MAX_TOPICS}")
-    for _ in range(count):
-        yield _read_topic_line(parts.text())
 
 
 def _read_topic_line(line: bytes) -> TopicConfig:

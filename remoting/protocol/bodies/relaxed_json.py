@@ -176,7 +176,11 @@ class RelaxedReader:
     def _number_or_word(self) -> Scalar:
         match = _NUMBER.match(self._text, self._position)
         if match is None:
-            return self._word()
+            match = _NAME.match(self._text, self._position)
+            if match is None or match[0] not in _WORDS:
+                raise self._error("a value is missing or can't be read")
+            self._position = match.end()
+            return _WORDS[match[0]]
         digits = match[0]
         if match.end(1) < 0 and "e" not in digits and "E" not in digits:
             return self._integer(digits, match.end())
@@ -195,13 +199,6 @@ class RelaxedReader:
     def _check_length(self, digits: str) -> None:
         if len(digits) > MAX_NUMBER_DIGITS + digits.startswith("-"):
             raise self._error(f"a number has more than {MAX_NUMBER_DIGITS} digits")
-
-    def _word(self) -> Scalar:
-        match = _NAME.match(self._text, self._position)
-        if match is None or match[0] not in _WORDS:
-            raise self._error("a value is missing or can't be read")
-        self._position = match.end()
-        return _WORDS[match[0]]
 
     def _peek(self) -> str:
         return self._text[self._position : self._position + 1]
@@ -285,7 +282,13 @@ class RelaxedWriter:
     def _map(self, value: Mapping[object, object], indent: int) -> str:
         entries: Iterable[tuple[object, object]] = value.items()
         if self._standard:
-            entries = sorted(entries, key=_sort_key)
+            # Numbers first, as numbers.
+            entries = sorted(
+                entries,
+                key=lambda entry: (
+                    (0, entry[0], "") if isinstance(entry[0], int) else (1, 0, str(entry[0]))
+                ),
+            )
         members = [
             # Offsets by queue: there may be 65,536 of them.
             f"{key}:{member}"
@@ -342,13 +345,6 @@ def _members_of(value: msgspec.Struct | MessageQueue) -> Members:
     return members
 
 
-def _sort_key(entry: tuple[object, object]) -> tuple[int, int, str]:
-    key = entry[0]
-    if isinstance(key, int):
-        return 0, key, ""
-    return 1, 0, str(key)
-
-
 __all__ = ["ObjectKey", "dumps", "loads"]
 
 _STRINGS = re.compile(rb""""(?:[^"\\]++|\\.)*+"?|'(?:[^'\\]++|\\.)*+'?""", re.DOTALL)
@@ -359,16 +355,21 @@ _CONTAINERS = frozenset((dict, list))
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-def loads(data: Buffer) -> object:
+def loads(data: Buffer, *, max_nodes: int = MAX_JSON_NODES) -> object:
     """Read one JSON value: dicts, lists, strings, numbers, booleans and None.
 
     Raises:
         BodyError: it is not JSON even by Java's lax rules, is not UTF-8, nests deeper than
-            ``MAX_JSON_DEPTH`` or has more than ``MAX_JSON_NODES`` values.
+            ``MAX_JSON_DEPTH`` or has more than ``max_nodes`` values.
     """
     raw = bytes(data)
     openings = raw.count(b"{") + raw.count(b"[")
-    _check_size(raw, openings)
+    # Bound the number of values before any of them takes memory: each but the outermost follows an
+    # opening or a comma. Only if there are too many of these, those within strings are told apart.
+    if openings + raw.count(b",") >= max_nodes:
+        bare = _STRINGS.sub(b"", raw)
+        if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= max_nodes:
+            raise BodyError(f"the JSON has more than {max_nodes} values")
     try:
         tree: object = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
@@ -395,19 +396,6 @@ def dumps(tree: object, *, standard: bool = False, pretty: bool = False) -> byte
     """
     text = RelaxedWriter(standard=standard, pretty=pretty).text(tree)
     return text.encode("utf-8", "replace")
-
-
-def _check_size(raw: bytes, openings: int) -> None:
-    """Bound the number of values before any of them takes memory.
-
-    Each value but the outermost follows an opening or a comma; only if there are too many of
-    these, those within strings are told apart.
-    """
-    if openings + raw.count(b",") < MAX_JSON_NODES:
-        return
-    bare = _STRINGS.sub(b"", raw)
-    if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= MAX_JSON_NODES:
-        raise BodyError(f"the JSON has more than {MAX_JSON_NODES} values")
 
 
 def _is_deeper_than(tree: object, limit: int) -> bool:

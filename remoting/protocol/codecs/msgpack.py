@@ -77,13 +77,15 @@ def decode_header(view: memoryview | bytes) -> Command:
     if type(header) is not list or len(header) != _LENGTH:
         raise FrameError(f"the msgpack header is not an array of {_LENGTH}")
     code, flag, opaque, language, version, remark, fields, extra = header
+    if remark is not None and type(remark) is not str:
+        raise FrameError("the msgpack header's remark is not a text")
     return Command(
         _integer("code", code),
         _integer("opaque", opaque),
         _integer("flag", flag),
         None if language is None else _LANGUAGES.get(_integer("language", language)),
         _integer("version", version),
-        _remark(remark),
+        remark,
         None,
         _pairs(extra),
         _values(fields),
@@ -100,12 +102,6 @@ def _integer(name: str, value: object) -> int:
     if type(value) is int and -_INT32_END <= value < _INT32_END:
         return value
     raise FrameError(f"the msgpack header's {name} is not a 32-bit integer")
-
-
-def _remark(value: object) -> str | None:
-    if value is None or type(value) is str:
-        return value
-    raise FrameError("the msgpack header's remark is not a text")
 
 
 def _values(fields: object) -> tuple[bool | int | float | str | None, ...] | None:

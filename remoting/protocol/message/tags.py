@@ -49,11 +49,7 @@ def java_hash(text: str) -> int:
 
 
 _cached_hash = lru_cache(maxsize=4096)(java_hash)
-
-
-@lru_cache(maxsize=4096)
-def _cached_utf8_hash(tag: bytes) -> int:
-    return java_hash(tag.decode("utf-8", "replace"))
+_cached_utf8_hash = lru_cache(maxsize=4096)(lambda tag: java_hash(tag.decode("utf-8", "replace")))
 
 
 def tags_code(tag: str | None) -> int:

@@ -165,19 +165,17 @@ def test_a_wide_text_is_not_taken_for_a_deep_one() -> None:
     assert loads(b'"' + b"[" * 100 + b'"') == "[" * 100
 
 
-def test_the_number_of_values_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaxed_json, "MAX_JSON_NODES", 100)
-    assert loads(b"[" + b"1," * 98 + b"1]") == [1] * 99
+def test_the_number_of_values_is_bounded() -> None:
+    assert loads(b"[" + b"1," * 98 + b"1]", max_nodes=100) == [1] * 99
     for text in (b"[" + b"1," * 99 + b"1]", b"[" + b"[]," * 50 + b"[]]", b"{1:[" * 51):
         with pytest.raises(BodyError, match="more than 100 values"):
-            loads(text)
+            loads(text, max_nodes=100)
 
 
-def test_marks_within_strings_are_not_counted_as_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relaxed_json, "MAX_JSON_NODES", 100)
+def test_marks_within_strings_are_not_counted_as_values() -> None:
     marks = ",[{" * 100 + "\\\"'"
-    assert loads(json.dumps([marks, marks]).encode()) == [marks, marks]
-    assert loads(b"{'" + b"{," * 100 + b"\\'':1}") == {"{," * 100 + "'": 1}
+    assert loads(json.dumps([marks, marks]).encode(), max_nodes=100) == [marks, marks]
+    assert loads(b"{'" + b"{," * 100 + b"\\'':1}", max_nodes=100) == {"{," * 100 + "'": 1}
 
 
 @pytest.mark.parametrize("size", [1_000_000])
