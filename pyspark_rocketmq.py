@@ -17,24 +17,25 @@ def __getattr__(name: str) -> Any:
     try:
         from spark_connector.source.data_source import RocketMQDataSource  # noqa: PLC0415
     except ImportError as error:
-        return _missing(error)
+        return unusable("rocketmq", error, "install pocketmq[spark] with pyspark>=4.2")
     return RocketMQDataSource
 
 
-def _missing(error: ImportError) -> Any:
+def unusable(format_name: str, error: ImportError, hint: str) -> Any:
     """A source that says why the real one can't be imported."""
     try:
         from pyspark.sql.datasource import DataSource  # noqa: PLC0415
     except ImportError:
         raise AttributeError(f"module {__name__!r} needs pyspark 4.2 or later: {error}") from error
-    reason = f"format rocketmq can't be used: {error}; install pocketmq[spark] with pyspark>=4.2"
+
+    reason = f"format {format_name} can't be used: {error}; {hint}"
 
     class Unusable(DataSource):
         """Stands in for the source."""
 
         @classmethod
         def name(cls) -> str:
-            return "rocketmq"
+            return format_name
 
         def schema(self) -> str:
             raise ImportError(reason)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark_rocketmq import unusable
+
 
 def __getattr__(name: str) -> Any:
     """The data source, when Spark asks for it."""
@@ -17,26 +19,5 @@ def __getattr__(name: str) -> Any:
     try:
         from spark_connector.store.data_source import RocketMQStoreDataSource  # noqa: PLC0415
     except ImportError as error:
-        return _missing(error)
+        return unusable("rocketmq.store", error, "install pocketmq[spark]")
     return RocketMQStoreDataSource
-
-
-def _missing(error: ImportError) -> Any:
-    """A source that says why the real one can't be imported."""
-    try:
-        from pyspark.sql.datasource import DataSource  # noqa: PLC0415
-    except ImportError:
-        raise AttributeError(f"module {__name__!r} needs pyspark 4.2 or later: {error}") from error
-    reason = f"format rocketmq.store can't be used: {error}; install pocketmq[spark]"
-
-    class Unusable(DataSource):
-        """Stands in for the source."""
-
-        @classmethod
-        def name(cls) -> str:
-            return "rocketmq.store"
-
-        def schema(self) -> str:
-            raise ImportError(reason)
-
-    return Unusable

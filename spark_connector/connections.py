@@ -1,9 +1,9 @@
 """Connections to brokers that outlive the task they were opened for.
 
-Spark keeps its Python workers over many micro-batches, so what one task leaves behind in order is
-there for the next. Nothing half read is kept: whoever leaves a lease with an error, by closing a
-generator early, or with requests still unanswered, has its connection closed. What was opened
-before a fork, by which Spark makes its workers, stays the parent's and is closed in the child.
+Spark keeps its Python workers over many micro-batches, so a task can use the connections of the
+one before. No half-read connection is kept: one is closed if its lease ends with an error, by
+closing a generator early, or with unanswered requests. Spark makes its workers by forking; a
+connection opened before the fork belongs to the parent and is closed in the child.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Unused(NamedTuple):
 
 
 class ConnectionCache:
-    """Connections that nobody uses, by address.
+    """Unused connections, by address.
 
     Args:
         clock: seconds, monotonic.
@@ -92,7 +92,11 @@ class ConnectionCache:
 
     def _take(self, address: str, idle_timeout: float) -> BlockingConnection | None:
         with self._lock:
-            closing = self._drop_old(self._clock() - idle_timeout)
+            closing = []
+            oldest = self._clock() - idle_timeout
+            for other, unused in self._unused.items():
+                closing += [one.connection for one in unused if one.since < oldest]
+                self._unused[other] = [one for one in unused if one.since >= oldest]
             mine = self._unused.get(address, [])
             found = None
             while mine and found is None:
@@ -104,13 +108,6 @@ class ConnectionCache:
         for connection in closing:
             connection.close()
         return found
-
-    def _drop_old(self, oldest: float) -> list[BlockingConnection]:
-        dropped = []
-        for address, unused in self._unused.items():
-            dropped += [one.connection for one in unused if one.since < oldest]
-            self._unused[address] = [one for one in unused if one.since >= oldest]
-        return dropped
 
     def _give_back(self, connection: BlockingConnection) -> None:
         if connection.usable:

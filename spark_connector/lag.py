@@ -1,8 +1,8 @@
 """How far streaming queries are behind their topics.
 
-Spark tells its listeners after each batch where a source has come to and, since 4.2, how far its
-queues reach; sources written in Python can't report numbers of their own. The difference is the
-lag, and what is done with it is the user's choice::
+After each batch Spark reports to its listeners the offsets a source has reached and, since 4.2, the
+ends of its queues; sources written in Python can't report numbers of their own. The difference is
+the lag. Use it as you like::
 
     from spark_connector.lag import LagListener
 
@@ -11,8 +11,8 @@ lag, and what is done with it is the user's choice::
     prometheus_client.REGISTRY.register(lag)     # or: lag.prometheus(), the page as text
 
 Log lines are those of the logger ``pocketmq.spark``, of level INFO. The lag counts messages: with
-a tag filter also those that don't match. While Spark has nothing to do for a query it tells
-nothing, so what is seen is the lag after the last batch.
+a tag filter also those that don't match. Spark reports nothing for an idle query, so the lag shown
+is that after the last batch.
 """
 
 from __future__ import annotations

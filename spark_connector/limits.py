@@ -26,7 +26,7 @@ SLICE_BYTES: Final = 16 * 1024 * 1024
 
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""What one pull may bring, at brokers that let themselves be told (ours; 5.x)."""
+"""The most one pull may return, at brokers that honour such a limit (ours; 5.x)."""
 
 BATCH_MESSAGES: Final = 2000
 """Messages from which an Arrow batch is made: the size that went fastest through Spark."""

@@ -38,7 +38,7 @@ _KEYS: Final = properties.KEYS.encode()
 
 @dataclass(slots=True)
 class _Row:
-    """A record on its way to be a row."""
+    """A record that becomes a row."""
 
     view: RecordView
     settings: DecodeSettings

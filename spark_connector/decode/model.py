@@ -1,4 +1,4 @@
-"""What a decoder is asked and what it answers."""
+"""A decoder's settings and results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Starts: TypeAlias = NDArray[np.int64]
 """Where records begin in a buffer."""
 
 MAX_BATCH_ROWS: Final = 2_000
-"""Rows of a batch, unless told: what Spark was fastest with."""
+"""Rows of a batch by default: Spark was fastest with them."""
 
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of records in a batch, unless told."""
+"""Bytes of records in a batch by default."""
 
 MAX_BATCH_INFLATED_BYTES: Final = 2 * MAX_INFLATED_MESSAGE_BYTES
 """What the compressed bodies of one batch may inflate to, in all; two always fit."""

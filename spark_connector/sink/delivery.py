@@ -1,4 +1,4 @@
-"""One parcel on its way: what was tried, what an answer means, and the error if it fails. Pure."""
+"""One parcel being sent: its attempts, the meaning of answers, the error if it fails. Pure."""
 
 from __future__ import annotations
 

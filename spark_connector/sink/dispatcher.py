@@ -1,4 +1,4 @@
-"""The line to one broker: a leased connection and what is on its way over it."""
+"""Sends the parcels of one task: connections to brokers, requests in flight, retries."""
 
 from __future__ import annotations
 
@@ -210,12 +210,12 @@ class ParcelDispatcher:
             self._attempt(delivery)
 
     def _attempt(self, delivery: ParcelDelivery) -> None:
-        """Try until the parcel is on its way; the answer is another matter."""
+        """Try until the parcel is sent; ``_settle`` takes the answer later."""
         while not self._try(delivery):
             pass
 
     def _try(self, delivery: ParcelDelivery) -> bool:
-        """Whether the parcel is on its way; if not, something was waited for."""
+        """Whether the parcel was sent; if not, this has waited for something."""
         parcel = delivery.parcel
         queue = delivery.queue = parcel.queue or self._choose(delivery)
         address = self._routes.address(queue)
@@ -287,11 +287,11 @@ class ParcelDispatcher:
         return command
 
     def _need_timers(self, channel: Channel, delivery: ParcelDelivery) -> None:
-        """See to it that the broker can keep a message back until an instant.
+        """Check that the broker can keep a message back until an instant.
 
         Raises:
             ConnectorError: it can't.
-            RemotingError: it does not say.
+            RemotingError: the broker does not answer.
         """
         queue = delivery.queue
         assert queue is not None
@@ -342,7 +342,7 @@ class ParcelDispatcher:
             self._under_way.pop(delivery.parcel.queue, None)
 
     def _drop(self, channel: Channel, failure: RemotingError) -> None:
-        """A connection ended: all that was on its way over it goes again."""
+        """A connection ended: send its unanswered parcels again."""
         self._channels.pop(channel.address, None)
         for delivery in channel.close(failure):
             assert delivery.queue is not None

@@ -59,7 +59,7 @@ class WriteRoutes:
         return self._routes[queue.topic][1].master(queue.broker_name)
 
     def invalidate(self, topic: str) -> None:
-        """Something the route says doesn't hold: ask again, but not all the time."""
+        """The route may be wrong: ask again, but not too often."""
         known = self._routes.get(topic)
         if known is None or self._clock() - known[0] < ROUTE_PERIOD:
             return

@@ -1,4 +1,4 @@
-"""The writers that Spark calls: checked on the driver, pickled, run in tasks, told how it went.
+"""The writers that Spark calls: made on the driver, pickled, run in tasks.
 
 A write is at least once: a task or a micro-batch that Spark runs again sends its rows again, and
 what was sent before a failure stays. By their unique keys readers recognise the repeats. Keys by

@@ -136,7 +136,9 @@ class Admission:
         after = {**start, **ends}
         if after != start:
             self.started = now
-            self._count_loss(start, begins)
+            self.lost += sum(
+                max(0, begins[queue] - offset) for queue, offset in start.items() if queue in begins
+            )
         return after
 
     def _window(
@@ -155,11 +157,6 @@ class Admission:
             # A target from before a topic was made anew must not hold the query in the past.
             ends[queue] = max(last, begins[queue])
         return begins, ends
-
-    def _count_loss(self, start: Offsets, begins: Offsets) -> None:
-        self.lost += sum(
-            max(0, begins[queue] - offset) for queue, offset in start.items() if queue in begins
-        )
 
     def _waits(self, total: int, now: float) -> bool:
         """Whether there is too little for a batch. A query with a target would wait for ever."""

@@ -8,7 +8,7 @@ those are committed. Nothing here can fail the query: a commit that fails is log
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from client.routes import Route
@@ -41,7 +41,7 @@ class Commits:
         self._clock = clock
         self._known: dict[MessageQueue, int] = {}
         self._not_before = float("-inf")
-        self._complained: set[MessageQueue] = set()
+        self._warned_of: set[MessageQueue] = set()
         self._introduced = False
 
     def store(
@@ -68,7 +68,12 @@ class Commits:
         }
         if not changed or (self._clock() < self._not_before and not impatient):
             return
-        self._introduce(routes, changed)
+        if not self._introduced:
+            self._introduced = True
+            try:
+                self._brokers.introduce(routes, self._group, changed)
+            except BrokerError as error:
+                _log.info("tools may not list the group", group=self._group, reason=error)
         try:
             there = self._brokers.committed(routes, self._group, changed)
             ahead = {
@@ -76,7 +81,7 @@ class Commits:
                 for queue, offset in changed.items()
                 if queue in there and _is_ahead(offset, there[queue], facts[queue].maximum)
             }
-            self._look_for_others(there)
+            self._warn_of_others(there)
             self._brokers.commit(routes, self._group, ahead)
         except BrokerError as error:
             self._not_before = self._clock() + PAUSE_AFTER_FAILURE
@@ -84,34 +89,20 @@ class Commits:
             return
         self._known |= {queue: changed[queue] for queue in there}
 
-    def _introduce(self, routes: Mapping[str, Route], queues: Iterable[MessageQueue]) -> None:
-        """Once: make the group known."""
-        if self._introduced:
-            return
-        self._introduced = True
-        try:
-            self._brokers.introduce(routes, self._group, queues)
-        except BrokerError as error:
-            _log.info("tools may not list the group", group=self._group, reason=error)
-
-    def _look_for_others(self, there: Mapping[MessageQueue, int | None]) -> None:
+    def _warn_of_others(self, there: Mapping[MessageQueue, int | None]) -> None:
         """Warn when the group's offset is neither what this query committed nor nothing."""
         for queue, offset in there.items():
             mine = self._known.get(queue)
-            if mine is not None and offset is not None and offset > mine:
-                self._warn(queue, mine, offset)
-
-    def _warn(self, queue: MessageQueue, mine: int, offset: int) -> None:
-        if queue in self._complained:
-            return
-        self._complained.add(queue)
-        _log.warning(
-            "somebody else commits for this query's group too: give each its own consumerGroup",
-            group=self._group,
-            queue=queue,
-            committed=mine,
-            found=offset,
-        )
+            if mine is None or offset is None or offset <= mine or queue in self._warned_of:
+                continue
+            self._warned_of.add(queue)
+            _log.warning(
+                "somebody else commits for this query's group too: give each its own consumerGroup",
+                group=self._group,
+                queue=queue,
+                committed=mine,
+                found=offset,
+            )
 
 
 def _is_ahead(offset: int, there: int | None, end: int) -> bool:

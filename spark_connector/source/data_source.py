@@ -1,4 +1,4 @@
-"""``spark.read.format("rocketmq")`` and its three siblings: the door Spark comes in by.
+"""``spark.read.format("rocketmq")`` and its three siblings: where Spark calls the connector.
 
 Spark makes this object in several Python processes for one query, so it holds options and nothing
 else. They are checked in ``schema``, the first thing Spark asks, and whenever a reader is made.

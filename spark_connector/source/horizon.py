@@ -2,9 +2,10 @@
 
 A pull at the end of a queue is held by its broker until a message comes or its time is over, so an
 idle query costs each queue one request in twenty seconds and still notices a message at once. The
-answers are only a sign: what they bring is dropped, and the queues' ends are asked for afterwards.
+answers are only a sign: their messages are dropped, and the ends of the queues are requested
+afterwards.
 
-Whatever goes wrong here is no error: without the watch a query polls.
+A failure here is no error: without the watch a query polls.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ MAX_WATCHED: Final = 32
 
 SUBMIT_TIMEOUT: Final = 1.0
 _PAUSE: Final = 5.0
-"""Seconds that a broker which can't be watched is left alone."""
+"""Seconds before a broker that could not be watched is tried again."""
 
 _log = Log("spark")
 
@@ -78,7 +79,7 @@ class ArrivalWatch:
 
     @property
     def resting(self) -> bool:
-        """Whether a broker was left alone by the last wait, so that nothing is heard of it."""
+        """Whether a broker is not watched at the moment, after a failure."""
         return any(until > time.monotonic() for until in self._resting.values())
 
     def wait(self, ends: Mapping[str, Mapping[MessageQueue, int]], timeout: float) -> bool:
@@ -238,10 +239,10 @@ class Horizon:
         return self.facts
 
     def look(self, known: Offsets, *, idle: bool, may_wait: bool) -> None:
-        """Make the view young enough.
+        """Refresh the view if it is too old.
 
-        What is a little old may serve to go on with, but that there is nothing new is not said
-        without asking, or listening, again.
+        A view that is a little old is good enough to go on with. Before the answer is that nothing
+        is new, the brokers are asked, or watched, again.
 
         Args:
             known: how far the query has come.

@@ -282,6 +282,7 @@ def _need_group(reader: OptionReader, what: str) -> None:
 
 
 def pattern(value: str) -> re.Pattern[str]:
+    """A regular expression of Python. Raises ValueError."""
     try:
         return re.compile(text(value))
     except re.error as error:
@@ -289,21 +290,20 @@ def pattern(value: str) -> re.Pattern[str]:
 
 
 def assignment(value: str) -> Assigned:
+    """JSON with the queue ids of each topic and broker. Raises ValueError."""
     found: Assigned = {}
     for topic, brokers in load_object(value).items():
         validate_topic(topic)
         if not isinstance(brokers, dict) or not brokers:
             raise ValueError('write JSON such as {"topic":{"broker-a":[0,1]}}')
-        found[topic] = {broker: _queue_ids(ids) for broker, ids in brokers.items()}
+        found[topic] = {}
+        for broker, ids in brokers.items():
+            if not isinstance(ids, list) or not ids:
+                raise ValueError('write queue ids in a list: {"topic":{"broker-a":[0,1]}}')
+            if any(type(number) is not int or number < 0 for number in ids):
+                raise ValueError(f"{ids} are no queue ids")
+            found[topic][broker] = tuple(sorted(set(ids)))
     return found
-
-
-def _queue_ids(ids: object) -> tuple[int, ...]:
-    if not isinstance(ids, list) or not ids:
-        raise ValueError('write queue ids in a list: {"topic":{"broker-a":[0,1]}}')
-    if any(type(number) is not int or number < 0 for number in ids):
-        raise ValueError(f"{ids} are no queue ids")
-    return tuple(sorted(set(ids)))
 
 
 SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (

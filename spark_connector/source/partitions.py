@@ -1,4 +1,4 @@
-"""What tasks get, and what they do with it: the part of both readers that runs on executors."""
+"""The tasks of both readers, and how executors run them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ranges_of(
     """The ranges of queues that have something in them.
 
     Raises:
-        UnknownTopicError: nobody knows where such a queue is.
+        UnknownTopicError: no name server knows the broker of such a queue.
     """
     found = []
     for queue, (start, end) in sorted(offsets.items()):

@@ -1,8 +1,9 @@
-"""Answers of several pulls side by side in one buffer, which is used again and again.
+"""Reads one range of a queue: pulls ahead, decodes answers together, tries again after failures.
 
-Decoding a few thousand messages at once costs half of decoding them in handfuls, and memory that is
-already there costs nothing. So bodies are received into the free part of this buffer, and decoded
-together when there is enough. What is decoded keeps no reference to it.
+The answers of several pulls lie side by side in one buffer, which is reused. Decoding a few
+thousand messages at once costs half of decoding them in handfuls, and memory that is already
+there costs nothing. So bodies are received into the free part of this buffer, and decoded together
+when there is enough. Decoded batches keep no reference to it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from spark_connector.limits import (
     MAX_BATCH_ROWS,
     REFUSALS,
 )
-from spark_connector.source import answers as complaints
+from spark_connector.source import answers
 from spark_connector.source.answers import REFUSAL_HINTS, RetryState, pull_request
 from spark_connector.source.options import OnDataLoss, ReadOptions
 from spark_connector.source.ranges import RangePartition
-from spark_connector.source.read_ahead import PullPart, ReadAhead
+from spark_connector.source.read_ahead import ReadAhead
 
 _SIZE: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
@@ -191,7 +192,7 @@ class RangeReader:
             depth=options.pull_pipeline,
         )
         self._gather = Gather(_GATHER_BYTES)
-        self._trouble = RetryState(choose or random.Random())  # noqa: S311 - spreads load
+        self._retries = RetryState(choose or random.Random())  # noqa: S311 - spreads load
         self._address = 0
 
     def batches(self) -> Iterator[Any]:
@@ -247,37 +248,34 @@ class RangeReader:
         self.counts.received_bytes += len(answer.body)
         window = self._ahead.find(answer.opaque)
         assert window is not None, "nothing else is asked on this connection"
-        said = judge_pull(
+        meaning = judge_pull(
             answer, window.start, is_filtered=self._tags is not None, hints=REFUSAL_HINTS
         )
-        if isinstance(said, Covered):
+        if isinstance(meaning, Covered):
             body = memoryview(answer.body) if answer.body else None
-            self._ahead.answered(window, said.next_offset, body)
-        elif isinstance(said, Gone):
-            self._ahead.answered(window, said.next_offset, is_lost=True)
+            self._ahead.answered(window, meaning.next_offset, body)
+        elif isinstance(meaning, Gone):
+            self._ahead.answered(window, meaning.next_offset, is_lost=True)
         else:
-            raise _Stopped(said)
+            raise _Stopped(meaning)
+        gather = self._gather
         while (part := self._ahead.next_part()) is not None:
-            self._trouble.over()
+            self._retries.over()
             if part.is_lost:
                 # What was read before the gap is not part of the loss.
                 yield from self._decoded()
                 self._lost(part.first, min(part.next_offset, self._ahead.end))
             else:
-                self._add(part)
-            if self._is_enough():
+                body = _NOTHING if part.body is None else part.body
+                gather.add(body, part.first, min(part.next_offset, self._ahead.end))
+            if self._tags is None:
+                is_enough = gather.expected >= BATCH_MESSAGES or gather.used >= BATCH_BYTES
+            else:
+                is_enough = gather.used >= FILTERED_BATCH_BYTES
+            if is_enough:
                 # Before the decoder has its turn, so that the broker doesn't wait for it.
                 self._ask(connection)
                 yield from self._decoded()
-
-    def _add(self, part: PullPart) -> None:
-        body = _NOTHING if part.body is None else part.body
-        self._gather.add(body, part.first, min(part.next_offset, self._ahead.end))
-
-    def _is_enough(self) -> bool:
-        if self._tags is not None:
-            return self._gather.used >= FILTERED_BATCH_BYTES
-        return self._gather.expected >= BATCH_MESSAGES or self._gather.used >= BATCH_BYTES
 
     def _decoded(self) -> Iterator[Any]:
         """What has been gathered, as batches."""
@@ -300,13 +298,13 @@ class RangeReader:
                 if decoded.rows:
                     yield decoded.batch
         except DecodeError as error:
-            raise complaints.damaged(self._partition, first, end, error) from error
+            raise answers.damaged(self._partition, first, end, error) from error
         gather.clear()
         counts.messages += rows
         counts.skipped += skipped
         if rows > expected:
             reason = f"it gave {rows} messages for {expected} offsets"
-            raise complaints.refused(self._partition, first, reason, "")
+            raise answers.refused(self._partition, first, reason, "")
         if self._tags is None and rows + skipped < expected:
             self._lost(first, end, expected - rows - skipped)
 
@@ -316,7 +314,7 @@ class RangeReader:
         """Messages within ``[first, end)`` are gone; all of them unless a count is given."""
         count = end - first if count is None else count
         if self._options.on_data_loss is OnDataLoss.FAIL:
-            raise complaints.gone(self._partition, first, end, count)
+            raise answers.gone(self._partition, first, end, count)
         self.counts.lost += count
 
     def _stopped(self, answer: Ends | NoTopic | PullRefused) -> None:
@@ -325,35 +323,35 @@ class RangeReader:
             self._refused(answer)
         elif isinstance(answer, NoTopic):
             if self._options.on_data_loss is OnDataLoss.FAIL:
-                raise complaints.no_topic(self._partition, position, answer)
+                raise answers.no_topic(self._partition, position, answer)
             self._end_at(position)
-        elif self._trouble.failed(self._clock()) < LOSS_PATIENCE:
+        elif self._retries.failed(self._clock()) < LOSS_PATIENCE:
             self._retry(f"the queue ends at {answer.max_offset}")
         elif self._options.on_data_loss is OnDataLoss.FAIL:
-            raise complaints.ended(self._partition, position, answer)
+            raise answers.ended(self._partition, position, answer)
         else:
             self._end_at(answer.max_offset)
 
     def _refused(self, answer: PullRefused) -> None:
-        waited = self._trouble.failed(self._clock(), refused=not answer.is_busy)
-        is_final = answer.hint or self._trouble.refusals >= REFUSALS
+        waited = self._retries.failed(self._clock(), refused=not answer.is_busy)
+        is_final = answer.hint or self._retries.refusals >= REFUSALS
         if is_final or waited >= self._options.read_timeout:
             position = self._ahead.position
-            raise complaints.refused(self._partition, position, answer.reason, answer.hint)
+            raise answers.refused(self._partition, position, answer.reason, answer.hint)
         self._retry(answer.reason)
 
     def _failed(self, error: RemotingError) -> None:
-        waited = self._trouble.failed(self._clock())
+        waited = self._retries.failed(self._clock())
         if waited >= self._options.read_timeout:
             position = self._ahead.position
-            raise complaints.unreachable(self._partition, position, str(error), waited) from error
+            raise answers.unreachable(self._partition, position, str(error), waited) from error
         self._retry(str(error))
 
     def _retry(self, reason: str) -> None:
         """Wait a little, and go on at the broker's next address."""
         self._ahead.restart()
         self.counts.failures += 1
-        if self._trouble.failures == 1:
+        if self._retries.failures == 1:
             _log.warning(
                 "queue can't be read, trying again",
                 queue=str(self._partition.queue),
@@ -362,7 +360,7 @@ class RangeReader:
                 reason=reason,
             )
         self._address = (self._address + 1) % len(self._partition.addresses)
-        self._sleep(self._trouble.pause())
+        self._sleep(self._retries.pause())
 
     def _end_at(self, offset: int) -> None:
         """What is left of the range is lost."""

@@ -6,7 +6,7 @@ apply them again. Times, tags, keys and message ids only narrow what is asked of
 back to Spark: a store time counts milliseconds, an index finds keys by their hash.
 
 Spark refuses a reader that takes filters while ``spark.sql.python.filterPushdown.enabled`` is off,
-and tells nobody beforehand. ``offered`` finds out by looking at who calls; when in doubt, it isn't.
+and does not pass that setting on. ``offered`` looks for Spark's planner among its callers.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def open_view(options: StoreOptions) -> StoreView:
 
 
 def connector_error(error: StoreError) -> ConnectorError:
-    """What is said to Spark of what the store said."""
+    """The error for Spark that stands for a store's error."""
     return (
         DataLossError(str(error)) if isinstance(error, StoreChanged) else ConnectorError(str(error))
     )
