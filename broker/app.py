@@ -1,11 +1,11 @@
 """A broker: the store, the tables, the processors, and the sockets before them.
 
-The start goes: listen (so that a port in use is found before anything else, and a port that was
-left to chance is known), open the store in a thread, read the tables, serve, register. Requests
-that come before all that is done are answered SYSTEM_BUSY.
+A start listens first, so that a port in use is found before anything else, and a port that the
+system chooses is known. Then it opens the store in a thread, reads the tables, serves and
+registers. Until then requests are answered SYSTEM_BUSY.
 
-The stop goes the other way round: unregister, answer the parked pulls, take no more requests and
-finish those at work, write the tables, close the store. Nothing acknowledged is lost by it.
+A stop goes the other way round: it unregisters, answers the parked pulls, finishes the requests in
+progress, writes the tables and closes the store. No acknowledged message is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ VIP_STEP: Final = 2
 """The VIP port is the listen port less this; clients with vipChannelEnabled send there."""
 
 SCAN_SECONDS: Final = 10.0
-"""How often connections without heartbeats are looked for (cf. ClientHousekeepingService)."""
+"""How often connections without heartbeats are closed (cf. ClientHousekeepingService)."""
 
 REGISTRATION_PATIENCE: Final = 2.0
 """How long an administrator's change waits for the name servers."""
@@ -71,15 +71,15 @@ class Broker:
 
     Args:
         config: its settings.
-        files: the disk, another than the system's in tests.
+        files: the disk; tests have one of their own.
         clock: the time.
         room: for connections, if other servers run in this process; see ``connection_room``.
 
     Attributes:
         counters: what happened on the sockets.
         store: the messages; once it is started.
-        state: what it knows; once it is started.
-        processors: what serves its requests; once it is started.
+        state: its tables; once it is started.
+        processors: its request handlers; once it is started.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What clients connect to: ``host:port``."""
+        """The address that clients connect to: ``host:port``."""
         return address_text((self._host, self.port))
 
     @property
@@ -138,17 +138,17 @@ class Broker:
 
     @property
     def registration(self) -> BrokerRegistration | None:
-        """How it stands with its name servers; None before the start."""
+        """Its registration with the name servers; None before the start."""
         return self._registration
 
     def measure(
         self, around: Callable[[Handler], Handler], served: Callable[[int, int, float], None]
     ) -> None:
-        """Have requests measured from now on; for metrics, once started.
+        """Measure requests from now on; for metrics, once started.
 
         Args:
             around: makes a handler of the one that does requests on the slow path.
-            served: told of those that take the fast path; see ``ReadPass.on_served``.
+            served: called with those on the fast path; see ``ReadPass.on_served``.
         """
         if self._read_pass is not None:
             self._read_pass.on_served = served
@@ -162,7 +162,7 @@ class Broker:
         """Serve.
 
         Raises:
-            BindFailed: the port can't be had.
+            BindFailed: the port is taken or not allowed.
             StoreError, StartError: the store or a table can't be used.
         """
         # Listening first: a taken port is found before a recovery of minutes.
@@ -177,7 +177,7 @@ class Broker:
         self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
         self._open_fast_path()
-        # Clients may come from here on; name servers are told last, when everything works.
+        # Clients may connect from here on. Name servers learn of the broker last, once it works.
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
@@ -274,7 +274,7 @@ class Broker:
         )
 
     def _open_fast_path(self) -> None:
-        """From now on; who is connected already stays on the slow path."""
+        """Use the fast path for new connections; those that are there stay on the slow path."""
         if fast_path.WHY:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
@@ -338,8 +338,8 @@ class Broker:
         self, names: Sequence[str] | None, oneway: bool
     ) -> Awaitable[object] | None:
         assert self._registration is not None
-        told = asyncio.ensure_future(self._registration.changed(names, oneway=oneway))
-        return None if oneway else asyncio.wait([told], timeout=REGISTRATION_PATIENCE)
+        done = asyncio.ensure_future(self._registration.changed(names, oneway=oneway))
+        return None if oneway else asyncio.wait([done], timeout=REGISTRATION_PATIENCE)
 
     def _set_order_topics(self, table: Mapping[str, str]) -> None:
         if self.state.topics.set_order_topics(table, self._clock.now_ms()):

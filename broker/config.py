@@ -244,7 +244,7 @@ class BrokerConfig(Settings):
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)
-    """What clients are told to connect to; see ``advertised_host``."""
+    """The address for clients; see ``advertised_host``."""
     broker_ip2: str | None = setting("brokerIP2", host, None)
     listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
     ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
@@ -406,8 +406,8 @@ class BrokerConfig(Settings):
     def advertised_host(self) -> str:
         """The host that name servers hand to clients: brokerIP1, else where the broker listens.
 
-        A broker that listens everywhere and wasn't told takes the address that the default route
-        leaves by.
+        A broker that listens everywhere takes the address of the default route, unless
+        ``brokerIP1`` is set.
         """
         if self.broker_ip1 is not None:
             return self.broker_ip1

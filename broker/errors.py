@@ -14,7 +14,7 @@ from remoting.protocol.codes import ResponseCode
 
 
 class StartError(Exception):
-    """The broker can't start or go on; the text is one sentence that says what to do."""
+    """The broker can't start or go on; the text is one sentence with the remedy."""
 
 
 class LimitReached(Exception):
@@ -47,7 +47,7 @@ NO_SQL: Final = "The broker does not support consumer to filter message by SQL92
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription is by tags, as it is when nothing is said (cf. ExpressionType)."""
+    """Whether a subscription is by tags, which is the default (cf. ExpressionType)."""
     return not expression_type or expression_type == "TAG"
 
 

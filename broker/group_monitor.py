@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 ROUND_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
 STEP_QUEUES: Final = 512
-"""Queues looked at in one step, some 2 ms."""
+"""Queues checked in one step: some 2 ms."""
 
 _log = structlog.get_logger("broker")
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the last look at a group saw."""
+    """The state of a group at the last check."""
 
     group: ConsumerGroup
     queues: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
-    """Topic and queue -> committed offset, and when there last was a sign of life, monotonic."""
+    """Topic and queue -> committed offset, and the last sign of life, monotonic."""
     queue_nums: dict[str, int] = field(default_factory=dict)
 
 
 class GroupMonitor:
-    """Looks after the groups of one broker."""
+    """Checks the groups of one broker."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -70,7 +70,7 @@ class GroupMonitor:
         self._logs: dict[str, RateLimitedLog] = {}
 
     def step(self, budget: int = STEP_QUEUES) -> None:
-        """Look at some groups more."""
+        """Check the next groups."""
         now = self._state.clock.monotonic()
         if not self._pending and now >= self._next_round:
             self._next_round = now + ROUND_SECONDS
@@ -83,7 +83,7 @@ class GroupMonitor:
         return list({*state.consumers.groups, *self._seen, *state.findings.groups()})
 
     def look(self, name: str) -> int:
-        """Look at one group now; how many queues that were."""
+        """Check one group now; return how many queues it has."""
         state = self._state
         now_ms = state.clock.now_ms()
         state.findings.sweep(name, now_ms)
@@ -101,13 +101,13 @@ class GroupMonitor:
         return len(queues)
 
     def look_for_conflicts(self, name: str) -> None:
-        """The members of a group, or what they say, have changed."""
+        """Check a group whose members or subscriptions have changed."""
         group = self._state.consumers.groups.get(name)
         found = [] if group is None else self._conflicts(group)
         self._found(name, CONFLICTS, found)
 
     def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
-        """Something happened to a group that people should know; ``context`` is for the log."""
+        """Report an event of a group; ``context`` is for the log."""
         if self._state.findings.event(group, finding, self._state.clock.now_ms()):
             self._log_finding(group, finding, **context)
 
@@ -151,7 +151,7 @@ class GroupMonitor:
                 )
 
     def _look_at_queues(self, seen: _Seen) -> list[QueueNow]:
-        """The queues, and what has been seen of their consumers."""
+        """Return the queues with the last signs of their consumers."""
         group = seen.group
         if group.is_broadcasting:
             return []
@@ -178,7 +178,7 @@ class GroupMonitor:
         committed = state.offsets.query(group.name, topic, queue_id)
         pull = group.pulls.get(key)
         if group.consume_type == ConsumeType.CONSUME_ACTIVELY and pull is None and committed < 0:
-            return None  # who pulls by himself may leave a queue alone on purpose
+            return None  # a client that pulls may leave a queue alone on purpose
         waiting = state.store.max_offset(topic, queue_id) - max(
             committed, state.store.min_offset(topic, queue_id), 0
         )
@@ -240,7 +240,7 @@ class GroupMonitor:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._state.config.broker_name, queue_id)
 
-    # saying it
+    # reporting
 
     def _found(
         self, group: str, kinds: frozenset[FindingKind], found: Iterable[GroupFinding]
@@ -271,7 +271,7 @@ class GroupMonitor:
 
 NOTIFY_SECONDS: Final = 0.1
 NOTIFIED_AT_ONCE: Final = 128
-"""Members told in one turn of the loop: 2 ms."""
+"""Members notified in one turn of the loop: 2 ms."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
 
@@ -282,11 +282,11 @@ def call_later(delay: float, action: Callable[[], None]) -> object:
 
 
 class GroupNotifier:
-    """Tells the groups of one broker.
+    """Notifies the groups of one broker of changes.
 
     Args:
         state: the groups and their members.
-        monitor: looks for conflicts between those who are left.
+        monitor: checks the remaining members for conflicts.
         call_later: calls after so many seconds.
     """
 
@@ -334,7 +334,7 @@ class GroupNotifier:
             self._schedule()
 
     def _notify(self, changed: dict[str, bool]) -> Iterator[None]:
-        """Tell groups; a step is a member told or a group looked at."""
+        """Notify groups; a step is a member notified or a group checked."""
         for group, left in changed.items():
             if left:
                 self._monitor.look_for_conflicts(group)

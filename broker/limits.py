@@ -22,7 +22,7 @@ MAX_GROUP_SUBSCRIPTIONS: Final = 1_024
 """Topics one consumer group subscribes to; a real application names a handful."""
 
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
-"""One heartbeat: what it says is kept as long as the client lives. A thousand subscriptions take
+"""One heartbeat: its content is kept as long as the client lives. A thousand subscriptions take
 300 KiB."""
 
 MAX_SUBSCRIPTION_LENGTH: Final = 32 * 1024
@@ -64,17 +64,17 @@ MAX_STRATEGY_LENGTH: Final = 64
 """Characters of the name of a rebalance strategy."""
 
 MAX_PROFILES_COMPARED: Final = 64
-"""Different opinions in one group that are compared with each other; beyond it nobody reads on."""
+"""Different profiles in one group that are compared with each other; nobody reads more."""
 
 MAX_QUEUES_WATCHED: Final = 2_048
-"""Queues of one group that are looked at, 2 us each; some groups have ten thousands of idle ones,
-and none is worth a stall."""
+"""Queues of one group that are checked, 2 us each; some groups have tens of thousands of idle
+ones, and none is worth a stall."""
 
 MAX_QUEUES_DESCRIBED: Final = 20_000
 """Queues in one description of a group: 4 MiB."""
 
 MAX_PULL_MARKS: Final = 65_536
-"""Queues of one group of which it is known who pulled them last."""
+"""Queues of one group whose last puller is remembered."""
 
 MAX_TOPICS_SPREAD: Final = 1_000
 """Topics whose queues at other brokers are remembered, for groups with more members than queues."""
@@ -96,7 +96,7 @@ class BrokerLimits:
     waiting_new_topic_bytes: int = 8 * 1024 * 1024
     """The same in bytes: a quarter."""
     group_members: int = 4_096
-    """Connections of one consumer group: every change is told to all of them."""
+    """Connections of one consumer group: all of them are notified of every change."""
     memberships: int = 100_000
     """Memberships of all connections in producer and consumer groups together."""
     parked_bytes: int = 256 * 1024 * 1024

@@ -61,7 +61,7 @@ _READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """What a broker tells about itself, and how."""
+    """The registration of a broker: its content and how it is sent."""
 
     cluster: str
     broker_name: str
@@ -78,7 +78,7 @@ class Announcement:
 
     @classmethod
     def of(cls, config: BrokerConfig, port: int) -> Announcement:
-        """What a broker with this configuration tells that listens on ``port``."""
+        """The announcement of a broker with this configuration that listens on ``port``."""
         host = config.advertised_host
         ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
         period_ms = config.register_name_server_period_ms
@@ -148,10 +148,10 @@ UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
 
 MAX_TOPICS_AT_ONCE: Final = 1_000
 """Topics that one request names, 5 ms of work at either end; all topics go in portions of as many
-(cf. splitRegistrationSize), and changes of more are told as all."""
+(cf. splitRegistrationSize), and a change of more registers all."""
 
 PACE_SECONDS: Final = 0.1
-"""Between registrations of topics that sends and heartbeats made."""
+"""Between registrations of topics that sends and heartbeats created."""
 
 TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
 """Gives the topics of these names, or all, with the table's data version."""
@@ -161,7 +161,7 @@ _log = structlog.get_logger("broker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerState:
-    """How the broker stands with one name server; for doctor and metrics."""
+    """The registration at one name server; for doctor and metrics."""
 
     address: str
     registered: bool = False
@@ -180,10 +180,10 @@ class BrokerRegistration:
 
     Args:
         name_servers: their addresses.
-        announcement: what to tell of the broker.
+        announcement: of the broker.
         topics_of: gives the topics.
-        on_order_topics: told the order topics' table that a name server answers.
-        pace: seconds between registrations that nobody waits for.
+        on_order_topics: called with the table of order topics in a name server's answer.
+        pace: seconds between registrations that no caller waits for.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class BrokerRegistration:
 
     @property
     def states(self) -> tuple[NameServerState, ...]:
-        """How the broker stands with each name server."""
+        """The registration at each name server."""
         return tuple(link.state for link in self._links)
 
     async def join(self) -> None:
@@ -229,11 +229,11 @@ class BrokerRegistration:
     def changed(
         self, names: Sequence[str] | None = None, *, oneway: bool = False
     ) -> Awaitable[object]:
-        """Topics were made or changed: tell the name servers now.
+        """Register topics that were created or changed.
 
         Args:
-            names: only these are told, where that is enough; None for all.
-            oneway: nobody waits for it: it may come with others a little later.
+            names: only these are registered, where that is enough; None for all.
+            oneway: no caller waits for it, so it may be merged with others a little later.
 
         Returns an awaitable that ends when each name server has answered, failed or timed out.
         """
@@ -247,7 +247,7 @@ class BrokerRegistration:
         await self.pool.close()
 
     def registrations_of(self, names: Sequence[str] | None) -> Iterator[Command]:
-        """The registrations that tell these topics, or all."""
+        """The requests that register these topics, or all."""
         wrapper = self._topics_of(names)
         topics = list(wrapper.topic_config_table.items())
         portions = [
@@ -262,12 +262,12 @@ class BrokerRegistration:
                 version = DataVersion(0, -self._portions)
             yield self.announcement.register(TopicConfigSerializeWrapper(portion, version))
 
-    def version_question(self) -> Command:
-        """The question whether the name server knows the topics' newest version."""
+    def version_request(self) -> Command:
+        """The request that asks whether the name server knows the newest version."""
         return self.announcement.query_version(self._topics_of(()).data_version)
 
     def answered(self, reply: Command) -> None:
-        """A name server took the registration; its answer may bring the order topics."""
+        """Handle the answer to a registration, which may contain the order topics."""
         if not reply.body or self._on_order_topics is None:
             return
         try:
@@ -283,7 +283,7 @@ class BrokerRegistration:
 
 
 class _Pending:
-    """What a name server has to be told next, merged from all who asked."""
+    """The next registration at one name server, merged from all requests."""
 
     __slots__ = ("all_topics", "names", "urgent", "waiters")
 
@@ -300,7 +300,7 @@ class _Pending:
 
     @property
     def nothing(self) -> bool:
-        """Nobody asked: it is the period's turn."""
+        """Whether only the period is due."""
         return not self.all_topics and not self.names
 
     def settle(self, *, success: bool) -> None:
@@ -310,7 +310,7 @@ class _Pending:
 
 
 class _Link:
-    """The broker's standing with one name server."""
+    """The registration at one name server."""
 
     def __init__(self, address: str, owner: BrokerRegistration) -> None:
         self.state = NameServerState(address=address)
@@ -322,10 +322,10 @@ class _Link:
         """It answered a registration of everything, and has missed nothing since."""
         self._told_at = -inf
         self._next_at = -inf
-        """When it is the next period's, or the next attempt's, turn."""
+        """When the next period begins, or the next attempt is due."""
 
     def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
-        """Have it told; the future says whether that succeeded."""
+        """Request a registration; the future has whether it succeeded."""
         self._pending.add(names, oneway=oneway)
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pending.waiters.append(waiter)
@@ -333,7 +333,7 @@ class _Link:
         return waiter
 
     async def run(self) -> None:
-        """Register whenever it is asked for or due, for ever."""
+        """Register whenever it is requested or due, until cancelled."""
         while True:
             loop = asyncio.get_running_loop()
             while (rest := self._due_at() - loop.time()) > 0:
@@ -399,7 +399,7 @@ class _Link:
         return pause * (0.5 + self._owner.jitter() / 2)
 
     async def _tell(self, pending: _Pending) -> bool:
-        """Register what is wanted; whether the name server has everything by that."""
+        """Register what is pending; return whether the name server has everything then."""
         owner = self._owner
         if (
             pending.nothing
@@ -426,7 +426,7 @@ class _Link:
     async def _is_current(self) -> bool:
         try:
             reply = await self._request(
-                self._owner.version_question(), self._owner.announcement.timeout
+                self._owner.version_request(), self._owner.announcement.timeout
             )
         except RegistrationRefused:
             return False

@@ -101,11 +101,11 @@ class SavedTable:
 
     @property
     def pending(self) -> asyncio.Future[bool] | None:
-        """Ends with the write that holds the newest change; None when nothing waits."""
+        """Ends with the write of the newest change; None when nothing waits."""
         return self._next or self._writing
 
     def changed(self) -> asyncio.Future[bool]:
-        """The table changed; the future tells whether the change got to the disk."""
+        """Write a change of the table; the future has whether it reached the disk."""
         if self._writing is None and self._rest is None:
             return self._begin(asyncio.get_running_loop().create_future())
         if self._next is None:
@@ -174,7 +174,7 @@ OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
 
 
 class SavedName(Body):
-    """Under which name a store was written: clients know its queues by it."""
+    """The broker name of a store: part of the identity of its queues."""
 
     broker_name: str = ""
 
@@ -184,7 +184,7 @@ class SavedTables:
 
     Args:
         config: which topics and groups exist at boot, and how many there may be; the broker's
-            name, if it was told one.
+            name, if it is set.
         directory: ``config/`` of the store.
         files: the disk.
         now_ms: the time, from which restored locks go on to live.
@@ -303,7 +303,7 @@ class SavedTables:
         self.delay_offsets = offsets
         self._delay_file.changed()
 
-    # what goes on by itself
+    # periodic writes
 
     def save_changes(self) -> None:
         """Write the offsets if they changed, and try again what failed."""
@@ -365,7 +365,7 @@ class SavedTables:
             ) from error
 
     def _name(self, config: BrokerConfig, topics: Container[str]) -> str:
-        """The broker's name: the one it was told, else the store's."""
+        """The broker's name: of the settings, else of the store."""
         if config.broker_name:
             return config.broker_name
         if self._saved_name:
@@ -376,8 +376,8 @@ class SavedTables:
                     f"{self._directory / BROKER_NAME} holds no broker name ({error}): start the "
                     "broker with --name"
                 ) from None
-        # Before stores kept it, the name was the host's unless told, as Apache's is; and a broker
-        # makes a topic of its name.
+        # Before stores kept the name, it was the host's unless set, as Apache's is; and a broker
+        # creates a topic with its name.
         return config.host_name if config.host_name in topics else config.name_of_new_store
 
     def _file(self, name: str, copy: Callable[[], Body], *, version: int = 0) -> SavedTable:

@@ -1,4 +1,4 @@
-"""What a broker knows while it runs: the tables, the store, and whom to tell about changes."""
+"""The state of a running broker: its tables, its store, and what saves changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Changes(Protocol):
 
         Args:
             names: the topics that alone are registered; None for all.
-            oneway: nobody waits for the registration, so it may come with others a little later.
+            oneway: no caller waits for the registration, so it may be merged with others.
         """
         ...
 
@@ -60,7 +60,7 @@ class BrokerState:
     """Everything that the processors work on.
 
     Args:
-        host: the address that clients are told, ``brokerIP1``.
+        host: the address for clients, ``brokerIP1``.
         packed_host: the numeric address and port of the store's records and message ids.
     """
 

@@ -54,7 +54,7 @@ class Totals(NamedTuple):
     asked: int = 0
     """Pulls."""
     transferred: int = 0
-    """Messages handed out."""
+    """Messages pulled."""
 
 
 class DayTotals(NamedTuple):

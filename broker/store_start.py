@@ -1,7 +1,7 @@
 """The broker's store: made of its settings, and opened without holding up the loop.
 
-An opening may take as long as a log is to read. A broker that is told to stop meanwhile does not
-wait for that: the thread ends after the next step, as if the process had been killed there.
+Opening may take as long as reading the whole log. A broker that is stopped meanwhile does not wait:
+the thread ends after the next step, as if the process had been killed there.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -
         with contextlib.suppress(StoreError):
             await opening
         store.close()
-        _log.warning("told to stop while the store was being opened", store=str(store.paths.root))
+        _log.warning("stopped while the store was being opened", store=str(store.paths.root))
         raise
     report = opening.result()
     store.start(loop)

@@ -1,8 +1,8 @@
-"""How many queues a topic has over all brokers, as far as the name servers tell.
+"""How many queues a topic has over all brokers, from the name servers' routes.
 
 A broker knows its own queues. Whether a group has more members than queues, and whose a queue is,
 depends on those of all brokers, so for the few topics where that matters the route is asked for.
-An answer counts for a minute; until there is one, nothing is known, and nothing is said.
+An answer counts for a minute; until there is one, nothing is reported.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TopicSpread:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask for the routes that were wanted."""
+        """Ask for the routes of the topics that were looked up."""
         topics, self._asked = list(self._asked), {}
         if len(self._queues) + len(topics) > MAX_TOPICS_SPREAD:
             self._queues.clear()

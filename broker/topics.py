@@ -186,7 +186,7 @@ class TopicTable:
         return True
 
     def set_order_topics(self, ordered: Container[str], now_ms: int) -> bool:
-        """Mark the topics that a name server says are in order, no others; False: no change.
+        """Mark the topics that are ordered according to a name server, no others; False: no change.
 
         Those the broker doesn't have are not looked at (cf. updateOrderTopicConfig).
         """

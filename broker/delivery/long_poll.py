@@ -29,7 +29,7 @@ class ParkedPull:
     """A pull that waits.
 
     Args:
-        topic, queue_id, offset: what it wants: a message at ``offset`` or above.
+        topic, queue_id, offset: it waits for a message at ``offset`` or above.
         deadline: when it is answered with nothing, in seconds of the monotonic clock.
         codes: tags codes of its subscription; None takes all.
         owner: its connection, for ``forget``.
@@ -99,7 +99,7 @@ class LongPolls:
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tags_code: int | None
     ) -> list[ParkedPull]:
-        """A message came into a queue whose next offset is now ``max_offset``: who gets up.
+        """A message came into a queue whose next offset is now ``max_offset``: which pulls wake.
 
         Args:
             topic, queue_id: the queue.

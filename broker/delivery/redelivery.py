@@ -7,7 +7,7 @@ ScheduleMessageService.messageTimeup).
 
 A message that was sent back is stored with one more reconsume time (cf.
 AbstractSendMessageProcessor): under ``%RETRY%<group>``, after a delay that grows with each round,
-or under ``%DLQ%<group>`` when it has had all its retries or its consumer gives it up. RETRY_TOPIC
+or under ``%DLQ%<group>`` after its last retry, or if its consumer gives it up. RETRY_TOPIC
 and ORIGIN_MESSAGE_ID name its origin and are set once.
 """
 

@@ -91,7 +91,7 @@ def level_of(text: bytes) -> int:
     """The delay level that a message's properties ask for; 0 or less: none.
 
     Raises:
-        ValueError: what is said there is no number.
+        ValueError: the property is no number.
     """
     value = properties.find(text, DELAY_KEY)
     if value is None:
@@ -150,7 +150,7 @@ class Schedule:
     def level_due(self, now_ms: int) -> int | None:
         """The level whose queue is to be looked at now; None when it is not time yet.
 
-        It stays the same until ``settle`` says when to look there again.
+        It stays the same until ``settle`` sets when to look there again.
         """
         if not self._looks:
             return None
@@ -186,7 +186,7 @@ class Schedule:
         return before is None or at < before
 
     def due(self, level: int, due_ms: int, now_ms: int) -> int:
-        """When a message is due whose entry says ``due_ms``."""
+        """When a message is due whose entry has ``due_ms``."""
         if level <= len(self._levels_ms) and due_ms > now_ms + self._levels_ms[level - 1]:
             return now_ms
         return due_ms
@@ -232,7 +232,7 @@ def encode(offsets: Mapping[int, int], log_end: int) -> bytes:
 
 
 def decode(data: bytes | memoryview, log_end: int) -> dict[int, int]:
-    """What a file says, whose store has a log up to ``log_end``; nothing if it can't be believed.
+    """The offsets in a file of a store with a log up to ``log_end``; empty if it is not valid.
 
     Never raises, whatever the bytes are.
     """
@@ -277,7 +277,7 @@ class DeliveryProgress:
         self._waiting: tuple[int, int, dict[int, int]] | None = None
 
     def load(self) -> None:
-        """Take over what our file says; once, before anything is delivered.
+        """Take over the progress in our file; once, before anything is delivered.
 
         Raises:
             OSError: the file can't be read or made.

@@ -1,9 +1,9 @@
-"""The fast path's side of the broker: its place on a connection, and what it asks of the broker.
+"""The link between the fast path and the broker: the feed of a connection, and the decisions.
 
 The decisions are those of ``broker.processors``. Of a client's requests all but a few fields
 repeat; what follows from the rest is worked out once, as a plan, which the pass keeps under the
-bytes of just those fields until ``is_current`` says that something it was made from has changed.
-What is refused, or only the slow path can decide, has no plan.
+bytes of just those fields until ``is_current`` reports a change of its sources. A request that is
+refused, or that only the slow path can decide, has no plan.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Host:
     def _codes_of_group(
         self, plan: PullPlan, online: ConsumerGroup | None, connection: Connection
     ) -> None:
-        """The filter of the group's last heartbeat: decided anew when that says something else."""
+        """Take the filter of the group's last heartbeat; decide anew if it has changed."""
         header = plan.header
         subscription = None if online is None else online.subscriptions.get(header.topic)
         if (

@@ -29,7 +29,7 @@ _NUMBERS: Final = (8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_3
 _ID: Final = "\ue000"
 
 Hole = tuple[bytes, int]
-"""What stands in the sample where a hole is wanted, and its kind."""
+"""The sample value in place of a hole, and the kind of the hole."""
 
 
 def _holes(codec: SerializeType) -> list[Hole]:

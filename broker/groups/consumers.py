@@ -44,7 +44,7 @@ contradicting it, and a queue that it pulled has no owner."""
 
 
 class SubscriptionKey(NamedTuple):
-    """What a member wants of one topic."""
+    """A subscription, as members have to agree on it."""
 
     topic: str
     kind: str
@@ -56,7 +56,7 @@ class SubscriptionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the members of a group have to agree in."""
+    """What all members of a group have to agree on."""
 
     consume_type: str
     message_model: str
@@ -68,7 +68,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatExtras:
-    """What a client of ours says about itself beside the heartbeat's body.
+    """What a PocketMQ client sends beside the heartbeat's body.
 
     Args:
         on_conflict: its policy; empty: it isn't ours.
@@ -104,7 +104,7 @@ NO_EXTRAS: Final = HeartbeatExtras()
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerMember(ClientChannel):
-    """A connection that consumes in a group, with what it said last."""
+    """A connection that consumes in a group, with its last heartbeat."""
 
     profile: Profile
     subscriptions: dict[str, SubscriptionData]
@@ -261,15 +261,15 @@ class ConsumerGroup:
 
     def _update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         changed = False
-        wanted: set[str] = set()
+        topics: set[str] = set()
         for new in subscriptions:
-            wanted.add(new.topic)
+            topics.add(new.topic)
             old = self.subscriptions.get(new.topic)
             if old is None:
                 changed = True
             if old is None or new.sub_version > old.sub_version:
                 self.subscriptions[new.topic] = new
-        for topic in [topic for topic in self.subscriptions if topic not in wanted]:
+        for topic in [topic for topic in self.subscriptions if topic not in topics]:
             del self.subscriptions[topic]
             changed = True
         self.weight = _weight(self.subscriptions.values())
@@ -375,7 +375,7 @@ class ConsumerTable:
         return [connection for _, connection in expired], sorted({name for name, _ in expired})
 
     def profile_of(self, name: str, connection: Connection) -> Profile | None:
-        """What a member has said of itself; None if it isn't one."""
+        """A member's profile; None if the connection is no member."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(connection)
         return None if member is None else member.profile

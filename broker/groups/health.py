@@ -113,7 +113,7 @@ def contradictions(
 def against_others(
     group: str, newcomer: ConsumerMember, profiles: Profiles, now_ms: int
 ) -> Iterator[GroupFinding]:
-    """How a member that wants to join contradicts live ones that are there.
+    """How a member that is about to join contradicts live ones.
 
     Another connection with its own client id is taken for its own, before it reconnected.
     """
@@ -230,9 +230,9 @@ class QueueNow:
 
 
 def strategy_of(group: ConsumerGroup) -> str:
-    """The strategy of all members that tell it; empty when none does, or they differ."""
-    told = {profile.strategy for profile in group.profiles} - {""}
-    return told.pop() if len(told) == 1 else ""
+    """The strategy that all members have; empty if none is known, or they differ."""
+    known = {profile.strategy for profile in group.profiles} - {""}
+    return known.pop() if len(known) == 1 else ""
 
 
 def owner_by_average(
@@ -304,7 +304,7 @@ def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | Non
 def blocked(
     group: ConsumerGroup, broker_name: str, committed: Callable[[str, str, int], int]
 ) -> list[GroupFinding]:
-    """The queues of a broker that members say they can't go on with.
+    """The queues of a broker in which members are stopped by a message.
 
     Args:
         group: the group.

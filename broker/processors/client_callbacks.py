@@ -70,7 +70,7 @@ class ClientCallbackProcessor:
         self._state = state
 
     async def running_info(self, command: Command, _: Connection) -> Command:
-        """GET_CONSUMER_RUNNING_INFO: what a consumer says of itself."""
+        """GET_CONSUMER_RUNNING_INFO: a consumer's own report."""
         header = command.read(GetConsumerRunningInfoRequestHeader)
         return await self._relay(command, header.consumer_group, header.client_id)
 
@@ -94,16 +94,16 @@ class ClientCallbackProcessor:
     async def consumer_status(self, command: Command, _: Connection) -> Command:
         """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that consumers hold of a topic."""
         header = command.read(GetConsumerStatusRequestHeader)
-        wanted = (header.client_addr or "").strip()
+        client_id = (header.client_addr or "").strip()
         table: dict[str, dict[MessageQueue, int]] = {}
         for member in self._members(header.group):
             check_version(member, V3_0_7_SNAPSHOT)
-            if wanted not in {"", member.client_id}:
+            if client_id not in {"", member.client_id}:
                 continue
             offsets = await _ask_status(member, header)
             if offsets is not None:
                 table[member.client_id] = offsets
-            if wanted:
+            if client_id:
                 break
         return command.reply(body=encode(GetConsumerStatusBody(consumer_table=table)))
 
@@ -282,7 +282,7 @@ class ClientCallbackProcessor:
                 member.connection.send_oneway(request)
             except RemotingError as error:
                 _log.warning(
-                    "member not told of the reset",
+                    "member not notified of the reset",
                     group=header.group,
                     client=member.client_id,
                     reason=str(error),

@@ -1,7 +1,7 @@
 """Clients and their groups: codes 34, 35, 38 and 46 (cf. ClientManageProcessor).
 
 A heartbeat registers a connection as producer and consumer of groups; a change of a consumer
-group's members or topics is told to all its members, the one who caused it included.
+group's members or topics is announced to all its members, its cause included.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REJECT: Final = "reject"
 
 
 class ClientProcessor:
-    """Serves heartbeats and what hangs on them."""
+    """Serves heartbeats and memberships."""
 
     __slots__ = ("_changes", "_monitor", "_notifier", "_refusals", "_state")
 

@@ -78,7 +78,7 @@ class GroupProcessor:
         return self._put_all(command, decode(SubscriptionGroupList, command.body).group_config_list)
 
     def all_groups(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, as a slave or a tool wants it."""
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, for slaves and tools."""
         version = self._state.groups.data_version
         return self._offload.answer(
             command,

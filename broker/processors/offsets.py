@@ -89,7 +89,7 @@ class OffsetProcessor:
         """QUERY_CONSUMER_OFFSET.
 
         A group without an offset starts at 0 as long as the queue still has its first message in
-        memory, and is told "not found" else: then the client's own rule decides where it starts.
+        memory. Else the answer is "not found", and the client's own rule decides where it starts.
         """
         header = command.read(QueryConsumerOffsetRequestHeader)
         stored = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -123,7 +123,7 @@ class OffsetProcessor:
         return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
 
     def all_offsets(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_CONSUMER_OFFSET: the whole table, as a slave wants it."""
+        """GET_ALL_CONSUMER_OFFSET: the whole table, for slaves."""
         table = self._state.offsets.table
 
         def body_of(keys: Sequence[str]) -> ConsumerOffsetSerializeWrapper:

@@ -65,7 +65,7 @@ _CODES: Final = {
 }
 
 Codes = TagsCodes | None
-"""Tags codes of the messages that a pull wants; None for all."""
+"""Tags codes of the messages that match a pull; None for all."""
 
 
 class GetArgs(TypedDict):

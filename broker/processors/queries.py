@@ -142,8 +142,11 @@ class QueryProcessor:
         return command.reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
 
     def _span(self, topic: str, queue_id: int, group: str) -> QueueTimeSpan:
-        """Of a group without an offset RocketMQ says that it waits since 1970; ours since the first
-        message."""
+        """The times of one queue.
+
+        For a group without an offset RocketMQ reports a delay since 1970; we report it since the
+        first message.
+        """
         state = self._state
         store = state.store
         consumed = state.offsets.query(group, topic, queue_id)

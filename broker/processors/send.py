@@ -1,10 +1,10 @@
 """Sends: codes 10, 310 and 320 (cf. SendMessageProcessor).
 
-A send is admitted or refused by the rows of ``_admit`` in their order, its properties text is made
-what a 4.9 broker stores (CLUSTER added, WAIT taken out), and the store is given the body as it lies
-in the receive buffer. In ASYNC mode the answer is ready at once; in SYNC mode it comes when the
-message is on disk, unless the message says WAIT=false. Sends to a topic that was just made are
-answered when the topic is on disk too.
+``_admit`` decides whether a send is stored; its rules apply in their order. The properties become
+what a 4.9 broker stores: CLUSTER is added, WAIT removed. The store takes the body from the receive
+buffer. In ASYNC mode the answer is ready at once; in SYNC mode it waits until the message is on
+disk, unless the message has WAIT=false. An answer to a send to a new topic also waits until the
+topic is on disk.
 
 Every answer carries MSG_REGION and TRACE_ON, refusals included.
 """
@@ -74,7 +74,7 @@ _packed_host = lru_cache(maxsize=4096)(host_bytes)
 
 
 def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
-    """What every answer to a send carries besides its header."""
+    """The fields that every answer to a send has besides its header."""
     return (
         ("MSG_REGION", config.region_id),
         ("TRACE_ON", "true" if config.trace_on else "false"),
@@ -237,10 +237,10 @@ class SendProcessor:
     # who may send what where
 
     def admits(self, command: Command, connection: Connection, header: SendHeader) -> bool:
-        """Whether all sends with a header like this are stored as they are, where it says.
+        """Whether all sends with a header like this are stored unchanged in its topic and queue.
 
-        The fast path takes these; a retry, a send whose topic has to be made or saved, whose queue
-        is to be chosen, or which is refused, is decided message by message.
+        The fast path serves these. A retry, a send whose topic has to be created or saved or whose
+        queue has to be chosen, and a send that is refused are decided one by one.
         """
         topic = self._state.topics.get(header.topic)
         if (
@@ -426,7 +426,7 @@ def _waits(text: bytes) -> bool:
 def _check_timer(target: _Target, text: bytes) -> None:
     """Refuse a message that asks for a time of delivery, rather than deliver it at once.
 
-    A dead letter doesn't wait, and TIMER_OUT_MS says that a message has waited already.
+    A dead letter doesn't wait, and TIMER_OUT_MS marks a message that has waited already.
     """
     if target.dead or _TIMER not in text or properties.find(text, _TIMER_OUT_MS) is not None:
         return

@@ -1,8 +1,8 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and asks for a retry.
 
 Refusals come in RocketMQ's order (cf. AbstractSendMessageProcessor.consumerSendMsgBack). The
-consumer commits its offset past the message once it is told yes; so in SYNC mode it is told only
-when the new record is on the disk, where RocketMQ doesn't wait.
+consumer commits its offset past the message after a success; so in SYNC mode the answer waits until
+the new record is on the disk, where RocketMQ doesn't wait.
 """
 
 from __future__ import annotations

@@ -258,10 +258,10 @@ def _disk(state: BrokerState) -> dict[str, str]:
 
 
 def _retention(state: BrokerState) -> dict[str, str]:
-    """What RocketMQ does not tell, for our doctor."""
+    """Keys that RocketMQ does not have, for our doctor."""
     store = state.store
     deleted = store.engine.retention.stats
-    told = {
+    table = {
         "pocketmqLogFilesDeleted": str(deleted.log_files),
         "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
         "pocketmqFilesNotDeleted": str(store.engine.retention.failures),
@@ -270,24 +270,24 @@ def _retention(state: BrokerState) -> dict[str, str]:
         "pocketmqStorePath": str(store.paths.root),
     }
     if store.why_not_writable is not None:
-        told["pocketmqWhyNotWritable"] = store.why_not_writable
-    return told
+        table["pocketmqWhyNotWritable"] = store.why_not_writable
+    return table
 
 
 def _store_files(state: BrokerState) -> dict[str, str]:
-    """The same for the start and the index."""
+    """More of them: the start and the index."""
     found, index = state.store.recovery, state.store.engine.index
-    told = {
+    table = {
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
         "pocketmqRecoverySeconds": f"{found.seconds:.3f}",
         "pocketmqRecoverySteppedOver": str(found.damaged_records),
         "pocketmqIndexBacklogBytes": str(index.backlog_bytes),
     }
     if state.named_before is not None:
-        told["pocketmqNamedBefore"] = state.named_before
+        table["pocketmqNamedBefore"] = state.named_before
     if index.trouble is not None:
-        told["pocketmqIndexTrouble"] = index.trouble
-    return told
+        table["pocketmqIndexTrouble"] = index.trouble
+    return table
 
 
 def _descriptors(state: BrokerState) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which request goes to whom: the one table of everything that the broker serves.
+"""The request handlers by request code: everything that the broker serves.
 
 ``RequestDispatcher`` is the handler of the broker's connections. Whatever a handler raises becomes
 the protocol's answer: no request ends a connection or is left without an answer, but oneway ones.

@@ -54,7 +54,7 @@ class TopicProcessor:
         self._state = state
 
     def create(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_TOPIC: settings are replaced, attributes change as the request says."""
+        """UPDATE_AND_CREATE_TOPIC: replace the settings, change the attributes."""
         header = command.read(CreateTopicRequestHeader)
         try:
             changes = parse_changes(header.attributes)
@@ -87,7 +87,7 @@ class TopicProcessor:
         return self._saved(command, None)
 
     def all_topics(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_TOPIC_CONFIG: the whole table, as a slave or a tool wants it."""
+        """GET_ALL_TOPIC_CONFIG: the whole table, for slaves and tools."""
         version = self._state.topics.data_version
         return self._offload.answer(
             command,

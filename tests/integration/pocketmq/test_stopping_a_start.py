@@ -108,7 +108,7 @@ def test_a_signal_ends_a_recovery_and_the_next_one_does_it_all(
     assert process.returncode == 0
     assert ready == ""
     events = [json.loads(line)["event"] for line in log.splitlines()]
-    assert "told to stop while the store was being opened" in events
+    assert "stopped while the store was being opened" in events
     assert "store open" not in events
     assert (store / "abort").exists()
     assert {path.name for path in (store / "commitlog").iterdir()} == before
