@@ -219,7 +219,7 @@ class ClientContext:
         """A request was not answered: a heartbeat finds out whether the connection is dead."""
         self.heartbeats.probe(address)
 
-    # What peers ask of us
+    # Requests of peers
 
     def _handle(self, command: Command, _: Connection) -> Command | None:
         if command.code in GROUP_REQUESTS:

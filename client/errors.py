@@ -127,7 +127,7 @@ class AlreadySettled(PocketMQError):
 
 
 class RetryLater(PocketMQError):
-    """A handler raises it: not now, again after ``delay`` (an orderly queue rests that long).
+    """Raised by a handler: deliver the message again after ``delay``; an orderly queue pauses.
 
     Args:
         delay: seconds or a ``timedelta``, rounded up to one of the broker's delay levels; None:
@@ -143,7 +143,7 @@ class RetryLater(PocketMQError):
 
 
 class DeadLetter(PocketMQError):
-    """A handler raises it: this message can never be handled, put it aside.
+    """Raised by a handler: this message can never be handled, put it aside.
 
     Args:
         reason: why, for the log and the event.
@@ -156,11 +156,11 @@ class DeadLetter(PocketMQError):
 
 
 class RemoteError(PocketMQError):
-    """A broker or name server refused, with a code and a remark of its own.
+    """A broker or name server refused, with a code and a remark.
 
     Attributes:
         code: the response code (``remoting.protocol.codes.ResponseCode``).
-        remark: the peer's own words.
+        remark: the peer's text.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class GroupNotFound(RemoteError):
 
 
 class NotOnline(RemoteError):
-    """Code 206: nobody of this group is connected."""
+    """Code 206: no member of this group is connected."""
 
 
 class Outcome(Enum):
@@ -233,7 +233,7 @@ class SendError(PocketMQError):
     """A message was not acknowledged.
 
     Attributes:
-        outcome: whether it can have been stored all the same.
+        outcome: whether it may be stored nevertheless.
     """
 
     def __init__(

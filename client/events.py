@@ -1,4 +1,4 @@
-"""What a consumer tells its ``on_event`` callback besides logging it."""
+"""Events that a consumer logs and passes to its ``on_event`` callback."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ class GroupChanged:
 
 @dataclass(frozen=True, slots=True)
 class MembersDiffer:
-    """Two members of the group are not alike in what all have to agree in.
+    """Two members of the group differ in something that all have to agree on.
 
     Attributes:
         group: theirs.
-        conflict: who the two are, and in what they differ.
+        conflict: who the two are, and how they differ.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#one-group-one-subscription"
@@ -102,7 +102,7 @@ class MembersDiffer:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrouble:
-    """A broker finds something wrong with the group; told once until it has passed.
+    """A broker finds something wrong with the group; reported once until it has passed.
 
     Attributes:
         group: which.
@@ -124,7 +124,7 @@ class GroupTrouble:
 
 @dataclass(frozen=True, slots=True)
 class NoQueues:
-    """This member is idle: no queue of its topics is its own.
+    """This member is idle: it owns no queue of its topics.
 
     Attributes:
         group: whose member it is.
@@ -153,7 +153,7 @@ class QueuesUnknown:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceFailed:
-    """It can't be found out now whose a topic's queues are; what this member has, it keeps.
+    """The owners of a topic's queues can't be determined now; this member keeps its queues.
 
     Attributes:
         group: whose member it is.
@@ -180,9 +180,9 @@ class LockLost:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUnstable:
-    """A broker has forgotten this member's subscription again, right after it was told.
+    """A broker has forgotten this member's subscription again, right after it received it.
 
-    Another member of the group subscribes differently: each overwrites what the other said.
+    Another member of the group subscribes differently: each overwrites the other's subscription.
 
     Attributes:
         group: whose member it is.

@@ -110,7 +110,7 @@ def around(
 
 
 def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:
-    """Tell interceptors of messages that are being handed out."""
+    """Pass messages that are handed out to each interceptor."""
     for interceptor in interceptors:
         try:
             interceptor.receive(messages)

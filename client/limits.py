@@ -36,16 +36,16 @@ DEFAULT_TOPIC_QUEUES: Final = 4
 """Queues asked for when a send creates its topic (cf. defaultTopicQueueNums)."""
 
 ROUTE_REFRESH_PERIOD: Final = 30.0
-"""Routes in use are asked for again (cf. pollNameServerInterval)."""
+"""Between refreshes of the routes in use (cf. pollNameServerInterval)."""
 
 FALLBACK_ROUTE_PERIOD: Final = 1.0
 """The same for a topic that a send is about to create: its real route comes soon."""
 
 ROUTE_RETRY_PERIOD: Final = 1.0
-"""A failing broker makes its topics' routes be asked for again, but not more often."""
+"""A failing broker causes a refresh of its topics' routes, at most once in this time."""
 
 NEW_TOPIC_PAUSES: Final = (0.05, 0.1, 0.2)
-"""Between looks for a topic that isn't there: its broker may just be announcing it."""
+"""Between queries for a topic that isn't there: its broker may be about to register it."""
 
 MAX_ROUTES: Final = 10_000
 """Topics whose route one instance keeps."""
@@ -53,14 +53,11 @@ MAX_ROUTES: Final = 10_000
 NAME_SERVER_TIMEOUT: Final = 3.0
 """One request to a name server (cf. mqClientApiTimeout)."""
 
-PROBE_TIMEOUT: Final = 0.5
-"""An own request that a 4.9 name server leaves unanswered: how long to wait for it."""
-
 REQUEST_TIMEOUT: Final = 5.0
 """One request to a broker that is not a send or a pull (cf. MQAdmin)."""
 
 RUNNING_INFO_TIMEOUT: Final = 3.0
-"""A member's word about itself, through its broker: a hung member must not hold up the others."""
+"""A member's running info, through its broker: a hung member must not delay the others."""
 
 CONNECT_TIMEOUT: Final = 3.0
 """Opening one connection."""
@@ -98,8 +95,8 @@ RETRY_DELAY_FIRST: Final = 0.05
 RETRY_DELAY_MAX: Final = 0.5
 """The longest pause between attempts: a client goes on soon after a broker is back."""
 
-COMPLAINT_PERIOD: Final = 30.0
-"""A lasting trouble of one queue is logged again, but not more often."""
+REPORT_PERIOD: Final = 30.0
+"""A problem that lasts is logged again after this time."""
 
 MAX_DELAY_LEVEL: Final = 18
 """The delay levels of a broker that isn't told otherwise (cf. messageDelayLevel)."""
@@ -108,7 +105,7 @@ AUTO_COMMIT_PERIOD: Final = 5.0
 """Between automatic commits (cf. persistConsumerOffsetInterval)."""
 
 CLOSE_TIMEOUT: Final = 10.0
-"""What close waits at most: for messages in flight, commits, unregistering."""
+"""The longest that close waits for messages in flight, commits and unregistering."""
 
 MAX_TIME_WALK: Final = 10_000
 """Messages of one millisecond looked through to find the first at or after an instant."""
@@ -117,10 +114,10 @@ CONCURRENCY: Final = 20
 """Handlers of a push consumer that run at the same time (cf. consumeThreadMin)."""
 
 BREAKER_FAILURES: Final = 20
-"""So many messages that fail alike, one after the other, pause a push consumer."""
+"""Messages in a row that fail with the same error before a push consumer is paused."""
 
 CONSUME_TIMEOUT: Final = 15 * 60.0
-"""What a handler gets for its messages (cf. consumeTimeout)."""
+"""How long a handler may take for its messages (cf. consumeTimeout)."""
 
 MAX_RETRIES: Final = 16
 """How often a message is retried before it is dead-lettered (cf. maxReconsumeTimes)."""
@@ -186,8 +183,8 @@ LAST_COMMIT_TIMEOUT: Final = 4.0
 """How long a broker that is away is waited for with a lost queue's last commit."""
 
 FIRST_COMMIT_TRIES: Final = 5
-"""How often a topic's first commit is made until the broker has it: it is lost only to another
-member's first one in the same instant."""
+"""Attempts at a topic's first commit until the broker has it: another member's first commit at the
+same moment can overwrite it."""
 
 CARRIED_COMMIT: Final = 0.2
 """What a broker may take from a pull to the commit it carries. Apache's brokers have a pool of
@@ -218,7 +215,7 @@ RESTART_GRACE: Final = 3.0
 """After connecting to a broker again, members it doesn't know may still be on their way back."""
 
 WATCH_FIRST: Final = 1.0
-"""A group has come to rest so long after a change; then brokers are asked what is wrong with it."""
+"""How long a group settles after a change before brokers are asked for its problems."""
 
 WATCH_PERIOD: Final = 30.0
 """Between such questions while nothing changes."""

@@ -57,7 +57,7 @@ SERVED_BY_ALL: Final = frozenset(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     }
 )
-"""What every name server answers and no broker does."""
+"""Requests that every name server serves and no broker does."""
 
 
 class NameServers:
@@ -253,13 +253,13 @@ class RouteKeeper:
         return route
 
     def invalidate(self, topic: str) -> None:
-        """Something the route says doesn't hold: ask again soon, but not all the time."""
+        """The route is wrong: refresh it soon, but not more often than ``ROUTE_RETRY_PERIOD``."""
         now = self._clock.monotonic()
         if self.table.age(topic, now) >= ROUTE_RETRY_PERIOD and topic not in self._fetching:
             self.changed(topic)
 
     def changed(self, topic: str) -> None:
-        """The topic's route is known to be another now."""
+        """The topic's route has changed: refresh it at once."""
         if self.table.get(topic) is not None:
             self.table.asked(topic, float("-inf"))
             self._wake.set()
@@ -298,7 +298,7 @@ class RouteKeeper:
         return route
 
     def learn(self, route: Route) -> None:
-        """A fresh route is there."""
+        """Keep a new route, and report it if it differs."""
         known = self.table.get(route.topic)
         self.table.put(route, self._clock.monotonic())
         self._wake.set()

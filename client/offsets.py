@@ -1,4 +1,4 @@
-"""Offsets of queues: what a broker is asked about them, for consumers and admins alike."""
+"""Requests about the offsets of queues, for consumers and admins."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
 class Offsets:
     """Requests about queues' offsets over one context.
 
-    Whoever commits for a group in several places shares one of these, for it keeps the commits in
-    their order: Apache's brokers make them with many threads, and of two at once the older one may
-    be the one that lasts.
+    All who commit for a group share one of these, for it keeps the commits in their order: Apache's
+    brokers serve them with many threads, and of two at once the older one may win.
     """
 
     def __init__(self, context: ClientContext) -> None:
@@ -103,10 +102,10 @@ class Offsets:
         return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def in_table(self, queue: MessageQueue, group: str) -> int | None:
-        """What the broker's whole table has for a group; None: nothing.
+        """A group's offset in the broker's table of all offsets; None: nothing is committed.
 
-        That is a big answer, and the only one in which a broker of 4.x tells a committed 0 from
-        none at all.
+        The answer is large, and the only one in which a broker of 4.x distinguishes a committed 0
+        from none.
         """
         answer = await self._ask(queue, RequestCode.GET_ALL_CONSUMER_OFFSET, None, group=group)
         table = read_answer(answer, _offset_table, queue)
@@ -115,9 +114,9 @@ class Offsets:
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Store how far a group has come; the broker has it when this returns.
 
-        A queue's commits are made one after the other. Until one commit of a topic has been made,
-        its queues wait for each other, and that one is looked at: of the first ones that come at
-        once, be it from several members, Apache's brokers may forget all but one
+        A queue's commits are made one after the other. The first commit of a topic is made alone
+        and checked: of several first commits at once, even from different members, Apache's brokers
+        may forget all but one
         (cf. ConsumerOffsetManager.commitOffset).
         """
         async with self._committing.setdefault((group, queue), asyncio.Lock()):

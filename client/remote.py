@@ -80,7 +80,7 @@ class Remote:
         Args:
             extra: ext fields behind the header's.
             accept: response codes that are no error here.
-            topic, queue, group: what errors say the request was about.
+            topic, queue, group: the subject of errors.
 
         Raises:
             Unavailable: it could not be reached or did not answer in time.
@@ -161,7 +161,7 @@ def unavailable(
     queue: MessageQueue | None = None,
     group: str | None = None,
 ) -> Unavailable:
-    """What the state of a connection means to the user."""
+    """The user's error for a failed connection."""
     if isinstance(error, AnswerTimeout):
         return RequestTimeout(
             f"no answer to {name_of(error.code)} within {error.timeout:g} s",

@@ -77,7 +77,7 @@ def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
 
 
 def route_of(topic: str, data: TopicRouteData) -> Route:
-    """What a client makes of a name server's answer (cf. topicRouteData2TopicPublishInfo)."""
+    """A route from a name server's answer (cf. topicRouteData2TopicPublishInfo)."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     clusters = {broker.broker_name: broker.cluster for broker in data.broker_datas}
     ordered = _ordered(topic, data.order_topic_conf)
@@ -227,7 +227,7 @@ class FaultTable:
         self._until: dict[str, float] = {}
 
     def answered(self, broker: str, latency: float, now: float) -> None:
-        """Note how many seconds ``broker`` took for an answer."""
+        """Record how many seconds ``broker`` took for an answer."""
         if latency < PENALTIES[-1][0]:
             if self._until:
                 self._until.pop(broker, None)
@@ -238,11 +238,11 @@ class FaultTable:
                 return
 
     def failed(self, broker: str, now: float) -> None:
-        """Note that a send to ``broker`` failed without an answer."""
+        """Record that a send to ``broker`` failed without an answer."""
         self.answered(broker, ISOLATION_LATENCY, now)
 
     def restored(self, broker: str) -> None:
-        """``broker`` is known to be well again (it answered a heartbeat)."""
+        """``broker`` answered a heartbeat: it is available again."""
         self._until.pop(broker, None)
 
     def available(self, broker: str, now: float) -> bool:
@@ -259,7 +259,7 @@ def by_sharding_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 
 
 class RoundRobin:
-    """The turn of one topic."""
+    """The round robin of one topic."""
 
     __slots__ = ("_index",)
 

@@ -1,4 +1,4 @@
-"""What is known about one consumer group: the answers of all brokers, put together.
+"""The description of one consumer group: the answers of all brokers, merged.
 
 A broker of ours tells everything about its part of a group. An Apache broker tells who is connected
 and what the group as a whole subscribes, so that the members look alike whatever they really said.
@@ -17,7 +17,7 @@ from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.queue import MessageQueue
 
 OWNER_SECONDS = 60.0
-"""Who asked a queue for messages longer ago doesn't own it: a pull is held 30 s at most."""
+"""A member whose last pull of a queue is older doesn't own it: a pull is held 30 s at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """How a group fares with one queue.
+    """A group's state in one queue.
 
     Attributes:
         begin, end: the first offset that is there, and the one the next message will get.
@@ -93,7 +93,7 @@ class Blockage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong with a group.
+    """A problem of a group.
 
     Attributes:
         kind: see ``remoting.protocol.bodies.description.FindingKind``.
@@ -141,7 +141,7 @@ class GroupDescription:
 def of_ours(
     group: str, broker: str, answer: wire.GroupDescriptionBody, now: datetime
 ) -> GroupDescription:
-    """What a broker of ours tells."""
+    """The description by a broker of ours."""
     live = {member.client_id for member in answer.members}
     conflicts = [_problem(finding, conflict=True) for finding in answer.conflicts]
     warnings = [_problem(finding, conflict=False) for finding in answer.warnings]
@@ -154,7 +154,7 @@ def of_ours(
 
 
 def of_apache(group: str, answer: ConsumerConnection) -> GroupDescription:
-    """What an Apache broker tells: every member is taken to subscribe what the group does."""
+    """The description by an Apache broker: its members all have the subscriptions of the group."""
     subscriptions = {
         topic: subscription.sub_string for topic, subscription in answer.subscription_table.items()
     }

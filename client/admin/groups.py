@@ -227,7 +227,7 @@ class GroupAdmin(AdminBase):
         return sorted(names)
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """Who consumes in a group, and what. Raises NotOnline when nobody does."""
+        """The consumers of a group and its subscriptions. Raises NotOnline when there are none."""
         check_group(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         header = ConsumerGroupRequestHeader(consumer_group=group)
@@ -290,7 +290,7 @@ class GroupAdmin(AdminBase):
     async def describe_group(self, group: str) -> GroupDescription:
         """Members, queues and problems of a group, as all brokers see it together.
 
-        A group that nobody consumes in has no members; one that no broker has looks the same.
+        A group without consumers has no members; a group that no broker has looks the same.
         """
         check_group(group)
         masters = await self._masters()
@@ -324,7 +324,7 @@ class GroupAdmin(AdminBase):
         return owners
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """What a member says about itself: its settings, and what it holds of each queue.
+        """A member's running info: its settings, and what it holds of each queue.
 
         Raises:
             RemoteError: it isn't there, or doesn't answer the broker.

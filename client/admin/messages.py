@@ -50,7 +50,7 @@ _SEEN_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR
 
 FoundMessage = ReceivedMessage[bytes]
 
-_OF_THE_WAY: Final = frozenset(
+_DELIVERY_PROPERTIES: Final = frozenset(
     {
         *(properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID, properties.RETRY_TOPIC),
         *(properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS, properties.TIMER_DELIVER_MS),
@@ -61,7 +61,7 @@ _OF_THE_WAY: Final = frozenset(
         *(properties.TRANSFER_FLAG, properties.CORRECTION_FLAG),
     }
 )
-"""Properties that tell how a message became a dead letter: they must not begin its next life."""
+"""Properties of its way to the dead-letter topic: a message must not be sent back with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +405,9 @@ def _queue_for(route: Route, dead: DeadMessage, turn: int) -> MessageQueue:
 def _send_header(
     group: str, dead: DeadMessage, record: RecordView, queue: MessageQueue
 ) -> SendMessageRequestHeaderV2:
-    kept = {name: value for name, value in dead.properties.items() if name not in _OF_THE_WAY}
+    kept = {
+        name: value for name, value in dead.properties.items() if name not in _DELIVERY_PROPERTIES
+    }
     return SendMessageRequestHeaderV2(
         producer_group=group,
         topic=queue.topic,

@@ -35,7 +35,7 @@ TO_THE_END: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ResetStep:
-    """What a reset does to one queue.
+    """The effect of a reset on one queue.
 
     Attributes:
         begin, end: the first offset that is there, and the one the next message will get.
@@ -72,7 +72,7 @@ class Reset:
     Attributes:
         steps: each queue it is about.
         online: the client ids that were in the group, and are told.
-        unaware: those of them that don't listen: they pull queues of their own choice, go on where
+        unaware: those of them that ignore resets: they pull queues of their own choice, go on where
             they are, and commit that. Stop them first.
         applied: False: nothing was changed (``dry_run``).
     """
@@ -87,7 +87,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What was asked for."""
+    """A reset as it was requested."""
 
     group: str
     topic: str
@@ -178,7 +178,7 @@ class ResetAdmin(GroupAdmin):
             self._offsets.minimum(queue),
             self._offsets.maximum(queue),
             self._stored(group, queue),
-            # As a tool, so that nobody takes this for a pull of the group.
+            # As a tool, so that brokers don't count this as a pull of the group.
             self._offsets.find(queue, to, TOOLS_CONSUMER_GROUP),
         )
         begin = max(begin, 0)
@@ -215,7 +215,7 @@ class ResetAdmin(GroupAdmin):
                 moved = await self._tell(masters[name], order, theirs, by_time=name in by_time)
                 if name in by_time:
                     done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
-        # Whether a member reads queues of its own choice: only a rebalance listens to brokers.
+        # Members that choose their queues themselves don't take resets from brokers.
         return Reset(
             group=order.group,
             topic=order.topic,

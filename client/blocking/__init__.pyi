@@ -215,7 +215,7 @@ class Admin:
         """The groups that consume a topic, or have: those with offsets too; sorted."""
 
     def consumer_connections(self, group: str) -> ConsumerConnection:
-        """Who consumes in a group, and what. Raises NotOnline when nobody does."""
+        """The consumers of a group and its subscriptions. Raises NotOnline when there are none."""
 
     def producer_connections(self, group: str) -> list[ConnectionInfo]:
         """The clients that produce in a group; none when no broker knows it."""
@@ -228,7 +228,7 @@ class Admin:
     def describe_group(self, group: str) -> GroupDescription:
         """Members, queues and problems of a group, as all brokers see it together.
 
-        A group that nobody consumes in has no members; one that no broker has looks the same.
+        A group without consumers has no members; a group that no broker has looks the same.
         """
 
     def members(self, group: str) -> list[Member]:
@@ -242,7 +242,7 @@ class Admin:
         """
 
     def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """What a member says about itself: its settings, and what it holds of each queue.
+        """A member's running info: its settings, and what it holds of each queue.
 
         Raises:
             RemoteError: it isn't there, or doesn't answer the broker.

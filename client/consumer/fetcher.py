@@ -19,7 +19,7 @@ from client.consumer.received import messages_of
 from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
-from client.limits import CARRIED_COMMIT, COMPLAINT_PERIOD, PULL_TIMEOUT, REQUEST_TIMEOUT
+from client.limits import CARRIED_COMMIT, PULL_TIMEOUT, REPORT_PERIOD, REQUEST_TIMEOUT
 from client.remote import read_header, unavailable
 from client.routes import address_of
 from client.serde import Serde
@@ -330,7 +330,7 @@ class Fetcher(Generic[T, S]):
         """Pause after an error, and report it when it is new or lasts."""
         now = self._loop.time()
         if not isinstance(error, SystemBusy):
-            if not self._waiting or now - self._complained_at >= COMPLAINT_PERIOD:
+            if not self._waiting or now - self._complained_at >= REPORT_PERIOD:
                 self._complained_at = now
                 _log.warning("queue can't be read", queue=str(self._queue), error=str(error))
             if not self._waiting:

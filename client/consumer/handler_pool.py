@@ -43,7 +43,7 @@ from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped
 from client.events import ConsumptionPaused, HandlerTimedOut, LoopBlocked
-from client.limits import BLOCKED_LOOP, CANCEL_GRACE, COMPLAINT_PERIOD, KEPT_PAUSE, SLICE
+from client.limits import BLOCKED_LOOP, CANCEL_GRACE, KEPT_PAUSE, REPORT_PERIOD, SLICE
 from remoting.log import Log
 
 T = TypeVar("T")
@@ -276,7 +276,7 @@ class HandlerPool(Generic[T]):
     def report_blocking(self, seconds: float) -> None:
         """Report a handler that kept the event loop for too long."""
         now = self._loop.time()
-        if seconds < self._blocked_loop or now - self._blocking_told < COMPLAINT_PERIOD:
+        if seconds < self._blocked_loop or now - self._blocking_told < REPORT_PERIOD:
             return
         self._blocking_told = now
         _log.warning(

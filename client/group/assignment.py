@@ -19,7 +19,7 @@ from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed,
 from client.group.locks import LockKeeper
 from client.group.reports import Running
 from client.group.start_offsets import StartOffsets
-from client.limits import COMPLAINT_PERIOD, LOST_GRACE, ORDERED_DRAIN_TIMEOUT, START_RETRY_MAX
+from client.limits import LOST_GRACE, ORDERED_DRAIN_TIMEOUT, REPORT_PERIOD, START_RETRY_MAX
 from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.bodies.description import BlockedQueue
@@ -268,7 +268,7 @@ class AssignmentManager:
         """A queue waits because its broker can't be asked."""
         now = self._loop.time()
         last = self._complained.get(queue)
-        if queue not in self._taking or (last is not None and now - last < COMPLAINT_PERIOD):
+        if queue not in self._taking or (last is not None and now - last < REPORT_PERIOD):
             return
         self._complained[queue] = now
         _log.warning("queue waits", group=self._group, queue=str(queue), error=str(error))

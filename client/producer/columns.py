@@ -232,7 +232,7 @@ class Preparer(Generic[T]):
         kind = self._options.compress
         if compressing and kind is not None and len(data) >= self._options.compress_over_bytes:
             packed, packed_flag = compress(data, kind)
-            # What doesn't shrink costs every reader time and saves nobody space.
+            # A body that doesn't shrink would only cost every reader time.
             if len(packed) < len(data):
                 data, sys_flag = packed, packed_flag
         if message.flag and not -(2**31) <= message.flag < 2**31:

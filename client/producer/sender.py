@@ -251,7 +251,7 @@ class Sender:
             self._unexpected(delivery, error)
 
     def flush(self) -> None:
-        """What was dispatched leaves now, not at the end of the loop's turn."""
+        """Send what was dispatched now, not at the end of the loop's turn."""
         for connection in self._written:
             connection.flush()
         self._written.clear()
@@ -306,7 +306,7 @@ class Sender:
     # One attempt
 
     def _write(self, delivery: Delivery, connection: Connection, address: str) -> None:
-        """Write the request; its answer, or what becomes of the connection, decides what follows.
+        """Write the request; its answer, or the end of the connection, decides what follows.
 
         Raises RemotingError if it could not be written.
         """
@@ -334,7 +334,7 @@ class Sender:
             self._broken(delivery, failure)
 
     def _proceed(self, delivery: Delivery, verdict: SendVerdict) -> None:
-        """Settle what is decided, try the rest again."""
+        """Settle the request, or try it again."""
         if verdict is SendVerdict.STORED:
             return
         exhausted = delivery.exhausted(self._options.retries)
@@ -558,7 +558,7 @@ class Sender:
         self._broken(delivery, error)
 
     def _broken(self, delivery: Delivery, error: BaseException) -> None:
-        """Something other than the network ended the delivery."""
+        """End a delivery for a reason other than the network."""
         delivery.unknown = delivery.unknown or delivery.attempts > 0
         if delivery.error is None:
             delivery.error = PocketMQError(str(error) or type(error).__name__)
