@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files
-from broker.store.results import StoreError
-from remoting.protocol.disk.files import name_of, offset_of
+from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 
 NEVER: Final = math.inf
@@ -273,46 +271,3 @@ class CommitLog:
     def files_between(self, start: int, end: int) -> list[MappedFile]:
         """The files that hold bytes of ``[start, end)``, oldest first."""
         return [file for file in self.files if file.start < end and file.start + file.size > start]
-
-
-def find_log_files(
-    files: Files, maps: MappedFiles, directory: Path, file_size: int
-) -> list[MappedFile]:
-    """The commit-log files on the disk, oldest first.
-
-    Raises:
-        StoreError: a file's length is not the configured one, or a file is missing in between.
-    """
-    found: list[MappedFile] = []
-    names = [name for name in files.list(directory) if offset_of(name) is not None]
-    for name in names:
-        path = directory / name
-        size = files.size(path)
-        if size == 0 and name == names[-1]:
-            # Made just before a crash: it has a name, but not yet its length.
-            files.remove(path)
-            continue
-        if size != file_size:
-            raise _wrong_length(path, size, file_size, [files.size(directory / n) for n in names])
-        if found and int(name) != found[-1].start + file_size:
-            raise StoreError(
-                f"the commit log has no file between {found[-1].path.name} and {name} in"
-                f" {directory}: put the missing file back, or move the later ones away"
-            )
-        found.append(MappedFile(files, maps, path, int(name), file_size, used=0))
-    return found
-
-
-def _wrong_length(
-    path: Path, size: int | None, file_size: int, sizes: Sequence[int | None]
-) -> StoreError:
-    if file_size in sizes:
-        return StoreError(
-            f"the commit-log file {path} has {size} bytes, but others have {file_size}: it was cut"
-            f" off or is not all there; put it back from a copy, or make it as long as the others"
-            f" (truncate -s {file_size}) to go on without the messages that it lost"
-        )
-    return StoreError(
-        f"the commit-log file {path} has {size} bytes but mappedFileSizeCommitLog is"
-        f" {file_size}: set mappedFileSizeCommitLog={size} to open this store"
-    )

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import NoReturn
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
-from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue, QueueSpace, QueueTable
 from broker.store.limits import open_maps
@@ -38,6 +39,7 @@ from broker.store.os_files import Files, Lock
 from broker.store.redispatch import QueueLacksEntries, Replay
 from broker.store.results import OpeningProgress, RecoveryReport, StoreError
 from remoting.clock import Clock
+from remoting.protocol.disk.files import offset_of
 
 
 class Recovery:
@@ -413,4 +415,47 @@ def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
         hint = "a file stands where a directory should be: move it away, or give another path"
     return StoreError(
         f"the store {paths.root} can't be opened ({where}: {error.strerror or error}): {hint}"
+    )
+
+
+def find_log_files(
+    files: Files, maps: MappedFiles, directory: Path, file_size: int
+) -> list[MappedFile]:
+    """The commit-log files on the disk, oldest first.
+
+    Raises:
+        StoreError: a file's length is not the configured one, or a file is missing in between.
+    """
+    found: list[MappedFile] = []
+    names = [name for name in files.list(directory) if offset_of(name) is not None]
+    for name in names:
+        path = directory / name
+        size = files.size(path)
+        if size == 0 and name == names[-1]:
+            # Made just before a crash: it has a name, but not yet its length.
+            files.remove(path)
+            continue
+        if size != file_size:
+            raise _wrong_length(path, size, file_size, [files.size(directory / n) for n in names])
+        if found and int(name) != found[-1].start + file_size:
+            raise StoreError(
+                f"the commit log has no file between {found[-1].path.name} and {name} in"
+                f" {directory}: put the missing file back, or move the later ones away"
+            )
+        found.append(MappedFile(files, maps, path, int(name), file_size, used=0))
+    return found
+
+
+def _wrong_length(
+    path: Path, size: int | None, file_size: int, sizes: Sequence[int | None]
+) -> StoreError:
+    if file_size in sizes:
+        return StoreError(
+            f"the commit-log file {path} has {size} bytes, but others have {file_size}: it was cut"
+            f" off or is not all there; put it back from a copy, or make it as long as the others"
+            f" (truncate -s {file_size}) to go on without the messages that it lost"
+        )
+    return StoreError(
+        f"the commit-log file {path} has {size} bytes but mappedFileSizeCommitLog is"
+        f" {file_size}: set mappedFileSizeCommitLog={size} to open this store"
     )

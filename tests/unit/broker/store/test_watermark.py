@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.commit_log import CommitLog, find_log_files
+from broker.store.commit_log import CommitLog
 from broker.store.config import FlushDiskType
 from broker.store.limits import StoreLimits
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, OsRegion
 from broker.store.preallocate import Preallocator
+from broker.store.recovery import find_log_files
 from broker.store.results import PutStatus
 from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, context, message, opened
 
