@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker import fast_path
 from broker.store.results import SYNC_BUCKETS_SECONDS
-from pocketmq.process import LATENCY_BUCKETS, STALL_BUCKETS, RequestTimes, Stalls
+from pocketmq.process import Durations, RequestTimes
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -47,7 +47,7 @@ class MetricsPage(Collector):
         name_servers: Sequence[NameServer],
         brokers: Sequence[Broker],
         times: RequestTimes,
-        stalls: Stalls,
+        stalls: Durations,
     ) -> None:
         self._name_servers = name_servers
         self._brokers = brokers
@@ -72,7 +72,7 @@ class MetricsPage(Collector):
             labels=["family"],
         )
         for name, times in list(self._times.families.items()):
-            family.add_metric([name], _cumulated(LATENCY_BUCKETS, times.buckets), times.total)
+            family.add_metric([name], times.cumulated(), times.total)
         yield family
         yield from _loop(self._stalls)
         for name_server in self._name_servers:
@@ -133,11 +133,11 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
     yield dropped
 
 
-def _loop(stalls: Stalls) -> Iterator[Metric]:
+def _loop(stalls: Durations) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "pocketmq_loop_stall_seconds",
         "How late the event loop called a timer: how long it was busy with one thing.",
-        buckets=_cumulated(STALL_BUCKETS, stalls.buckets),
+        buckets=stalls.cumulated(),
         sum_value=stalls.total,
     )
     yield GaugeMetricFamily(

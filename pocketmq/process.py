@@ -5,8 +5,8 @@ callback. It is cheap, but runs only with ``--metrics-port``.
 
 A request's time is the work of its handler, from the decoded request to its answer, or to the point
 where it waits: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting costs the
-loop nothing, and has its own metrics. The requests of one pass of the fast
-path share the time of the pass.
+loop nothing, and has its own metrics. The requests of one pass of the fast path share the time of
+the pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
@@ -66,33 +67,43 @@ STALL_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 """Upper bounds, seconds; one more bucket holds longer stalls."""
 
 
-@dataclass(slots=True)
-class Stalls:
-    """Delays of the timer so far.
+class Durations:
+    """A histogram of durations.
 
     Attributes:
-        buckets: number of samples for each of ``STALL_BUCKETS``.
-        total: sum of all delays, seconds.
-        longest: the longest delay, seconds.
+        bounds: upper bounds of the buckets, seconds.
+        buckets: counts; one more bucket holds what is longer than all bounds.
+        total: sum of all durations, seconds.
+        longest: the longest duration, seconds.
     """
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(STALL_BUCKETS) + 1))
-    total: float = 0.0
-    longest: float = 0.0
+    __slots__ = ("bounds", "buckets", "longest", "total")
 
-    def count(self, seconds: float) -> None:
-        """Add a sample."""
-        late = max(seconds, 0.0)
-        self.buckets[bisect_left(STALL_BUCKETS, late)] += 1
-        self.total += late
-        self.longest = max(self.longest, late)
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.buckets = [0] * (len(bounds) + 1)
+        self.total = self.longest = 0.0
+
+    def count(self, seconds: float, number: int = 1) -> None:
+        """Add one duration, or several that took ``seconds`` together; negative ones count as 0."""
+        if seconds < 0:
+            seconds = 0.0
+        self.buckets[bisect_left(self.bounds, seconds / number)] += number
+        self.total += seconds
+        self.longest = max(self.longest, seconds)
+
+    def cumulated(self) -> list[tuple[str, float]]:
+        """The buckets as Prometheus has them: a bound, and the number of durations up to it."""
+        names = [*(str(bound) for bound in self.bounds), "+Inf"]
+        counts = map(float, accumulate(self.buckets))
+        return list(zip(names, counts, strict=True))
 
 
 class LoopMonitor:
     """Watches the running loop between ``start`` and ``stop``."""
 
     def __init__(self) -> None:
-        self.stalls = Stalls()
+        self.stalls = Durations(STALL_BUCKETS)
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -155,19 +166,6 @@ OTHER: Final = "admin"
 """The family of every other request."""
 
 
-@dataclass(slots=True)
-class Times:
-    """The requests of one family."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS) + 1))
-    total: float = 0.0
-
-    def count(self, seconds: float, requests: int = 1) -> None:
-        """Add a request, or several that took ``seconds`` together."""
-        self.buckets[bisect_left(LATENCY_BUCKETS, seconds / requests)] += requests
-        self.total += seconds
-
-
 class RequestTimes:
     """Measures the requests that one handler does.
 
@@ -176,7 +174,7 @@ class RequestTimes:
     """
 
     def __init__(self) -> None:
-        self.families: dict[str, Times] = {}
+        self.families: dict[str, Durations] = {}
 
     def around(self, handler: Handler) -> Handler:
         """The same handler, measured."""
@@ -197,5 +195,5 @@ class RequestTimes:
         name = _FAMILY_OF.get(code, OTHER)
         times = self.families.get(name)
         if times is None:
-            times = self.families[name] = Times()
+            times = self.families[name] = Durations(LATENCY_BUCKETS)
         times.count(seconds, requests)

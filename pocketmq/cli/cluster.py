@@ -32,7 +32,7 @@ def status(nameserver: str, as_json: bool) -> None:
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
         async def one(broker: client.BrokerInfo) -> dict[str, object]:
-            return _row(broker) | await _figures(admin, broker)
+            return _row(broker) | await _stats(admin, broker)
 
         return await at_once(await admin.brokers(), one)
 
@@ -47,7 +47,7 @@ def status(nameserver: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-async def _figures(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:
+async def _stats(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:
     try:
         table = await admin.broker_runtime(broker.address)
     except client.PocketMQError as problem:

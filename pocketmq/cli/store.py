@@ -46,7 +46,7 @@ def copy(
     if as_json:
         output.show_json(_copy_facts(report, time.monotonic() - begun))
     else:
-        _tell_copy(report)
+        _show_copy(report)
     if not report.sound:
         raise click.exceptions.Exit(1)
 
@@ -71,7 +71,7 @@ def _copy_facts(report: CopyReport, seconds: float) -> dict[str, object]:
     }
 
 
-def _tell_copy(report: CopyReport) -> None:
+def _show_copy(report: CopyReport) -> None:
     for note in report.notes:
         click.echo(note, err=True)
     for one in report.faults.shown:
@@ -159,7 +159,7 @@ def verify(
     if as_json:
         output.show_json(_facts(report, mended))
     else:
-        _tell(report, mended)
+        _show_report(report, mended)
     if not report.findings.is_sound:
         raise click.exceptions.Exit(1)
 
@@ -206,7 +206,7 @@ def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
     return facts
 
 
-def _tell(report: Report, mended: Repair | None) -> None:
+def _show_report(report: Report, mended: Repair | None) -> None:
     # Findings go to stdout, for a pipe; what is said about them goes to stderr.
     if mended is not None:
         for sentence in mended.done:

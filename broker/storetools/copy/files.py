@@ -48,7 +48,7 @@ DELIVERY_SLACK_MS: Final = 60_000
 """With an end in the past: messages due so long before it count as delivered."""
 
 
-Tell = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the bytes done since the last call."""
 
 _NOT_SERVED: Final = frozenset(
@@ -87,7 +87,7 @@ def copy_beginning(
     *,
     end: int,
     size: int,
-    tell: Tell,
+    on_progress: OnProgress,
     share: Callable[[int, int, int, int], int | None] = share_range,
 ) -> None:
     """Make ``target``, of ``size`` bytes: the first ``end`` of ``source``, then zeros. Synced.
@@ -116,7 +116,7 @@ def copy_beginning(
                     if not done:
                         raise _shortened(source, at)
                     at += done
-                    tell(done)
+                    on_progress(done)
             if os.fstat(reading).st_size < end:
                 raise _shortened(source, os.fstat(reading).st_size)
             os.fsync(writing)
@@ -193,7 +193,7 @@ class LogCopy:
         return self.view.start
 
 
-def copy_log(moment: CopyPoint, target: Target, tell: Tell) -> LogCopy:
+def copy_log(moment: CopyPoint, target: Target, on_progress: OnProgress) -> LogCopy:
     """Copy the files that begin before the moment's end; ``check_log`` checks their records.
 
     Raises:
@@ -201,19 +201,19 @@ def copy_log(moment: CopyPoint, target: Target, tell: Tell) -> LogCopy:
         OSError: the target can't be written.
     """
     directory = target.directory("commitlog")
-    files = until_unchanged(lambda: _copy_files(moment, directory, tell))
+    files = until_unchanged(lambda: _copy_files(moment, directory, on_progress))
     view = LogView(FileRow([directory], "the copied log"), synced_ms=moment.checkpoint.physic_ms)
     return LogCopy(view, moment.end, files[0].size if files else 0)
 
 
-def _copy_files(moment: CopyPoint, directory: Path, tell: Tell) -> list[ViewFile]:
+def _copy_files(moment: CopyPoint, directory: Path, on_progress: OnProgress) -> list[ViewFile]:
     files = _wanted(moment)
     start = files[0].start if files else 0
     for path in directory.iterdir():
         if path.name < name_of(start):
             path.unlink()
     for file in files:
-        _copy_file(file, directory, moment.end, tell)
+        _copy_file(file, directory, moment.end, on_progress)
     return files
 
 
@@ -231,29 +231,29 @@ def _wanted(moment: CopyPoint) -> list[ViewFile]:
     return wanted
 
 
-def _copy_file(file: ViewFile, directory: Path, end: int, tell: Tell) -> None:
+def _copy_file(file: ViewFile, directory: Path, end: int, on_progress: OnProgress) -> None:
     path = directory / name_of(file.start)
     if path.exists():
         return
     used = max(0, min(end - file.start, file.size))
     try:
-        copy_beginning(file.path, path, end=used, size=file.size, tell=tell)
+        copy_beginning(file.path, path, end=used, size=file.size, on_progress=on_progress)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-def check_log(copied: LogCopy, tell: Tell) -> None:
+def check_log(copied: LogCopy, on_progress: OnProgress) -> None:
     """Check and count the records of the copy. Raises ``StoreError``."""
     if not copied.view.files:
         return
     for found in copied.view.walk(copied.start, copied.end):
         if isinstance(found, Damage):
             copied.faults.add(found)
-            tell(found.end - found.begin)
+            on_progress(found.end - found.begin)
         else:
             _check_chunk(copied, found)
-            tell(len(found.data))
+            on_progress(len(found.data))
 
 
 def _check_chunk(copied: LogCopy, chunk: LogChunk) -> None:

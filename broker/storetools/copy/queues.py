@@ -70,13 +70,13 @@ class CopiedQueue:
 Queues = dict[tuple[str, int], CopiedQueue]
 
 
-def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) -> Queues:
+def copy_queues(moment: CopyPoint, target: Target, on_progress: Callable[[int], None]) -> Queues:
     """Copy all queues, each up to the moment's end.
 
     Args:
         moment: what is copied.
         target: where to.
-        tell: called with the queues done since the last call.
+        on_progress: called with the queues done since the last call.
 
     Raises:
         StoreError: the source can't be read.
@@ -92,9 +92,9 @@ def copy_queues(moment: CopyPoint, target: Target, tell: Callable[[int], None]) 
 
     queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        # ``tell`` need not be safe for several threads.
+        # ``on_progress`` need not be safe for several threads.
         for key, queue in pool.map(one, list(moment.view.all_queues())):
-            tell(1)
+            on_progress(1)
             if queue is not None:
                 queues[key] = queue
     return queues
@@ -124,7 +124,7 @@ def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
             break
         used = max(0, min(file.size, cut * ENTRY_BYTES - file.start))
         path = directory / name_of(file.start)
-        copy_beginning(file.path, path, end=used, size=file.size, tell=lambda _: None)
+        copy_beginning(file.path, path, end=used, size=file.size, on_progress=lambda _: None)
     first = row.files[0]
     queue = CopiedQueue(directory, first.size, first.start // ENTRY_BYTES, cut, cut)
     if queue.end > queue.first:

@@ -122,7 +122,7 @@ def _copy_whole(source: Path, path: Path) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         size = source.stat().st_size
-        copy_beginning(source, path, end=size, size=size, tell=lambda _: None)
+        copy_beginning(source, path, end=size, size=size, on_progress=lambda _: None)
     except (FileNotFoundError, StoreChanged):
         path.unlink(missing_ok=True)
         return False

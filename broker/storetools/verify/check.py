@@ -31,7 +31,7 @@ from broker.storetools.verify.index_scan import (
     load_compiled,
     load_index,
 )
-from broker.storetools.verify.log_part import LogPart, PartPlan, PartResult, Tell
+from broker.storetools.verify.log_part import LogPart, OnProgress, PartPlan, PartResult
 from broker.storetools.verify.queue_checker import Evidence, QueueChecker
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues
 from broker.storetools.view import LogEnd, StoreView
@@ -97,14 +97,14 @@ def _no_progress(_: int) -> None:
     """The default: no progress is shown."""
 
 
-def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Report:
+def check(root: Path, options: CheckOptions, on_progress: OnProgress = _no_progress) -> Report:
     """Check a store.
 
     Args:
         root: its directory.
         options: how.
-        tell: called with the bytes walked since the last call; a negative number takes back an
-            attempt.
+        on_progress: called with the bytes walked since the last call; a negative number takes an
+            attempt back.
 
     Raises:
         StoreError: there is none, or it can't be read.
@@ -114,7 +114,7 @@ def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Repor
 
         def count(walked: int, done: Counter[str] = done) -> None:
             done["bytes"] += walked
-            tell(walked)
+            on_progress(walked)
 
         try:
             report = Check(root, options, count).run()
@@ -124,17 +124,17 @@ def check(root: Path, options: CheckOptions, tell: Tell = _no_progress) -> Repor
         else:
             if not report.running or report.findings.is_sound:
                 return report
-        tell(-done["bytes"])
-    return Check(root, options, tell).run()
+        on_progress(-done["bytes"])
+    return Check(root, options, on_progress).run()
 
 
 class Check:
     """One check."""
 
-    def __init__(self, root: Path, options: CheckOptions, tell: Tell) -> None:
+    def __init__(self, root: Path, options: CheckOptions, on_progress: OnProgress) -> None:
         self._root = root
         self._options = options
-        self._tell = tell
+        self._on_progress = on_progress
         self._findings = Findings(options.max_shown)
         self._damaged = Ranges()
 
@@ -321,11 +321,11 @@ class Check:
         jobs = min(self._options.jobs, len(plans))
         if jobs < 2 or work < self._options.worth_processes:
             for plan in plans:
-                yield LogPart(plan, view, self._tell).run()
+                yield LogPart(plan, view, self._on_progress).run()
             return
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for plan, result in zip(plans, pool.map(walk_part, plans), strict=True):
-                self._tell(plan.end - plan.begin)
+                self._on_progress(plan.end - plan.begin)
                 yield result
 
 

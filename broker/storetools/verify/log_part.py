@@ -42,7 +42,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 _START: Final = Struct(">II")
 
-Tell = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the bytes of the log walked since the last call."""
 
 
@@ -103,7 +103,7 @@ class LogPart:
     Args:
         plan: the part.
         view: the store.
-        tell: told how far it is.
+        on_progress: called as the walk goes on.
         queues: what becomes of entries; they are compared when absent.
         index: the same for keys.
     """
@@ -112,14 +112,14 @@ class LogPart:
         self,
         plan: PartPlan,
         view: StoreView,
-        tell: Tell,
+        on_progress: OnProgress,
         *,
         queues: QueueWalk | None = None,
         index: IndexMatch | None = None,
     ) -> None:
         self._plan = plan
         self._view = view
-        self._tell = tell
+        self._on_progress = on_progress
         self._fast = None if plan.plain else load_compiled()
         self._findings = Findings()
         self._queues = queues or QueueWalk(StoredQueues(plan.root / "consumequeue"))
@@ -148,7 +148,7 @@ class LogPart:
             position = self._records_at(data, position)
             if position == before:
                 position, closed = self._step(position)
-            self._tell(min(position, end) - before)
+            self._on_progress(min(position, end) - before)
         lost = self._plan.lost_until > self._plan.end
         if lost:
             self._damaged.add(self._plan.end, self._plan.lost_until)

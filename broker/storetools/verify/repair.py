@@ -29,7 +29,7 @@ from broker.storetools.verify.index_scan import (
     NO_ENTRIES,
     load_index,
 )
-from broker.storetools.verify.log_part import LogPart, PartPlan, Tell
+from broker.storetools.verify.log_part import LogPart, OnProgress, PartPlan
 from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, complete
 from broker.storetools.view import OWN_CHECKPOINT, StoreView
@@ -65,7 +65,7 @@ class Repair(NamedTuple):
     moved: Path | None
 
 
-def repair(root: Path, options: CheckOptions, tell: Tell) -> Repair:
+def repair(root: Path, options: CheckOptions, on_progress: OnProgress) -> Repair:
     """Check a store, rebuild what is wrong, and check it again.
 
     Raises:
@@ -81,7 +81,7 @@ def repair(root: Path, options: CheckOptions, tell: Tell) -> Repair:
         raise StoreError(f"a broker has the store {root} open: stop it first, then repair")
     options = options._replace(locked=True)
     try:
-        before = check(root, options, tell)
+        before = check(root, options, on_progress)
         work = _Work(root, options, before)
         work.run()
         after = check(root, options) if work.done else before

@@ -13,7 +13,7 @@ from broker.app import Broker
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from pocketmq.metrics_page import MetricsPage
-from pocketmq.process import RequestTimes, Stalls
+from pocketmq.process import LoopMonitor, RequestTimes
 from remoting.connection import Connection
 from remoting.docs import DOCS
 from remoting.pool import ConnectionPool
@@ -162,7 +162,7 @@ async def test_what_is_wrong_is_a_metric(broker: Broker, connect: Connect) -> No
     await join(first, "a")
     await second.ask(beat("b", "x", **{ON_CONFLICT: "reject"}))
     await second.ask(beat("b", "x"))
-    page = MetricsPage([], [broker], RequestTimes(), Stalls())
+    page = MetricsPage([], [broker], RequestTimes(), LoopMonitor().stalls)
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in page.collect()

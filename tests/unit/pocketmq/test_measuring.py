@@ -16,10 +16,9 @@ from pocketmq.process import (
     OTHER,
     PERIOD,
     STALL_BUCKETS,
+    Durations,
     LoopMonitor,
     RequestTimes,
-    Stalls,
-    Times,
     private_megabytes,
 )
 from remoting.connection import Connection
@@ -51,7 +50,7 @@ def test_a_handler_that_fails_is_measured_and_fails() -> None:
 
 
 def test_a_time_on_a_bound_is_within_it() -> None:
-    times = Times()
+    times = Durations(LATENCY_BUCKETS)
     times.count(LATENCY_BUCKETS[2])
     times.count(LATENCY_BUCKETS[-1] + 1)
     assert times.buckets[2] == 1
@@ -59,7 +58,7 @@ def test_a_time_on_a_bound_is_within_it() -> None:
 
 
 def test_a_timer_that_is_early_counts_as_punctual() -> None:
-    stalls = Stalls()
+    stalls = Durations(STALL_BUCKETS)
     stalls.count(-0.001)
     assert stalls.buckets[0] == 1
     assert stalls.total == stalls.longest == 0.0

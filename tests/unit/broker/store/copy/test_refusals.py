@@ -219,7 +219,9 @@ def test_a_system_that_does_not_copy_by_itself(
 ) -> None:
     source = root / "commitlog" / f"{0:020d}"
     end, size, moved = 10_001, source.stat().st_size, list[int]()
-    file_copy.copy_beginning(source, target, end=end, size=size, tell=moved.append, share=share)
+    file_copy.copy_beginning(
+        source, target, end=end, size=size, on_progress=moved.append, share=share
+    )
     assert target.read_bytes() == source.read_bytes()[:end] + bytes(size - end)
     assert sum(moved) == end
 
@@ -232,7 +234,7 @@ def test_what_has_no_blocks_gets_none(tmp_path: Path) -> None:
         file.write(b"x" * 10_000)
     moved: list[int] = []
     end = (32 << 20) + 5000
-    file_copy.copy_beginning(source, target, end=end, size=64 << 20, tell=moved.append)
+    file_copy.copy_beginning(source, target, end=end, size=64 << 20, on_progress=moved.append)
     data = target.read_bytes()
     assert data[: 32 << 20] == bytes(32 << 20)
     assert data[32 << 20 :] == b"x" * 5000 + bytes((32 << 20) - 5000)
