@@ -188,6 +188,8 @@ class PushConsumer(ClientPart, Generic[T]):
             file = default_file(self.group) if file is None else Path(file)
             self._store = LocalOffsets(file, self.group)
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
+        # The queues ask the member for their locks, so it is made first; it is given the dispatcher,
+        # which it reports to, when it starts.
         try:
             self._member = GroupMember(
                 self._context,
