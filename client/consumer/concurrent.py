@@ -20,7 +20,7 @@ from client.consumer.handler_pool import HandlingLimits
 from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, outcome_of
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
-from client.consumer.send_back import Returns
+from client.consumer.send_back import CarryOut
 from client.limits import RUN_MESSAGES
 
 T = TypeVar("T")
@@ -33,13 +33,13 @@ class ConcurrentDispatcher(Dispatcher[T]):
         self,
         queues: AssignedQueues[T],
         handler: MessageHandler | None,
-        returns: Returns,
+        carry_out: CarryOut,
         limits: HandlingLimits = DEFAULT_LIMITS,
     ) -> None:
         super().__init__(
             queues,
             handler,
-            returns,
+            carry_out,
             limits,
             turn=self._each if queues.options.batch_size == 1 else self._batch,
         )
@@ -211,7 +211,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         ]
         if not failed:
             return set()
-        returned = await asyncio.gather(*(self._returns.carry_out(*pair) for pair in failed))
+        returned = await asyncio.gather(*(self._carry_out(*pair) for pair in failed))
         return {
             message.offset for (message, _), done in zip(failed, returned, strict=True) if not done
         }

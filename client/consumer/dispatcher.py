@@ -18,7 +18,7 @@ from client.consumer.handler_pool import HandlerPool, HandlingLimits
 from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
-from client.consumer.send_back import Returns
+from client.consumer.send_back import CarryOut
 from client.events import Event, Start
 from client.group.reports import Running
 from client.limits import CANCEL_TIMEOUT
@@ -48,7 +48,7 @@ class Dispatcher(ABC, Generic[T]):
 
     Args:
         handler: None: messages are iterated over.
-        returns: where messages go that weren't handled.
+        carry_out: retries or dead-letters messages that failed.
         turn: how a worker handles some messages of a queue, see ``HandlerPool``.
 
     Attributes:
@@ -62,14 +62,14 @@ class Dispatcher(ABC, Generic[T]):
         self,
         queues: AssignedQueues[T],
         handler: MessageHandler | None,
-        returns: Returns,
+        carry_out: CarryOut,
         limits: HandlingLimits,
         *,
         turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
     ) -> None:
         self._queues = queues
         self._handler = None if handler is None else handler.call
-        self._returns = returns
+        self._carry_out = carry_out
         self._kept_pause = limits.kept_pause
         self._batches = queues.options.batch_size > 1
         self._closing = False

@@ -32,7 +32,7 @@ from client.consumer.outcome import (
 )
 from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
-from client.consumer.send_back import Returns
+from client.consumer.send_back import CarryOut
 from client.errors import ConsumerStopped
 from client.events import QueueBlocked
 from client.limits import MAX_TURN, RUN_MESSAGES, WARN_FAILURES
@@ -59,13 +59,13 @@ class OrderlyDispatcher(Dispatcher[T]):
         queues: AssignedQueues[T],
         order: Orderly,
         handler: MessageHandler | None,
-        returns: Returns,
+        carry_out: CarryOut,
         limits: HandlingLimits = DEFAULT_LIMITS,
     ) -> None:
         batch_size = queues.options.batch_size
         alone = batch_size > 1 or not order.auto_commit
         super().__init__(
-            queues, handler, returns, limits, turn=self._whole if alone else self._each
+            queues, handler, carry_out, limits, turn=self._whole if alone else self._each
         )
         self._order = order
         self._most = batch_size if alone else RUN_MESSAGES
@@ -293,7 +293,7 @@ class OrderlyDispatcher(Dispatcher[T]):
             return
         assigned.begin(run)
         try:
-            kept, rest = await self._carried_out(assigned, run, shared)
+            kept, rest = await self._settle_run(assigned, run, shared)
         finally:
             assigned.end(run)
         if len(kept) == len(run):
@@ -305,7 +305,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         if kept:
             assigned.rest(rest)
 
-    async def _carried_out(
+    async def _settle_run(
         self,
         assigned: AssignedQueue[T],
         run: Run[ReceivedMessage[T]],
@@ -343,7 +343,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         exhausted = order.max_retries is not None and tried >= order.max_retries
         if bury or (exhausted and order.on_exhausted == "dead_letter"):
             given_up = MessageOutcome(OutcomeKind.DEAD_LETTER, None, outcome.reason, outcome.error)
-            aside = await self._returns.carry_out(message, given_up)
+            aside = await self._carry_out(message, given_up)
             return None if aside else self._kept_pause
         failures = assigned.process_queue.failures.get(message.offset, 0) + 1
         assigned.process_queue.failures[message.offset] = failures

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
@@ -30,7 +31,7 @@ from client.consumer.options import (
 )
 from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.received import ReceivedMessage
-from client.consumer.send_back import ENDLESS, Returns, SendBack, Unshared
+from client.consumer.send_back import ENDLESS, CarryOut, SendBack, skip_failed
 from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
@@ -188,7 +189,7 @@ class PushConsumer(ClientPart, Generic[T]):
             file = default_file(self.group) if file is None else Path(file)
             self._store = LocalOffsets(file, self.group)
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
-        # The queues ask the member for their locks, so it is made first; it is given the dispatcher,
+        # The queues ask the member for their locks, so it is made first; it gets the dispatcher,
         # which it reports to, when it starts.
         try:
             self._member = GroupMember(
@@ -209,18 +210,19 @@ class PushConsumer(ClientPart, Generic[T]):
         handler = self._message_handler = (
             None if self._handler is None else MessageHandler(self._handler, options, self.group)
         )
-        self._dispatcher: ConcurrentDispatcher[T] | OrderlyDispatcher[T]
-        if order is None:
-            returns = self._returns(options.max_retries)
-            self._dispatcher = ConcurrentDispatcher(queues, handler, returns)
-        else:
-            returns = self._returns(ENDLESS if order.max_retries is None else order.max_retries)
-            self._dispatcher = OrderlyDispatcher(queues, order, handler, returns)
-
-    def _returns(self, max_retries: int) -> Returns:
-        if not self._options.shared:
-            return Unshared(self.group)
-        return SendBack(self._context, self.group, max_retries, self._tell)
+        max_retries = options.max_retries
+        if order is not None:
+            max_retries = ENDLESS if order.max_retries is None else order.max_retries
+        carry_out: CarryOut = (
+            SendBack(self._context, self.group, max_retries, self._tell).carry_out
+            if options.shared
+            else partial(skip_failed, self.group)
+        )
+        self._dispatcher: ConcurrentDispatcher[T] | OrderlyDispatcher[T] = (
+            ConcurrentDispatcher(queues, handler, carry_out)
+            if order is None
+            else OrderlyDispatcher(queues, order, handler, carry_out)
+        )
 
     def _tell(self, event: Event) -> None:
         deliver(event, self._options.on_event, self.group)

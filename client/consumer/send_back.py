@@ -11,8 +11,9 @@ failed is logged and skipped.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, MessageOutcome
 from client.consumer.received import ReceivedMessage
@@ -44,12 +45,8 @@ BROKERS_SHARE: Final = 1024
 """Bytes of properties left to brokers, which add some of their own."""
 
 
-class Returns(Protocol):
-    """What happens to messages that were not handled."""
-
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
-        """Retry or dead-letter a message. False: neither could be done, keep the message."""
-        ...
+CarryOut: TypeAlias = Callable[[ReceivedMessage[Any], MessageOutcome], Awaitable[bool]]
+"""Retries or dead-letters a message that failed. False: neither could be done, keep the message."""
 
 
 class SendBack:
@@ -69,7 +66,7 @@ class SendBack:
         self._tell = tell
 
     async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
-        """See ``Returns``."""
+        """See ``CarryOut``."""
         level = outcome.delay_level
         buried = level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
         _log.warning(
@@ -217,21 +214,15 @@ class SendBack:
         )
 
 
-class Unshared:
-    """Broadcasting: messages that failed are logged and skipped."""
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-
-    async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
-        """See ``Returns``."""
-        _log.warning(
-            "message failed and is skipped: broadcasting has no retries",
-            group=self._group,
-            queue=str(message.queue),
-            offset=message.offset,
-            id=message.id,
-            why=outcome.reason,
-            exc_info=outcome.error,
-        )
-        return True
+async def skip_failed(group: str, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
+    """Broadcasting: a message that failed is logged and skipped."""
+    _log.warning(
+        "message failed and is skipped: broadcasting has no retries",
+        group=group,
+        queue=str(message.queue),
+        offset=message.offset,
+        id=message.id,
+        why=outcome.reason,
+        exc_info=outcome.error,
+    )
+    return True

@@ -140,10 +140,12 @@ class Works:
         limits = HandlingLimits(kept_pause=kept_pause, blocked_loop=blocked_loop)
         self.dispatcher: ConcurrentDispatcher[bytes] | OrderlyDispatcher[bytes]
         if self.options.order is None:
-            self.dispatcher = ConcurrentDispatcher(self.queues, self.handler, self.shelf, limits)
+            self.dispatcher = ConcurrentDispatcher(
+                self.queues, self.handler, self.shelf.carry_out, limits
+            )
         else:
             self.dispatcher = OrderlyDispatcher(
-                self.queues, self.options.order, self.handler, self.shelf, limits
+                self.queues, self.options.order, self.handler, self.shelf.carry_out, limits
             )
 
     def gain(self, queue: MessageQueue = QUEUE, start: int = 0) -> AssignedQueue[bytes]:

@@ -9,7 +9,7 @@ import pytest
 from client import serde
 from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind, outcome_of
 from client.consumer.received import ReceivedMessage, messages_of
-from client.consumer.send_back import SendBack, Unshared
+from client.consumer.send_back import SendBack, skip_failed
 from client.errors import DeadLetter, PocketMQError, RetryLater, UsageError, remote_error
 from client.events import MessageDeadLettered
 from client.limits import MAX_DEAD_REASON
@@ -179,7 +179,7 @@ async def test_refused_by_all_it_is_kept_and_no_dead_letter_told_of(
 
 
 async def test_broadcasting_has_no_way_back(caplog: pytest.LogCaptureFixture):
-    assert await Unshared("g").carry_out(message(), RETRY)
+    assert await skip_failed("g", message(), RETRY)
     assert "broadcasting has no retries" in caplog.text
 
 
