@@ -83,7 +83,17 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
     if point is not None and point.tail < view.log.start:
         # Nothing shows that it is of this log.
         point = None
-    settled = _settled(view, checkpoint) if point is None else point.end
+    settled = view.log.start
+    if point is not None:
+        settled = point.end
+    elif is_clean(root):
+        # Entries are made in the order of the log.
+        settled = view.last_position()
+    else:
+        for file in view.log.files:
+            record = view.log.record_at(file.start)
+            if record is not None and 0 < record.store_timestamp_ms <= checkpoint.recover_from_ms:
+                settled = file.start
     numbers = point.numbers if point is not None and point.end <= end else {}
     settled = min(max(settled, view.log.start), end)
     return CopyPoint(view, commit_log, end, end < log_end, settled, checkpoint, numbers)
@@ -101,18 +111,6 @@ def _place(view: StoreView, until: int, log_end: int) -> int:
             f" up to {until}: give an offset in between"
         )
     return view.log.first_start(until, log_end)
-
-
-def _settled(view: StoreView, checkpoint: Checkpoint) -> int:
-    """See ``CopyPoint``; at any rate not too late."""
-    if is_clean(view.root):
-        # Entries are made in the order of the log.
-        return view.last_position()
-    for file in reversed(view.log.files):
-        record = view.log.record_at(file.start)
-        if record is not None and 0 < record.store_timestamp_ms <= checkpoint.recover_from_ms:
-            return file.start
-    return view.log.start
 
 
 class Target:

@@ -150,8 +150,8 @@ def _writer(root: Path) -> str:
     ours = {path.name for path in root.glob("pocketmq-*") if path.is_file()}
     if ours:
         newest = max((root / name).stat().st_mtime for name in ours)
-        abort = root / "checkpoint"
-        if abort.exists() and abort.stat().st_mtime > newest + 60:
+        checkpoint = root / "checkpoint"
+        if checkpoint.exists() and checkpoint.stat().st_mtime > newest + 60:
             return "PocketMQ, and perhaps another since"
         return "PocketMQ"
     marks = ("timerwheel", "timerlog", "abort.bak", "compaction", "rocketmq.lock")
