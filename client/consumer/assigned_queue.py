@@ -19,14 +19,14 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from client.consumer.fetcher import Fetcher
+from client.consumer.fetcher import Fetcher, FetcherOwner
 from client.consumer.offset_store import commit_last
 from client.consumer.options import PushOptions
 from client.consumer.outcome import MessageOutcome
 from client.consumer.process_queue import ProcessQueue, Run
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
-from client.errors import AlreadySettled, PocketMQError, RemoteError
+from client.errors import AlreadySettled, PocketMQError
 from client.events import Event, QueueBlocked
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
@@ -55,7 +55,7 @@ class AssignmentState(Enum):
     REVOKED = auto()
 
 
-class AssignedQueue(Generic[T]):
+class AssignedQueue(FetcherOwner, Generic[T]):
     """One queue, from assignment to revocation; outcomes of its messages come here (``Settler``).
 
     Args:
@@ -408,17 +408,10 @@ class AssignedQueue(Generic[T]):
         point = self.process_queue.commit_point
         return point if point and point != self._stored else None
 
-    async def find_start(self, queue: MessageQueue) -> int:
-        """Never asked: the start was given."""
-        raise AssertionError(queue)
-
     def fetched(self, _: ProcessQueue[ReceivedMessage[T]]) -> None:
         """Messages came."""
         if self.state is not AssignmentState.REVOKED:
             self.offer()
-
-    def refused(self, queue: MessageQueue, error: RemoteError) -> None:
-        """The broker refuses to be read from: the fetcher reports it, and tries again."""
 
     async def group_unknown(self, address: str) -> None:
         """The broker doesn't know the group."""

@@ -8,7 +8,7 @@ queues that the member gains, and drains those that the member loses.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
@@ -20,11 +20,11 @@ from client.consumer.process_queue import Run
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import CarryOut
 from client.events import Event, Start
+from client.group.assignment import AssignmentListener
 from client.group.reports import Running
 from client.limits import CANCEL_TIMEOUT
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
-from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.queue import MessageQueue
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _ENDLESS_RETRIES: Final = -1
 """The ``maxReconsumeTimes`` of RocketMQ's ordered consumers that retry for ever."""
 
 
-class Dispatcher(ABC, Generic[T]):
+class Dispatcher(AssignmentListener, Generic[T]):
     """Hands out the messages of one consumer; the ``AssignmentListener`` of its member.
 
     Args:
@@ -52,11 +52,8 @@ class Dispatcher(ABC, Generic[T]):
         turn: how a worker handles some messages of a queue, see ``HandlerPool``.
 
     Attributes:
-        ordered: a queue is read only while its lock is held.
         pool: the workers.
     """
-
-    ordered = False
 
     def __init__(
         self,
@@ -190,16 +187,9 @@ class Dispatcher(ABC, Generic[T]):
             if not await assigned.until(lambda: not assigned.handling, soon):
                 raise TimeoutError
 
-    def locked(self, queue: MessageQueue, held: bool) -> None:
-        """See ``AssignmentListener``; only order needs the lock."""
-
     def tell(self, event: Event) -> None:
         """See ``AssignmentListener``."""
         self._queues.tell(event)
-
-    def blocked(self) -> list[BlockedQueue]:
-        """See ``AssignmentListener``."""
-        return []
 
     def running(self) -> Running:
         """See ``AssignmentListener``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -75,39 +76,39 @@ class Sink(Protocol):
     def put(self, messages: Sequence[Any], size: int, end: int) -> None: ...
 
 
-class FetcherOwner(Protocol):
+class FetcherOwner(ABC):
     """What a fetcher asks its owner, and reports to it.
 
     Attributes:
         settler: where outcomes of the messages go; None: they have none.
     """
 
-    @property
-    def settler(self) -> Settler | None: ...
+    settler: Settler | None = None
 
     async def find_start(self, queue: MessageQueue) -> int:
         """Where to begin when no offset was set. Raises PocketMQError."""
-        ...
+        raise NotImplementedError
 
     def offset_to_commit(self) -> int | None:
         """The offset to commit with the next pull; None: nothing new."""
-        ...
+        return None
 
+    @abstractmethod
     def fetched(self, sink: Any) -> None:
         """Messages came."""
-        ...
 
-    def refused(self, queue: MessageQueue, error: RemoteError) -> None:
+    def refused(  # noqa: B027 - the fetcher itself reports it, and tries again
+        self, queue: MessageQueue, error: RemoteError
+    ) -> None:
         """The broker refuses to be read from."""
-        ...
 
+    @abstractmethod
     async def group_unknown(self, address: str) -> None:
         """A broker doesn't know the group or its subscription: it needs a heartbeat."""
-        ...
 
+    @abstractmethod
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""
-        ...
 
 
 class Fetcher(Generic[T, S]):

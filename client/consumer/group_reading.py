@@ -18,12 +18,12 @@ from client.consumer.reader import QueueReader
 from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import Event, Start
+from client.group.assignment import AssignmentListener
 from client.group.member import GroupMember
 from client.group.reports import Running
 from client.offsets import Offsets
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
-from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -32,7 +32,7 @@ from remoting.tasks import Supervisor
 _log = Log("client")
 
 
-class GroupReading:
+class GroupReading(AssignmentListener):
     """The membership of one pull consumer.
 
     Args:
@@ -40,8 +40,6 @@ class GroupReading:
         forgotten: called for queues that are no longer read.
         on_failure: called when a background task of the member dies.
     """
-
-    ordered = False
 
     def __init__(
         self,
@@ -181,16 +179,9 @@ class GroupReading:
         except Exception:  # noqa: BLE001 - the application's fault must not keep the queue
             _log.exception("on_lost failed", group=self._group, queue=str(queue))
 
-    def locked(self, queue: MessageQueue, held: bool) -> None:
-        """Its messages are handed out with or without a lock."""
-
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""
         self._reader.tell(event)
-
-    def blocked(self) -> list[BlockedQueue]:
-        """None: what a pull consumer can't handle stays with the application."""
-        return []
 
     def running(self) -> Running:
         """What administrators may ask for."""

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from client.config import ConsumerOptions
-from client.consumer.fetcher import Fetcher
+from client.consumer.fetcher import Fetcher, FetcherOwner
 from client.consumer.prefetch import Prefetch
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
@@ -31,7 +31,7 @@ T = TypeVar("T")
 _OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
 
 
-class QueueReader(Generic[T]):
+class QueueReader(FetcherOwner, Generic[T]):
     """The reading side of one consumer.
 
     Args:
@@ -54,7 +54,6 @@ class QueueReader(Generic[T]):
         self._serde = serde
         self._tasks = tasks
         self._find_start = find_start
-        self.settler = None
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
         # Dictionaries without values: sets that keep the order.
         self._ready: dict[Prefetch[ReceivedMessage[T]], None] = {}
@@ -269,10 +268,6 @@ class QueueReader(Generic[T]):
     async def find_start(self, queue: MessageQueue) -> int:
         """Where a queue begins for which no offset was set."""
         return await self._find_start(queue)
-
-    def offset_to_commit(self) -> int | None:
-        """Pulls carry no commits here."""
-        return None
 
     def fetched(self, prefetch: Prefetch[Any]) -> None:
         """Messages of a queue came."""

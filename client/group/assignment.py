@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Protocol
 
 from client.config import GroupOptions
 from client.context import ClientContext
@@ -29,18 +29,20 @@ from remoting.tasks import Supervisor
 _log = Log("client")
 
 
-class AssignmentListener(Protocol):
-    """A consumer: it reads the queues that its member gains."""
+class AssignmentListener(ABC):
+    """A consumer: it reads the queues that its member gains.
 
-    @property
-    def ordered(self) -> bool:
-        """Whether a queue may be read only while its lock is held."""
-        ...
+    Attributes:
+        ordered: a queue may be read only while its lock is held.
+    """
 
+    ordered = False
+
+    @abstractmethod
     def gained(self, queue: MessageQueue, start: Start) -> None:
         """Begin to read at ``start.offset``."""
-        ...
 
+    @abstractmethod
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
         """Stop reading, let running handlers finish, commit, drop the queue.
 
@@ -48,23 +50,21 @@ class AssignmentListener(Protocol):
             deadline: time of the loop's clock until which handlers may run. Afterwards the queue
                 is given to its next owner.
         """
-        ...
 
-    def locked(self, queue: MessageQueue, held: bool) -> None:
+    def locked(self, queue: MessageQueue, held: bool) -> None:  # noqa: B027 - most need no locks
         """A queue's lock was taken or lost: without it no ordered handler may start."""
-        ...
 
+    @abstractmethod
     def tell(self, event: Event) -> None:
         """Pass an event on to the application."""
-        ...
 
     def blocked(self) -> list[BlockedQueue]:
         """The queues that a failing message stops, for the heartbeats."""
-        ...
+        return []
 
+    @abstractmethod
     def running(self) -> Running:
         """The state that administrators may ask for."""
-        ...
 
 
 class AssignmentManager:

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from client.events import Event, Start
+from client.group.assignment import AssignmentListener
 from client.group.member import GroupMember
 from client.group.reports import Running
 from client.offsets import Offsets
-from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.client.world import SimulatedClient
 
 
-class SimulatedConsumer:
+class SimulatedConsumer(AssignmentListener):
     """The least that a consumer can be: it notes what it is told, and commits what a test sets."""
 
     def __init__(
@@ -90,9 +90,6 @@ class SimulatedConsumer:
 
     def tell(self, event: Event) -> None:
         self.events.append(event)
-
-    def blocked(self) -> list[BlockedQueue]:
-        return []
 
     def running(self) -> Running:
         return Running()
