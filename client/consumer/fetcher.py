@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from client.config import GroupOptions
 from client.consumer.outcome import Settler
+from client.consumer.process_queue import PullBuffer
 from client.consumer.received import messages_of
 from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
@@ -37,7 +37,7 @@ from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Sink")
+S = TypeVar("S", bound=PullBuffer)
 
 _log = Log("client")
 
@@ -52,28 +52,6 @@ UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 """The broker doesn't know the group or its subscription, which heartbeats carry."""
-
-
-class Sink(Protocol):
-    """What a fetcher fills: the state of one queue at its consumer.
-
-    Attributes:
-        next_pull: where the next pull begins; None: not known yet.
-        paused, full: nothing is pulled now.
-    """
-
-    paused: bool
-    next_pull: int | None
-
-    @property
-    def queue(self) -> MessageQueue: ...
-
-    @property
-    def full(self) -> bool: ...
-
-    def start(self, offset: int) -> None: ...
-
-    def put(self, messages: Sequence[Any], size: int, end: int) -> None: ...
 
 
 class FetcherOwner(ABC):

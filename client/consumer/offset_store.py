@@ -41,7 +41,7 @@ async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> N
     await try_for(LAST_COMMIT_TIMEOUT, partial(store.commit, queue, offset))
 
 
-class BrokerOffsets:
+class BrokerOffsets(OffsetStore):
     """The offsets of one group, each at the broker of its queue."""
 
     def __init__(self, offsets: Offsets, group: str) -> None:
@@ -56,12 +56,6 @@ class BrokerOffsets:
         """See ``OffsetStore``; the broker has it when this returns."""
         await self._offsets.commit(queue, self._group, offset)
 
-    async def save(self) -> None:
-        """Nothing is left to do."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 _log = Log("client")
 
@@ -73,7 +67,7 @@ def default_file(group: str) -> Path:
     return Path.home() / FOLDER / "offsets" / f"{group}.json"
 
 
-class LocalOffsets:
+class LocalOffsets(OffsetStore):
     """The offsets of one broadcasting consumer.
 
     Raises:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from client.consumer.process_queue import PullBuffer
 from remoting.protocol.queue import MessageQueue
 
 M = TypeVar("M")
@@ -27,7 +28,7 @@ class _Chunk(Generic[M]):
         self.index = 0
 
 
-class Prefetch(Generic[M]):
+class Prefetch(PullBuffer, Generic[M]):
     """The messages of one queue that wait to be handed out.
 
     Args:
@@ -43,15 +44,9 @@ class Prefetch(Generic[M]):
         max_messages: int,
         max_bytes: int,
     ) -> None:
-        self.queue = queue
+        super().__init__(queue, max_messages=max_messages, max_bytes=max_bytes)
         self._offset_of = offset_of
-        self.paused = False
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
         self._chunks: deque[_Chunk[M]] = deque()
-        self.messages = 0
-        self.bytes = 0
-        self.next_pull: int | None = None
         self.position: int | None = None
         self.settled: int | None = None
         self._started_at: int | None = None
@@ -60,11 +55,6 @@ class Prefetch(Generic[M]):
     def moved(self) -> bool:
         """Whether anything was handed out, or passed over, since ``start``."""
         return self.position != self._started_at
-
-    @property
-    def full(self) -> bool:
-        """Whether enough messages wait."""
-        return self.messages >= self._max_messages or self.bytes >= self._max_bytes
 
     @property
     def ready(self) -> bool:
@@ -89,12 +79,7 @@ class Prefetch(Generic[M]):
         self.next_pull = self.position
 
     def put(self, messages: Sequence[M], size: int, end: int) -> None:
-        """An answer came; ``end`` is where the next pull begins.
-
-        Args:
-            messages: those that are wanted, in order.
-            size: bytes that the whole answer keeps in memory.
-        """
+        """See ``PullBuffer``."""
         self.next_pull = end
         if messages:
             self._chunks.append(_Chunk(messages, size, end))
@@ -104,14 +89,6 @@ class Prefetch(Generic[M]):
             self.position = end
         else:
             self._chunks[-1].end = end
-
-    def pause(self) -> None:
-        """Hand out nothing until ``resume``."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """Go on."""
-        self.paused = False
 
     def take(self, most: int) -> Sequence[M]:
         """Hand out at most ``most`` messages of the first chunk."""

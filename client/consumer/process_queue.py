@@ -13,9 +13,10 @@ A chunk's bytes count until its last message is settled, because they are in mem
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from client.consumer.outcome import MessageOutcome
 from remoting.protocol.queue import MessageQueue
@@ -88,18 +89,63 @@ class Run(Generic[M]):
         return at < self.end and messages[at].offset <= offset <= messages[self.end - 1].offset
 
 
-class ProcessQueue(Generic[M]):
-    """The messages of one queue at its consumer.
+class PullBuffer(ABC):
+    """The messages of one queue that a consumer holds; a ``Fetcher`` fills it.
 
     Args:
         max_messages, max_bytes: no more is pulled while so much is held.
-        max_span: nor while the newest message is so far ahead of the commit point; None: any.
 
     Attributes:
-        next_pull: where the next pull begins; None before ``start``.
+        next_pull: where the next pull begins; None: not known yet.
         paused: nothing is pulled and nothing handed out.
+        messages, bytes: what is held.
+    """
+
+    def __init__(self, queue: MessageQueue, *, max_messages: int, max_bytes: int) -> None:
+        self.queue = queue
+        self.paused = False
+        self.messages = 0
+        self.bytes = 0
+        self.next_pull: int | None = None
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether enough messages are held."""
+        return self.messages >= self._max_messages or self.bytes >= self._max_bytes
+
+    @abstractmethod
+    def start(self, offset: int) -> None:
+        """Go to ``offset``; messages that wait are dropped."""
+
+    @abstractmethod
+    def put(self, messages: Sequence[Any], size: int, end: int) -> None:
+        """An answer came; ``end`` is where the next pull begins.
+
+        Args:
+            messages: those that are wanted, in order.
+            size: bytes that the whole answer keeps in memory.
+        """
+
+    def pause(self) -> None:
+        """Pull nothing and hand out nothing until ``resume``."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+
+
+class ProcessQueue(PullBuffer, Generic[M]):
+    """The messages of one queue at its push consumer.
+
+    Args:
+        max_span: nothing is pulled while the newest message is so far ahead of the commit point;
+            None: without limit.
+
+    Attributes:
         dropped: the queue is another member's: outcomes no longer count.
-        messages, bytes: what is held, waiting or being handled.
         outcomes: recorded by offset while a handler runs.
         failures: of messages that were not sent back but kept, by offset.
     """
@@ -112,17 +158,11 @@ class ProcessQueue(Generic[M]):
         max_bytes: int,
         max_span: int | None = None,
     ) -> None:
-        self.queue = queue
-        self.paused = False
+        super().__init__(queue, max_messages=max_messages, max_bytes=max_bytes)
         self.dropped = False
-        self.messages = 0
-        self.bytes = 0
-        self.next_pull: int | None = None
         self.active: set[Run[M]] = set()
         self.outcomes: dict[int, MessageOutcome] = {}
         self.failures: dict[int, int] = {}
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
         self._max_span = max_span
         self._waiting: deque[Run[M]] = deque()
         self._newest = -1
@@ -143,12 +183,7 @@ class ProcessQueue(Generic[M]):
         self._newest = offset - 1
 
     def put(self, messages: Sequence[M], size: int, end: int) -> None:
-        """An answer came; ``end`` is where the next pull begins.
-
-        Args:
-            messages: those that are wanted, in order.
-            size: bytes that the whole answer keeps in memory.
-        """
+        """See ``PullBuffer``."""
         if self.dropped:
             return
         self.next_pull = end
@@ -158,14 +193,6 @@ class ProcessQueue(Generic[M]):
         self.messages += len(messages)
         self.bytes += size
         self._newest = messages[-1].offset
-
-    def pause(self) -> None:
-        """Pull nothing and hand out nothing until ``resume``."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """Go on."""
-        self.paused = False
 
     @property
     def full(self) -> bool:

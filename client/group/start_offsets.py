@@ -12,8 +12,8 @@ group's retry topic always begins at its first message, because all its messages
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from datetime import datetime
-from typing import Protocol
 
 from client.config import GroupOptions
 from client.context import ClientContext
@@ -25,32 +25,30 @@ from remoting.protocol.names import retry_topic
 from remoting.protocol.queue import MessageQueue
 
 
-class OffsetStore(Protocol):
+class OffsetStore(ABC):
     """Stores a group's progress: at the brokers, or in a file when broadcasting."""
 
+    @abstractmethod
     async def stored(self, queue: MessageQueue) -> int | None:
         """The stored offset of the group; None: it certainly has no offset.
 
         Raises:
             PocketMQError: it could not be found out.
         """
-        ...
 
+    @abstractmethod
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store the group's offset.
 
         Raises:
             PocketMQError: it was not stored.
         """
-        ...
 
-    async def save(self) -> None:
+    async def save(self) -> None:  # noqa: B027 - most stores gather nothing
         """Write commits that were only gathered."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most stores hold nothing
         """Release the store: nothing more is read or committed."""
-        ...
 
 
 class StartOffsets:

@@ -17,6 +17,7 @@ from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.outcome import MessageOutcome
 from client.consumer.received import ReceivedMessage, messages_of
 from client.events import Start
+from client.group.start_offsets import OffsetStore
 from client.limits import BLOCKED_LOOP
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
@@ -52,7 +53,7 @@ def record(
     )
 
 
-class Shelf:
+class Shelf(OffsetStore):
     """Where messages and offsets go; a test says whether that works."""
 
     def __init__(self) -> None:
@@ -70,12 +71,6 @@ class Shelf:
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         self.offsets[queue] = offset
-
-    async def save(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class Alone:

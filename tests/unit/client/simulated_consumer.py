@@ -11,6 +11,7 @@ from client.events import Event, Start
 from client.group.assignment import AssignmentListener
 from client.group.member import GroupMember
 from client.group.reports import Running
+from client.group.start_offsets import OffsetStore
 from client.offsets import Offsets
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tests.unit.client.world import SimulatedClient
 
 
-class SimulatedConsumer(AssignmentListener):
+class SimulatedConsumer(AssignmentListener, OffsetStore):
     """The least that a consumer can be: it notes what it is told, and commits what a test sets."""
 
     def __init__(
@@ -119,12 +120,6 @@ class SimulatedConsumer(AssignmentListener):
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         await self._offsets.commit(queue, self.group, offset)
-
-    async def save(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def told(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
