@@ -28,7 +28,7 @@ from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import HEARTBEAT_TIMEOUT
 from client.name_servers import NameServers, RouteKeeper
 from client.remote import Remote
-from client.routes import FaultTable, Route, RouteTable
+from client.routes import FaultTable, RouteTable
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection
@@ -122,7 +122,12 @@ class ClientContext:
         self.name_servers = NameServers(self.remote, self._nameservers)
         table = RouteTable(options.route_refresh_period)
         self.routes = RouteKeeper(
-            self.remote, self.name_servers, table, self.clock, self._tasks, self._route_changed
+            self.remote,
+            self.name_servers,
+            table,
+            self.clock,
+            self._tasks,
+            self.members.route_changed,
         )
         self.faults = FaultTable()
         self.heartbeats = Heartbeats(
@@ -235,10 +240,6 @@ class ClientContext:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f" request type {command.code} not supported",
         )
-
-    def _route_changed(self, route: Route) -> None:
-        for member in self.members.memberships:
-            member.route_changed(route.topic)
 
 
 class ClientPart:

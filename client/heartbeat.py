@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from client.errors import PocketMQError, UsageError
 from client.limits import HEARTBEAT_RETRY, HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
 from client.remote import Remote
-from client.routes import MASTER_ID, FaultTable, RouteTable
+from client.routes import MASTER_ID, FaultTable, Route, RouteTable
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
 from remoting.log import Log
@@ -155,6 +155,11 @@ class Members:
         """A member leaves."""
         if self._memberships.get(member.group) is member:
             del self._memberships[member.group]
+
+    def route_changed(self, route: Route) -> None:
+        """Pass a changed route to the members that share queues."""
+        for member in self.memberships:
+            member.route_changed(route.topic)
 
     def heartbeats(self, client_id: str) -> list[Heartbeat]:
         """One heartbeat for all that don't share queues, and one for each consumer that does.

@@ -350,19 +350,14 @@ class GroupAdmin(AdminBase):
         code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
         try:
             found = await self._ask(wire.GroupDescriptionBody, address, code, header, group=group)
+            return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
         except NotSupported:
-            return await self._describe_connections(address, header)
-        return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
-
-    async def _describe_connections(
-        self, address: str, header: ConsumerGroupRequestHeader
-    ) -> GroupDescription:
-        group, code = header.consumer_group, RequestCode.GET_CONSUMER_CONNECTION_LIST
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
-            found = await self._ask(ConsumerConnection, address, code, header, group=group)
+            connected = await self._ask(ConsumerConnection, address, code, header, group=group)
         except NotOnline:
             return GroupDescription(group=group, complete=False)
-        return of_apache(group, found)
+        return of_apache(group, connected)
 
     async def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
         """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
