@@ -26,6 +26,7 @@ from client.routes import address_of
 from client.serde import Serde
 from client.wire.backoff import Backoff
 from client.wire.offsets import pull_header
+from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -116,6 +117,8 @@ class Fetcher(Generic[T, S]):
         self._owner = owner
         self._queue = sink.queue
         self._broker_id = 0
+        self._address = ""
+        self._connection: Connection | None = None
         self._room = asyncio.Event()
         self._tags = None if expression.is_all else expression.tags
         self._failures: Backoff | None = None
@@ -241,9 +244,13 @@ class Fetcher(Generic[T, S]):
         request = self._context.remote.request(RequestCode.PULL_MESSAGE, header)
         timeout = max(PULL_TIMEOUT, suspend + REQUEST_TIMEOUT)
         try:
-            connection = self._context.heartbeats.connected(address)
-            if connection is None:
-                connection = await self._context.heartbeats.connect(address, REQUEST_TIMEOUT)
+            connection = self._connection
+            if connection is None or connection.closed or address != self._address:
+                heartbeats = self._context.heartbeats
+                connection = heartbeats.connected(address)
+                if connection is None:
+                    connection = await heartbeats.connect(address, REQUEST_TIMEOUT)
+                self._connection, self._address = connection, address
             if commit is not None:
                 self._commit_sent_at = self._loop.time()
                 self._answered.clear()

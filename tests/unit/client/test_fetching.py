@@ -30,6 +30,7 @@ class Broker:
         self.events: list[str] = []
         self.exhausted = asyncio.Event()
         self.heartbeats = self
+        self.closed = False
         self.routes = SimpleNamespace(to_read=self._route)
         self.remote = SimpleNamespace(request=lambda _, header: header)
         self._answers = self._answers_of(messages)

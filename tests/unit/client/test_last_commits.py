@@ -59,6 +59,7 @@ class Pulls:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         route = SimpleNamespace(address=lambda *_: "a:10911")
         self.heartbeats = self
+        self.closed = False
         self.routes = SimpleNamespace(to_read=self._route)
         self.remote = SimpleNamespace(request=lambda _, header: header)
         self._found = route
